@@ -3,7 +3,7 @@
 
 HOST is that of the database. A file that exists is kept, for a database has its password.
 
-Checked: its output started the systemd units and the commands of compose.yaml (docs/how_to/deployment.md).
+Checked: its output started the systemd units (python -m tests.systemd) and the containers of compose.yaml.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """The engine: the Airflow executor, the controller, the store and the node agent.
 
-How a site is reached is known in ``lading.hooks`` alone, what is decided in ``lading.scheduling``.
+Only ``lading.hooks`` knows how to reach sites, and only ``lading.scheduling`` makes decisions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["LadingExecutor"]
 
 
 def __getattr__(name: str) -> Any:
-    # The node agent imports from this package as well and must not pay for the executor.
+    # The node agent also imports from this package, and must not import all of Airflow's executor for that.
     if name == "LadingExecutor":
         from lading.executors.executor import LadingExecutor
 

@@ -1,4 +1,4 @@
-"""The columns of a job: what a workload and its hints say of it when it is queued."""
+"""The columns of a new job, from its workload and hints."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload
 
 
-# Of the tokens of gangs: the same jobs always make the same one.
+# Namespace of gangs' tokens, so that the same jobs always get the same token.
 GANGS = uuid.UUID("6e0f2b52-3c43-4f0e-9d0b-6f0c8f6a9a1e")
 
 
 def job_columns(workload: ExecutorWorkload) -> dict[str, Any]:
-    """The columns of a job that come from the workload itself; its JWT is left out, a new one is made at dispatch.
+    """Return the columns that come from the workload itself.
 
-    When it is queued says the database's clock, as it is added.
+    The JWT is left out, because dispatch makes a new one. The time of queueing is set when the row is added, by the
+    database's clock.
     """
     content = {**json.loads(workload.model_dump_json()), "token": ""}
     if content.get("log_path"):
-        # Airflow makes folders of the ids of Dag, run and task, each of which may have 250 characters.
+        # Airflow uses the ids of Dag, run and task as folder names, and each can have 250 characters.
         content["log_path"] = fitting_path(content["log_path"])
     columns: dict[str, Any] = {
         "kind": workload.type,
@@ -52,15 +53,15 @@ def job_columns(workload: ExecutorWorkload) -> dict[str, Any]:
         columns["token"] = columns["subject"] = str(workload.connection_test_id)
     else:
         columns["token"] = columns["subject"] = str(workload.callback.id)
-        # Where a site does not take every Dag, one that names none must not pass for what belongs to none.
+        # Never None: at a site with admission rules, a callback without a Dag must not pass for a job outside Dags.
         columns["dag_id"] = str(workload.callback.data.get("dag_id") or "")
     return columns
 
 
 def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str, Any]:
-    """What a workload asks for.
+    """Return the columns for a workload's requests.
 
-    :raises HintError: its hints are wrong
+    :raises HintError: its hints are invalid
     """
     config = workload.ti.executor_config if workload.type == "ExecuteTask" else None
     hints = Hints.from_config(config)
@@ -73,14 +74,14 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
 
 
 def chosen_columns(workload: ExecutorWorkload, hints: Hints, settings: Settings) -> dict[str, Any]:
-    """What of the amounts of a task its author leaves to Lading."""
+    """Return the column that says which amounts a task's author leaves to Lading."""
     if workload.type != "ExecuteTask":
         return {}
     return {"chosen": auto.as_text(settings.choices(hints))}
 
 
 def gang_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
-    """Which jobs start together with this one; a job with attempts of its own is a gang of one."""
+    """Return the columns for the gang of a job; a job with an attempt schedule of its own is a gang of one."""
     if workload.type != "ExecuteTask" or (hints.gang is None and hints.attempts is None):
         return {}
     ti = workload.ti
@@ -93,7 +94,7 @@ def gang_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
 
 
 def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
-    """The columns of a job that come from its hints, as far as they do not depend on its inputs."""
+    """Return the columns that come from hints and do not depend on inputs."""
     asked = hints.resources(settings.default_resources)
     limits = hints.limits()
     return {
@@ -124,7 +125,7 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
 
 
 def workload_sizing_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
-    """What makes a job wait until the controller knows what it asks for; ``{}`` where that is known."""
+    """Return the column that makes a job wait until the controller has sized it; ``{}``: it needs no sizing."""
     if workload.type != "ExecuteTask":
         return {}
     config = workload.ti.executor_config
@@ -135,9 +136,9 @@ def workload_sizing_columns(workload: ExecutorWorkload, hints: Hints) -> dict[st
 def sizing_columns(
     hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any], try_number: int
 ) -> dict[str, Any]:
-    """The columns of a new job that make it wait for its sizing, ``{}`` for one that needs none.
+    """Return the column that makes a new job wait for its sizing; ``{}``: it needs none.
 
-    :param config: its hints as they were written
+    :param config: its hints as written
     :param sources: where its inputs come from, if a hint, a policy or a plugin needs them
     """
     if not (hints.expressions or hints.auto or hints.matching or hints.stage or sources or try_number > 1):

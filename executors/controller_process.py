@@ -1,6 +1,6 @@
-"""The controller's process, as an executor starts it, wakes it and stops it.
+"""The controller's process: how an executor starts, wakes and stops it.
 
-The process outlives the scheduler that started it: after a kill -9 of the scheduler it goes on starting jobs, and the
+The process outlives the scheduler that started it: after a ``kill -9`` of the scheduler it keeps starting jobs, and the
 next scheduler finds it by its lease.
 """
 
@@ -32,23 +32,23 @@ log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 2.0
 LONGEST_PAUSE = 60.0
-# The code of the reason of a job that waits for one.
+# The reason's code of a job that waits for a controller.
 NO_CONTROLLER = "no_controller"
-# The same where the controller is a service, which is said when there has been none for so long, seconds.
+# The same if the controller is a service. It is given once no controller has run for this long, seconds.
 NO_SERVICE = "no_controller_service"
 SECONDS_WITHOUT_SERVICE = 30.0
-# Of a log's last line at most so many bytes are quoted.
+# The most bytes that are quoted from a log's last line.
 LONGEST_LINE = 2000
-# A controller that lives and has not had the lease for so long hangs, seconds. One that begins has more: it has yet to
-# import Airflow, on a machine that may be busy.
+# A live controller that has not held the lease for this long hangs, seconds. One that is starting has more time, as it
+# must first import Airflow, on a machine that may be busy.
 SECONDS_UNTIL_HUNG = 30.0
 SECONDS_TO_BEGIN = 180.0
-# How much longer a stop waits for a controller that has yet to begin, seconds; it goes on by itself after that.
+# How much longer a stop waits for a controller that is still starting, seconds; after that, it finishes on its own.
 SECONDS_UNTIL_BEGUN = 60.0
 
 
 class ControllerProcess:
-    """Starts a controller where none lives, wakes it, and stops it in the end."""
+    """Starts a controller if none is alive, wakes it, and stops it on shutdown."""
 
     def __init__(self, settings: Settings, job_id: int | None = None) -> None:
         self.settings = settings
@@ -59,14 +59,14 @@ class ControllerProcess:
         self.next_look = 0.0
         self.explained = False
         self.absent_since: float | None = None
-        # Controllers of this machine, by pid: since when they are without the lease, and those that have had it.
+        # Controllers on this machine, by pid: since when they have not held the lease, and which have ever held it.
         self.without_lease: dict[int, float] = {}
         self.has_led: set[int] = set()
 
     def ensure(self) -> None:
-        """Start a controller unless one lives, here or elsewhere. Cheap enough for every scheduler loop.
+        """Start a controller unless one is alive, here or elsewhere. Cheap enough for every scheduler loop.
 
-        Where it is a service, those that wait for one are given that reason instead.
+        If the controller is a service, jobs that wait for it get a reason that says so instead.
         """
         now = time.monotonic()
         if now < self.next_look:
@@ -77,7 +77,7 @@ class ControllerProcess:
             self.child = None
             self._note_end(status, now - self.started_at)
             if was_killed_at_work:
-                self.starts = 0  # it can begin: the next one need not wait longer
+                self.starts = 0  # it was able to start, so the next one need not wait longer
         lease = self._check_lease(now)
         if self.child is not None:
             if now - self.started_at > LONGEST_PAUSE:
@@ -95,28 +95,28 @@ class ControllerProcess:
         self.child = spawn(self.settings)
 
     def _check_lease(self, now: float) -> store.Lease | None:
-        """Who has the lease. A controller of this machine that lives and does not renew it is killed.
+        """Return the lease, and kill a controller on this machine that is alive but does not renew it.
 
-        Another one that lives takes its place then, or is started. Nothing is lost by that: a controller may be killed
-        at any moment.
+        A standby then takes its place, or a new one is started. Nothing is lost, because a controller can be killed at
+        any moment.
         """
         try:
             lease = current_lease()
         except Exception:
-            self.without_lease.clear()  # it may be the database that keeps a controller from renewing
+            self.without_lease.clear()  # the database may be what keeps a controller from renewing
             raise
         held = lease is not None and lease.left >= 0
         holder = lease.pid if lease is not None and lease.host == socket.gethostname() else None
         known = [*self.has_led, holder, self.child.pid if self.child is not None else None]
         alive = {pid for pid in known if pid is not None and self._is_alive(pid)}
         self.has_led = {pid for pid in alive if pid in self.has_led or (held and pid == holder)}
-        # One that has never had it stands by as long as another one has it; one that has lost it should have ended.
+        # One that has never held the lease stands by while another holds it; one that has lost it should have exited.
         without = {pid for pid in alive if not (held and pid == holder) and (pid in self.has_led or not held)}
         self.without_lease = {pid: self.without_lease.get(pid, now) for pid in without}
         for pid, since in self.without_lease.items():
             begins = self.child is not None and pid == self.child.pid and pid not in self.has_led
             if now - since > (SECONDS_TO_BEGIN if begins else SECONDS_UNTIL_HUNG):
-                log.error("The controller with pid %d lives, but does not renew its lease: it hangs and is killed", pid)
+                log.error("The controller with pid %d hangs: it does not renew its lease, so it is killed", pid)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
         return lease
@@ -125,7 +125,7 @@ class ControllerProcess:
         return is_controller(pid) or (self.child is not None and self.child.pid == pid)
 
     def _note_health(self) -> None:
-        """A controller stays up: what has been said about those before it holds no more."""
+        """Note that a controller stays up, and withdraw the reasons that jobs were given while none did."""
         self.starts = 0
         self.absent_since = None
         if self.explained:
@@ -134,7 +134,7 @@ class ControllerProcess:
             self.explained = False
 
     def _note_absence(self, now: float) -> None:
-        """No controller runs, and a service is to be one: say so to those that wait, unless it restarts."""
+        """Tell waiting jobs that no controller service runs, after giving it time to restart."""
         if self.absent_since is None:
             self.absent_since = now
         if now - self.absent_since < SECONDS_WITHOUT_SERVICE:
@@ -146,13 +146,13 @@ class ControllerProcess:
         self.explained = True
 
     def _note_end(self, status: int, lived: float) -> None:
-        """Say why there is no controller, also to those whose tasks wait for one that does not stay up."""
+        """Log how the controller ended; if it fails repeatedly, also tell the waiting jobs."""
         if lived > LONGEST_PAUSE:
             self.starts = 0
         if status == 0:
-            log.info("The controller has ended in order")
+            log.info("The controller has exited normally")
             return
-        message = f"the controller ended with status {status}"
+        message = f"the controller exited with status {status}"
         if status > 0 and (line := last_line(self.settings.controller_log)):
             message += f": {line}"
         log.error("Started %d times, %s; see %s", self.starts, message, self.settings.controller_log)
@@ -164,37 +164,37 @@ class ControllerProcess:
             self.explained = True
 
     def ring(self) -> None:
-        """Wake a controller on this machine, as there is something to do; elsewhere it looks every second."""
+        """Wake the controller on this machine, as there is something to do; one elsewhere checks every second."""
         Bell(self.settings.controller_bell).ring()
 
     def stop(self) -> None:
-        """Stop the controller of this machine in order; one that acts for another scheduler too is left to that.
+        """Stop the controller on this machine cleanly, unless it also acts for another scheduler.
 
-        Where the last one was killed, and none has taken its place, one is started that only lets go of all sites:
-        nothing else would end what was left there. One of a killed scheduler may have yet to begin, and nothing
-        shows that before: it reads in a file that Airflow was stopped.
+        If the last controller was killed and not replaced, start one that only closes all sites, because nothing else
+        would clean up there. A controller of a killed scheduler may still be starting and not be visible yet; it learns
+        from a file that Airflow was stopped.
         """
         lease = current_lease()
         acting = _acting_here(lease)
-        # One that was killed this moment cannot be waited for until the last of its threads has ended.
+        # A child killed at this moment cannot be waited for until the last of its threads has ended.
         own_lives = self.child is not None and self.child.poll() is None and _runs(self.child.pid)
         own = {self.child.pid} if self.child is not None and own_lives else set()
         is_shared = another_scheduler_lives(self.settings, self.job_id)
         was_killed = lease is not None and lease.managed and not lives(lease) and not acting
         if was_killed and not own and not is_shared:
             log.info(
-                "The controller with pid %d was killed: another one lets go of its sites", lease.pid if lease else 0
+                "The controller with pid %d was killed; starting another to close its sites", lease.pid if lease else 0
             )
             self.child = spawn(self.settings)
             own = {self.child.pid}
         if not is_shared:
-            with contextlib.suppress(OSError):  # a full disk must not keep it from ending the others
+            with contextlib.suppress(OSError):  # a full disk must not prevent stopping the others
                 make_private(self.settings.state_folder)
                 self.settings.stopped.touch(mode=0o600)
         pids = own - acting if is_shared else own | acting
         for pid in pids:
             _ask_to_end(pid)
-        begins = pids & own - acting - self.has_led  # it has yet to import Airflow, and lets go of the sites after that
+        begins = pids & own - acting - self.has_led  # still importing Airflow, and closes the sites only after that
         deadline = time.monotonic() + self.settings.shutdown_seconds + (SECONDS_UNTIL_BEGUN if begins else 5)
         look_at = time.monotonic() + SECONDS_BETWEEN_LOOKS
         while (
@@ -210,16 +210,16 @@ class ControllerProcess:
 
 
 def _acting_here(lease: store.Lease | None) -> set[int]:
-    """The pid of the controller of this machine that has the lease and was started by an executor, if there is one.
+    """Return the pid of the controller on this machine that an executor started and that holds the lease, if any.
 
-    One whose lease has run out may be slow, and is still to be stopped.
+    An expired lease counts, because its controller may only be slow and must still be stopped.
     """
     is_here = lease is not None and lease.managed and lease.host == socket.gethostname() and is_controller(lease.pid)
     return {lease.pid} if lease is not None and is_here else set()
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process has not ended. It is known by its pid: one that was started this moment has no command yet."""
+    """Return whether a process is alive, by its pid alone, as a process that has just started has no command yet."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -232,15 +232,15 @@ def _ask_to_end(pid: int) -> None:
 
 
 def was_stopped(settings: Settings) -> bool:
-    """Whether Airflow was stopped in order here, and no scheduler has lived since: what begins only now is to end."""
+    """Return whether Airflow was stopped cleanly here and no scheduler has started since, so a controller must stop."""
     return settings.stopped.exists() and not another_scheduler_lives(settings, None)
 
 
 def spawn(settings: Settings) -> subprocess.Popen[bytes]:
-    """Start a controller in a session of its own, so that a signal to the scheduler's group spares it.
+    """Start a controller in a session of its own, so that a signal to the scheduler's group does not reach it.
 
-    It is born with SIGTERM blocked, and lets it through when it can end in order: else one that is stopped while it
-    imports Airflow would leave what a killed one before it has left.
+    It starts with SIGTERM blocked, and unblocks it once it can stop cleanly. Otherwise, a controller that is stopped
+    while it imports Airflow would not clean up after one that was killed before.
     """
     make_private(settings.state_folder)
     part(settings.controller_log)
@@ -259,14 +259,14 @@ def spawn(settings: Settings) -> subprocess.Popen[bytes]:
 
 
 def part(path: Path) -> None:
-    """Let a new log begin where one is full: each controller that does not even begin to log prints why into it."""
+    """Rotate a full log, to which controllers print even before they set up logging."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > MOST_LOG_BYTES:
             os.replace(path, path.with_name(f"{path.name}.1"))
 
 
 def last_line(path: Path) -> str:
-    """The last words of a log; empty where there are none."""
+    """Return the last line of a log that is not blank; empty if there is none."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(stream.seek(0, os.SEEK_END) - LONGEST_LINE, 0))
@@ -284,27 +284,27 @@ def current_lease() -> store.Lease | None:
 
 
 def lives(lease: store.Lease | None) -> bool:
-    """Whether the holder of the lease lives, as far as can be seen from here."""
+    """Return whether the lease's holder is alive, as far as this machine can tell."""
     if lease is None or lease.left < 0:
         return False
     return lease.host != socket.gethostname() or is_controller(lease.pid)
 
 
 def is_dead(lease: store.Lease) -> bool:
-    """Whether the holder of a lease is known to live no more: it was on this machine and is gone."""
+    """Return whether the lease's holder is known to be dead: it ran on this machine and is gone."""
     return lease.host == socket.gethostname() and not is_controller(lease.pid)
 
 
 def ask_to_make_way(lease: store.Lease) -> None:
-    """Ask a controller that an executor started on this machine to end: a service does its work from now on."""
+    """Stop a controller that an executor started on this machine, because a service takes over."""
     if lease.managed and lease.host == socket.gethostname() and is_controller(lease.pid):
-        log.info("The controller with pid %d, which an executor started, is asked to make way", lease.pid)
+        log.info("Stopping the controller with pid %d, which an executor started: a service takes over", lease.pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(lease.pid, signal.SIGTERM)
 
 
 def is_controller(pid: int) -> bool:
-    """Whether this process is a controller: a pid alone may belong to another process by now."""
+    """Return whether a process is a controller, by its command, as its pid may have been reused."""
     try:
         return _runs(pid) and "controller" in psutil.Process(pid).cmdline()
     except psutil.Error:
@@ -312,5 +312,5 @@ def is_controller(pid: int) -> bool:
 
 
 def another_scheduler_lives(settings: Settings, job_id: int | None) -> bool:
-    """Whether there is a scheduler besides the one with this id."""
+    """Return whether a scheduler other than the one with this id is alive."""
     return current.orchestrator().is_attended(settings.schedulers_folder, job_id)

@@ -1,4 +1,4 @@
-"""What is decided in a tick, as data: what is recorded, and what sites are asked for then."""
+"""The decision of a tick as data: what is recorded, and what is then requested from sites."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from lading.scheduling.reasons import Reason, because
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done in this tick.
+    """Everything to do in this tick.
 
-    :param changes: what is recorded before anything is done
-    :param placed: by site and location, the tokens of the jobs that it is given (again)
-    :param cancels: by site and location, the tokens of jobs to end, each with the reason
-    :param recalls: by site and location, the tokens of jobs that are to come back unless they have begun
-    :param orders: by site, what is launched
-    :param provisions: by site, all that was decided about what is launched and released
-    :param reasons: by reason, the tokens of the jobs whose stored reason differs from this one
-    :param holds: by site and location, the room that is to be held; ``drops``: the tokens of what is given back
-    :param gangs: what is recorded of gangs and holds
-    :param notes: what the event logs of tasks say
-    :param more_waiting: whether there may be waiting jobs that were not looked at
+    :param changes: of jobs, recorded before anything is done
+    :param placed: by site and location, the tokens of jobs to send, for the first time or again
+    :param cancels: by site and location, the tokens of jobs to cancel, each with the reason
+    :param recalls: by site and location, the tokens of jobs to return unless they have started
+    :param orders: by site, the instances to launch
+    :param provisions: by site, the whole decision about launches and releases
+    :param reasons: by reason, the tokens of the jobs whose stored reason differs from it
+    :param holds: by site and location, the room to hold
+    :param drops: by site and location, the tokens of holds to drop
+    :param gangs: changes of gangs and holds to record
+    :param notes: entries for the event logs of tasks
+    :param more_waiting: whether there may be waiting jobs that this tick did not consider
     """
 
     changes: tuple[Change, ...] = ()
@@ -76,7 +77,7 @@ class Decision:
 
 
 def refused(token: str, reason: Reason, now: float) -> Change:
-    """The end of a job that can never run, or of which it cannot be found out what it asks for.
+    """Return the change that fails a job which can never run, or whose requests cannot be determined.
 
     :param now: epoch seconds
     """
@@ -87,11 +88,11 @@ def refused(token: str, reason: Reason, now: float) -> Change:
 def placement(
     token: str, site: str, location: str, reason: Reason | None, now: float, stop: Stop | None = None
 ) -> Change:
-    """The intent to run a job at a location.
+    """Return the change that records the intent to run a job at a location.
 
-    :param reason: why it was not given to a site that comes before; None: it was
-
-    :param stop: where it asks for something else than its hints say; None: it does not
+    :param reason: why it does not run at a site that comes earlier in the order; None: there is none
+    :param now: epoch seconds
+    :param stop: what it requests there, if that differs from its hints; None: it does not
     """
     its_queue = None if stop is None else dict(stop.relaxed + stop.changes).get("queue")
     values = {"state": State.PLACED, "site": site, "location": location, "placed_at": now, "queue": its_queue}
@@ -100,8 +101,10 @@ def placement(
 
 
 def relaxed(change: Change, job: WaitingJob, stop: Stop) -> Change:
-    """A placement by a rule, or where there are fewer nodes than a job wishes: it has what it asks for there, and what
-    it wished is kept for when it comes back."""
+    """Extend a placement in which a rule, or a lack of nodes, gives the job less than its full request.
+
+    The row gets what the job requests there; the full request is kept for when the job is queued again.
+    """
     asks = describe_changes(job, tuple((dict(stop.relaxed) | _nodes(stop)).items()))
     less = because("most_there", asks=asks) if stop.rule is None else because("by_rule", rule=stop.rule, asks=asks)
     passed = change.values["reason"]
@@ -111,7 +114,7 @@ def relaxed(change: Change, job: WaitingJob, stop: Stop) -> Change:
 
 
 def is_relaxed(stop: Stop) -> bool:
-    """Whether a job has less at a stop than it wishes."""
+    """Return whether a job gets less at a stop than its full request."""
     return stop.rule is not None or bool(_nodes(stop))
 
 
@@ -120,7 +123,7 @@ def _nodes(stop: Stop) -> dict[str, Any]:
 
 
 def columns(job: WaitingJob) -> dict[str, Any]:
-    """What a rule may change of a job, as its row has it; its queue has a column of its own for that."""
+    """Return the columns of a job that a rule can change, without its queue, which has a column of its own."""
     features = ",".join(sorted(job.features)) or None
     limit = {"memory_limit": job.memory_limit, "features": features, "capacity_type": job.capacity_type}
     return {**asdict(job.resources), **limit, NODES: job.nodes if LAYOUT in job.hints else None}

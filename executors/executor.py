@@ -1,7 +1,7 @@
-"""LadingExecutor: the side of Lading that Airflow's scheduler sees.
+"""LadingExecutor: the part of Lading that runs in Airflow's scheduler.
 
-It only translates: workloads become rows of the store, rows that changed become Airflow's events. What runs where
-is decided by the controller in another process, so neither planning nor a slow site can hold up the scheduler.
+It only translates: workloads become rows of the store, and changed rows become Airflow's events. The controller decides
+in another process what runs where, so neither planning nor a slow site can delay the scheduler.
 """
 
 from __future__ import annotations
@@ -47,30 +47,31 @@ if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload
     from airflow.executors.workloads.types import WorkloadKey
 
-# One sync reports at most so many jobs to Airflow; the rest waits for the next one, a second later.
+# The most jobs that one sync reports to Airflow; the rest wait for the next sync, a second later.
 REPORTS_PER_SYNC = 100
-# After the first reason for a wait, the event log shows one that has lasted this long; jobs and page show every one.
+# After the first reason for a wait, the event log shows only reasons that have lasted this long; the command
+# ``airflow lading jobs`` and the page show all.
 SECONDS_BEFORE_EVENT = 60.0
-# How often the executor looks for jobs whose scheduler has died. Airflow itself looks every 300 s.
+# How often the executor adopts jobs whose scheduler has died. Airflow itself does so every 300 s.
 SECONDS_BETWEEN_ADOPTIONS = 10.0
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
-# In the ``info`` of a session: the jobs that are written when it commits.
+# Key in the ``info`` of a session: the jobs to write when it commits.
 UNWRITTEN = "lading_unwritten"
-# The code of a reason and its limit, by which reasons are the same: other numbers in one are no news.
+# A reason's code and limit: reasons that agree in both count as the same, even if other numbers in them differ.
 WaitKey: TypeAlias = "tuple[str | None, str | None]"
 
 
 class LadingExecutor(BaseExecutor):
     """Runs Airflow's workloads on the machines that fit them."""
 
-    is_local = True  # `airflow standalone` takes no other
+    is_local = True  # required by `airflow standalone`
     serve_logs = True  # tasks of the local site write their logs on the scheduler's machine
     supports_callbacks = True
     supports_connection_test = True
-    # One scheduler has an executor for each team then. They share the store, one controller and the sites, and each
-    # reports to Airflow what it was given.
+    # One scheduler then has an executor for each team. They share the store, one controller and the sites, and each
+    # reports its own jobs to Airflow.
     supports_multi_team = True
-    # The scheduler commits our token together with QUEUED: the token exists before any effect.
+    # The scheduler commits our token together with QUEUED, so the token exists before anything happens.
     pre_assigns_external_executor_id: ClassVar[bool] = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -92,14 +93,14 @@ class LadingExecutor(BaseExecutor):
         return self._settings
 
     def start(self) -> None:
-        """Make sure that the tables and a controller are there.
+        """Create the tables if necessary, and start a controller unless one is alive.
 
-        :raises MixedVersions: not all that is installed of Lading is of one version
+        :raises MixedVersions: the installed parts of Lading have different versions
         """
         check_versions()
         make_private(self.settings.state_folder)
-        # First, so that a stop at any later moment finds the controller of a scheduler before this one. From here on
-        # the scheduler's death is known at once, by the kernel.
+        # Do this first, so that a stop at any later moment finds the controller of an earlier scheduler. From here on,
+        # the kernel shows the scheduler's death at once.
         self.parts = parts_of(self.settings, self.owner)
         self.controller = self.parts.controller
         self.parts.join(self.team_name)
@@ -108,15 +109,14 @@ class LadingExecutor(BaseExecutor):
         self.controller.ensure()
 
     def queue_workload(self, workload: ExecutorWorkload, session: Session) -> None:
-        """Have the job written into the store with the others of the transaction that makes its task instance QUEUED,
-        as that is committed."""
+        """Have the job written to the store when the transaction that sets its task instance to QUEUED commits."""
         columns = job_columns(workload)
         bundle = getattr(workload, "bundle_info", None)  # a connection test has none
         columns |= self.dag_facts.columns(session, columns.get("dag_id"), bundle and bundle.name)
         try:
             columns |= resource_columns(workload, self.settings)
         except HintError as error:
-            # The task policy finds wrong hints when the Dag is parsed; this one got past it, so it fails alone.
+            # The task policy reports invalid hints when the Dag is parsed; if one got past it, only this job fails.
             columns |= {"cpus": 0.0, "memory": 0, "disk": 0, "gpus": 0.0}
             columns |= {
                 "state": State.FAILED,
@@ -125,14 +125,14 @@ class LadingExecutor(BaseExecutor):
                 "unreported": True,
             }
             columns["ended_at"] = time.time()
-        # A Dag's team may have no executor of its own, and a task may name the one for all teams.
+        # A Dag's team may have no executor of its own, and a task can name the executor for all teams.
         columns |= {"team": self.team_name or columns.get("team"), "executor_team": self.team_name}
         columns["owner"] = self.owner
         task = workload.ti.id if isinstance(workload, workloads.ExecuteTask) else None
         session.info.setdefault(UNWRITTEN, []).append(UnwrittenJob(self, columns, task))
 
     def heartbeat(self) -> None:
-        """What the scheduler calls in every loop. An exception would end the scheduler, so none leaves."""
+        """Called by the scheduler in every loop. It raises nothing, because an exception would end the scheduler."""
         states = Counter(self.live.values())
         self._emit_metrics(
             self.slots_available,
@@ -149,12 +149,12 @@ class LadingExecutor(BaseExecutor):
                 self.log.exception("The controller could not be checked or started; trying again in the next loop")
 
     def sync(self) -> None:
-        """Report to Airflow what has changed since the last time."""
+        """Report the changes since the last call to Airflow."""
         if not (self.live or self.reported) and time.monotonic() < self.next_adoption:
-            return  # nothing is to come of jobs that it knows of
+            return  # it knows no jobs that could have changed
         try:
             with create_session(scoped=False) as session:
-                # Between two calls the scheduler has processed our events, so only now they can't be lost with it.
+                # Since the last call, the scheduler has processed our events, so they can no longer be lost with it.
                 store.mark_reported(session, self.reported)
                 self.reported = ()
                 self._adopt_orphans(session)
@@ -182,7 +182,7 @@ class LadingExecutor(BaseExecutor):
         if key is None:
             return
         if job.state == State.SUCCEEDED or was_settled(job):
-            self.success(key)  # by which Airflow queues one anew that was cleared while it ran
+            self.success(key)  # with this, Airflow queues a task again that was cleared while it ran
         elif has_failed(job):
             if not reported_itself(job):
                 append_to_task_log(
@@ -194,7 +194,7 @@ class LadingExecutor(BaseExecutor):
             self.running_state(key, info=job.token)
 
     def try_adopt_task_instances(self, tis: Sequence[TaskInstance]) -> Sequence[TaskInstance]:
-        """Take over what a dead scheduler queued: all that the store knows goes on undisturbed."""
+        """Adopt the tasks of a dead scheduler; those that are in the store continue undisturbed."""
         tokens = [str(ti.external_executor_id) for ti in tis if ti.external_executor_id]
         # The scheduler's own session: a second one could not write while this transaction is open (SQLite).
         session = object_session(tis[0]) if tis else None
@@ -206,7 +206,7 @@ class LadingExecutor(BaseExecutor):
         return [ti for ti in tis if ti.external_executor_id not in known]
 
     def _adopt_orphans(self, session: Session) -> None:
-        """Take over the jobs of dead schedulers soon: until then no failure of theirs reaches Airflow."""
+        """Adopt the jobs of dead schedulers, whose failures do not reach Airflow until then."""
         if time.monotonic() < self.next_adoption:
             return
         self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
@@ -231,17 +231,20 @@ class LadingExecutor(BaseExecutor):
                     .values(queued_by_job_id=self.owner),
                     execution_options={"synchronize_session": False},
                 )
-            self.log.info("Adopted %d jobs of scheduler %s, which is gone", len(known), dead)
+            self.log.info("Adopted %d jobs of scheduler %s, which is dead", len(known), dead)
 
     def _others(self) -> Sequence[str | None] | None:
-        """The teams whose executors here take over their own jobs, while this one takes those of all other teams, as
-        of those that have no executor any more; None: it takes over its own alone."""
+        """Return the teams whose executors in this scheduler adopt their own jobs.
+
+        This executor then adopts the jobs of all other teams, including those that no longer have an executor. None:
+        it adopts only its own team's jobs.
+        """
         if self.parts is None or not self.parts.is_first(self.team_name):
             return None
         return [team for team in self.parts.teams if team != self.team_name]
 
     def _forget_undone(self, session: Session) -> None:
-        """Forget jobs whose transaction the scheduler has rolled back."""
+        """Forget jobs whose transaction the scheduler rolled back."""
         known = store.find(session, list(self.uncommitted))
         for token in self.uncommitted - known.keys():
             self.live.pop(token, None)
@@ -256,44 +259,48 @@ class LadingExecutor(BaseExecutor):
         return str(task_instance.external_executor_id) in self.live
 
     def revoke_task(self, *, ti: TaskInstance) -> None:
-        """Airflow finds that a task has been queued for long. One that waits for room is not stuck."""
+        """Called if Airflow considers a task stuck in the queue; a task that waits for room is not.
+
+        :raises NotImplementedError: the job is live; Airflow then leaves the task as it is
+        """
         with create_session(scoped=False) as session:
             state = store.find(session, [str(ti.external_executor_id)]).get(str(ti.external_executor_id))
         if state in store.LIVE:
-            # What Airflow's scheduler takes as "leave it as it is".
+            # Airflow's scheduler takes this to mean "leave it as it is".
             raise NotImplementedError(f"{ti} waits for room in Lading's queue; it is not stuck")
 
     @property
     def owner(self) -> int | None:
-        """The id of this scheduler's Airflow job; the jobs that it queued are reported to it."""
+        """The id of this scheduler's Airflow job, to which the jobs that it queued are reported."""
         return int(self.job_id) if self.job_id is not None else None
 
     @property
     def slots_available(self) -> int:
-        """Always all: resources decide what runs, not a count of slots."""
+        """Always all slots, because resources and not slots decide what runs."""
         return int(self.parallelism)
 
     @property
     def slots_occupied(self) -> int:
-        """Always none: core.parallelism minus this is what the scheduler may still queue."""
+        """Always 0: the scheduler can still queue ``core.parallelism`` minus this number of tasks."""
         return 0
 
     def end(self) -> None:
-        """Stop in order: `[lading] on_shutdown` says what happens to running jobs.
+        """Stop cleanly: ``[lading] on_shutdown`` says what happens to running jobs.
 
-        A scheduler that ends by an error ends here too. That is no reason to touch its jobs: the next one adopts them.
+        A scheduler that fails with an error also calls this. Its jobs are then left alone, because the next scheduler
+        adopts them.
         """
-        # First of all, so that of several schedulers that end together the last one stops the controller, and of
-        # several executors of one scheduler the last.
+        # Do this first, so that the last of several schedulers that stop together stops the controller, and the last
+        # of several executors in one scheduler.
         is_last = self.parts is None or self.parts.leave(self.team_name)
         self.parts = None
         if isinstance(sys.exc_info()[1], Exception):
-            self.log.warning("The scheduler ends by an error; the controller and the jobs go on without it")
+            self.log.warning("The scheduler stops because of an error; the controller and the jobs continue without it")
             return
         if not is_last:
             return
         if self.controller is None and self.owner is not None:
-            # It is stopped before it has started, and may be the only one to know of an earlier one's controller.
+            # The executor is stopped before it has started, but must stop the controller of an earlier scheduler.
             self.controller = ControllerProcess(self.settings, self.owner)
         if self.controller is not None:
             self.controller.stop()
@@ -307,7 +314,7 @@ class LadingExecutor(BaseExecutor):
 
 
 def job_key(job: store.JobRow) -> WorkloadKey | None:
-    """Airflow's key of a job; None for a job that Airflow does not know (a probe)."""
+    """Return Airflow's key of a job; None: Airflow does not know the job (a probe)."""
     if job.dag_id is not None and job.task_id is not None and job.run_id is not None:
         return TaskInstanceKey(job.dag_id, job.task_id, job.run_id, job.try_number, job.map_index)
     if job.kind == "ExecuteCallback":
@@ -318,23 +325,23 @@ def job_key(job: store.JobRow) -> WorkloadKey | None:
 
 
 def has_failed(job: store.JobRow) -> bool:
-    """Whether a failure is to be reported to Airflow; one that was cancelled while it waited was so at its request."""
+    """Return whether to report a failure to Airflow, which itself requested cancellations before the start."""
     is_ended = job.state == State.CANCELLED and job.started_at is not None
     return job.state == State.FAILED or (is_ended and not was_settled(job))
 
 
 def was_settled(job: store.JobRow) -> bool:
-    """Whether Airflow has decided about a task while it ran: it was cleared, marked or deleted."""
+    """Return whether a task was cleared, marked or deleted in Airflow while it ran."""
     return job.state == State.CANCELLED and job.started_at is not None and job.exit_code == 0
 
 
 def reported_itself(job: store.JobRow) -> bool:
-    """Whether a task failed in the ordinary way: its own process has reported it, and there is nothing to add."""
+    """Return whether a task's own process has already reported its failure, so that there is nothing to add."""
     return job.cause == "error" and job.exit_code == 0
 
 
 def failure_message(job: store.JobRow) -> str:
-    """The cause and the reason of a job, as one sentence."""
+    """Return the cause and the reason of a job as one sentence."""
     return ": ".join(str(part) for part in (job.cause, job.reason) if part)
 
 
@@ -342,7 +349,7 @@ def failure_message(job: store.JobRow) -> str:
 class UnwrittenJob:
     """A job whose transaction is not committed yet.
 
-    :param task: the id of its task instance; None: it has none
+    :param task: the id of its task instance; None: it is not a task
     """
 
     executor: LadingExecutor
@@ -352,14 +359,14 @@ class UnwrittenJob:
 
 @event.listens_for(Session, "before_commit")
 def write_jobs(session: Session) -> None:
-    """Write the jobs that were queued in a transaction, all together."""
+    """Write all jobs that were queued in a transaction."""
     jobs: list[UnwrittenJob] = session.info.pop(UNWRITTEN, [])
     if not jobs:
         return
     known = store.find(session, [each.columns["token"] for each in jobs if each.columns["token"] is not None])
     renamed = []
     for each in jobs:
-        # Airflow assigns none to a task that names this executor by its class alone, and a retry keeps the old one.
+        # Airflow assigns no token to a task that names this executor only by its class, and a retry keeps the old one.
         if each.task is not None and (each.columns["token"] is None or each.columns["token"] in known):
             each.columns["token"] = str(uuid.uuid4())
             renamed.append({"id": each.task, "external_executor_id": each.columns["token"]})
@@ -373,39 +380,42 @@ def write_jobs(session: Session) -> None:
 
 @event.listens_for(Session, "after_transaction_end")
 def forget_jobs(session: Session, transaction: SessionTransaction) -> None:
-    """What was not written by then was rolled back."""
+    """Forget jobs that are still unwritten, because their transaction was rolled back."""
     if transaction.parent is None:
         session.info.pop(UNWRITTEN, None)
 
 
 class WaitEvents:
-    """Which reasons of jobs that wait go into Airflow's event log, whose rows Airflow keeps for ever: the first one of
-    a wait, and each later one that lasts. The store has all of them."""
+    """Chooses the reasons of waiting jobs for Airflow's event log: the first of a wait, and each later one that lasts.
+
+    Airflow keeps the rows of its event log for ever, so it does not get all reasons; the store has them.
+    """
 
     def __init__(self) -> None:
         self.shown: dict[str, WaitKey | None] = {}
-        """The last reason that the event log has, of each job that waits; None: of another scheduler's time."""
+        """The last reason in the event log for each waiting job; None: logged by another scheduler, so unknown."""
         self.pending: dict[str, tuple[WaitKey, float]] = {}
-        """Those that are not there, and since when each holds, the oldest first."""
+        """Reasons that are not in the event log, and since when each holds, the oldest first."""
 
     def choose(self, session: Session, news: Sequence[store.JobRow], now: float) -> list[store.JobRow]:
-        """Return the jobs whose reason is to be shown: of the ones with news, and of those that have waited since.
+        """Return the jobs whose reason to log now.
 
-        :param now: by the monotonic clock
+        :param news: jobs that have changed
+        :param now: on the monotonic clock
         """
         first = [job for job in news if is_waiting(job) and job.token not in self.shown]
         due = takewhile(lambda each: now - each[1][1] >= SECONDS_BEFORE_EVENT, self.pending.items())
         if not (lasting := dict(islice(due, REPORTS_PER_SYNC))):
             return first
-        for token in lasting:  # of one that has changed meanwhile there is news to come
+        for token in lasting:  # a job that has changed in the meantime will be in the next news
             del self.pending[token]
         rows = session.scalars(select(store.JobRow).where(store.JobRow.token.in_(lasting)))
         return first + [row for row in rows if is_waiting(row) and wait_key(row) == lasting[row.token][0]]
 
     def keep(self, news: Sequence[store.JobRow], shown: Sequence[store.JobRow], now: float) -> None:
-        """Remember what was shown, once it is committed, and what has changed.
+        """Remember the logged reasons, once they are committed, and the changed ones.
 
-        :param shown: what :meth:`choose` has returned
+        :param shown: the jobs that :meth:`choose` returned
         """
         self.shown.update((job.token, wait_key(job)) for job in shown)
         for job in news:
@@ -419,13 +429,13 @@ class WaitEvents:
                 self.pending[job.token] = key, now
 
     def adopt(self, tokens: Iterable[str]) -> None:
-        """Take the first reason of jobs for shown whose scheduler has died."""
+        """Assume that a dead scheduler has logged the first reason of its jobs."""
         for token in tokens:
             self.shown.setdefault(token, None)
 
 
 def is_waiting(job: store.JobRow) -> bool:
-    """Whether a task's job waits, and it is known why."""
+    """Return whether a task's job waits for a known reason."""
     return job.state in WAITING and job.reason is not None and isinstance(job_key(job), TaskInstanceKey)
 
 
@@ -443,7 +453,7 @@ def wait_entry(job: store.JobRow) -> Log:
 def failure_entry(job: store.JobRow) -> Log | None:
     """Return the entry of a task's event log that says why its job failed; None: there is nothing to add.
 
-    ``BaseExecutor.log_task_event`` would not do: Airflow 3.3's scheduler lets go of the entries before it writes them.
+    ``BaseExecutor.log_task_event`` is not used, because Airflow 3.3's scheduler drops its entries before writing them.
     """
     key = job_key(job)
     if not isinstance(key, TaskInstanceKey) or not has_failed(job) or reported_itself(job):

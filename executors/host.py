@@ -1,12 +1,13 @@
-"""``python -m lading.executors.host ROOT``: what a machine that is reached over SSH has, and its node agent.
+"""``python -m lading.executors.host ROOT``: reports the resources of an SSH machine, and starts its node agent.
 
-A controller runs it on the machine and writes its request on its standard input, as a line of JSON: its version, what
-Lading may fill there, and the settings of the agent. The answer is one line of JSON on the standard output, within a
-second: what there is, and what is wrong with the agent. An agent is started where none lives; it survives this command,
-the connection and the session, and one of each ROOT is enough, which its lock sees to. Then it gives way to what serves
-the agent's spool (:mod:`lading.hooks.spool.server`), so that a machine is talked to by one session.
+A controller runs it on the machine and sends its request as one line of JSON on standard input: its version, how much
+of the machine Lading can fill, and the agent's settings. The answer is one line of JSON on standard output, within a
+second: the machine's resources, and what is wrong with the agent. If no agent is alive, one is started; it survives
+this command, the connection and the session, and its lock ensures that each ROOT has only one. After that, the process
+replaces itself by the server of the agent's spool (:mod:`lading.hooks.spool.server`), so that one session per machine
+is enough.
 
-Neither Airflow nor any site is imported here.
+This module imports neither Airflow nor any site.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 from lading.scheduling.resources import Resources
 
-# An agent that was started has said who it is within this, seconds; else it is looked for the next time.
+# How long to wait for a started agent to introduce itself, seconds; if it takes longer, the next call finds it.
 SECONDS_TO_APPEAR = 0.8
-# How systemd is asked to start what shall outlive a session, where KillUserProcesses=yes ends all others with it. The
-# units of a user who does not linger end with the last session, so without lingering it would make matters worse.
+# With KillUserProcesses=yes, systemd kills all processes of a session when it ends, except those in a scope of their
+# own. Without lingering, a user's scopes end with the last session, so this would make matters worse.
 # https://www.freedesktop.org/software/systemd/man/latest/systemd-run.html (its example with screen), loginctl(1)
 SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--")
 
-# Has a file for each user who lingers.
+# Contains a file for each user with lingering enabled.
 LINGERING = Path("/var/lib/systemd/linger")
 
 
@@ -53,45 +54,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lading.executors.host", description=__doc__.partition("\n")[0])
     parser.add_argument("root", type=Path, help="the folder of the agent's spool")
     root = parser.parse_args(arguments).root.expanduser().absolute()
-    wanted = json.loads(sys.stdin.readline())  # nothing more is said before the answer
+    wanted = json.loads(sys.stdin.readline())  # the controller sends nothing more before the answer
     if ARCHIVE is not None:
-        with suppress(OSError):  # it is in use: what has not been for long is removed
+        with suppress(OSError):  # mark the archive as in use, because unused ones are removed after a while
             os.utime(ARCHIVE)
     try:
         found = answer(root, wanted)
-    except OSError as error:  # a full disk, another user's folder
+    except OSError as error:  # for example, a full disk or another user's folder
         found = {"version": VERSION, "refused": f"{root} cannot be used: {error}"}
     print(f"{wanted['mark']}{json.dumps(found)}", flush=True)
     if not (wanted.get("look") or "refused" in found):
-        # Without what this process has imported: the other one stays as long as the connection.
+        # Replace this process and all its imports, as the server stays for as long as the connection.
         program = [server.__file__] if ARCHIVE is None else [ARCHIVE, server.__name__]
         os.execv(sys.executable, [sys.executable, "-I", "-S", *program, str(root.parent)])
     return 0
 
 
 def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What there is, and what is wrong; an agent is started where none lives.
+    """Return the machine's resources and the state of its agent, which is started if none is alive.
 
-    :param wanted: ``version``: the controller's; ``mark``: what the answer begins with; ``share``: the amounts of
-        cpus, memory, disk and gpus that Lading may fill, as far as the sites file says so; ``reserve``: the cpus and
-        the memory that are left of what it does not say; ``patience``, ``kill_grace``, ``idle_seconds``,
-        ``switch_off``, ``scratch``, ``keep_failed``, ``is_spot``; ``stamp``: what the agent is started with; ``logs``:
-        the folder below which each job has its logs; ``runner``: the options that say by which module it runs jobs;
-        ``look``: whether only to report what there is; ``owner``: the deployment to which the folder of the spool is
-        to belong
-    :raises OSError: it belongs to another one
+    :param wanted: the controller's request. ``version``: the controller's; ``mark``: the start of the answer's line;
+        ``share``: the amounts of cpus, memory, disk and gpus that Lading can fill, as far as the sites file sets them;
+        ``reserve``: the cpus and memory to leave free of the amounts it does not set; ``patience``, ``kill_grace``,
+        ``idle_seconds``, ``switch_off``, ``scratch``, ``keep_failed``, ``is_spot``: settings of the agent; ``stamp``:
+        the agent's ``--stamp``; ``logs``: the parent of the jobs' log folders; ``runner``: the agent's options for the
+        module that runs jobs; ``look``: only report; ``owner``: the deployment that the spool's folder must belong to
+    :raises OSError: the folder belongs to another deployment, or cannot be used
     """
     mine = VERSION
     if wanted["version"] != mine:
         message = f"Lading {mine} is installed there, the controller is {wanted['version']}: install the same on both"
         return {"version": mine, "refused": message}
     airflow = find_spec("airflow")
-    # Without an origin it is a folder beside this process, such as the ~/airflow of configuration and logs.
+    # A module without an origin is just a folder on the path, such as the ~/airflow of configuration and logs.
     if not wanted.get("runner") and (airflow is None or airflow.origin is None):
         message = (
-            f"{sys.executable} there has Lading and no Airflow, without which no task runs: install apache-airflow in "
-            "the controller's version beside it, or name another one in the table of the site, such as python = "
-            "'/opt/airflow/bin/python'"
+            f"{sys.executable} there has Lading but not Airflow, which tasks need: install the controller's version of "
+            "apache-airflow into the same environment, or name another interpreter in the site's table, for example "
+            "python = '/opt/airflow/bin/python'"
         )
         return {"version": mine, "refused": message}
     look = bool(wanted.get("look"))
@@ -105,7 +105,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     capacity = Resources(**{name: share.get(name, getattr(left, name)) for name in ("cpus", "memory", "disk", "gpus")})
     if capacity.cpus <= 0 or capacity.memory <= 0:
         message = (
-            f"nothing is left to fill: the machine has {there.cpus:g} cpus and {there.memory} MiB; lower the reserve"
+            f"nothing is left for jobs: the machine has {there.cpus:g} cpus and {there.memory} MiB; lower the reserve"
         )
         return {"version": mine, "refused": message}
     facts = {
@@ -142,7 +142,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scope() -> tuple[str, ...]:
-    """What comes before the agent's command so that it outlives the session; nothing where that is not needed."""
+    """Return the command prefix that lets the agent outlive the session; empty: not needed or not available."""
     if shutil.which(SCOPE[0]) is None or not (LINGERING / getpass.getuser()).exists():
         return ()
     try:

@@ -1,7 +1,7 @@
-"""Requests: what people ask of sites on the page, and the controller does.
+"""Requests: users make them on the page or the command line, and the controller carries them out.
 
-The row that the API server has written is the intent: it stays open until what was asked has been seen to be so, so it
-is asked of the site again where that was down, or where the controller was killed meanwhile.
+The row that the API server wrote is the intent. It stays open until its effect has been observed, so it is repeated if
+the site was down or the controller was killed in the meantime.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 2.0
-# What a site has not done within this is not asked of it any more.
+# A request whose effect has not been observed after this is given up.
 SECONDS_UNTIL_OVERDUE = 600.0
-GONE = "there is nothing of that name (any more)"
+GONE = "nothing has this name (any more)"
 
 Release = Callable[[str, Mapping[str, Reason]], None]
 
 
 class Requests:
-    """Does what people ask.
+    """Carries out users' requests.
 
-    :param release: lets locations of a site go, by their names, each with the reason
+    :param release: releases locations of a site, given the reason by location
     """
 
     def __init__(self, release: Release) -> None:
         self.release = release
         self.paused: Mapping[str, str] = {}
-        """Who has paused sites, by site. Only what is asked here changes it."""
+        """The users who have paused sites, by site. Only requests change it."""
         self.is_read = False
         self.next_look = 0.0
 
     def step(self, session: Session) -> bool:
-        """Do what is asked; returns whether that is about budgets."""
+        """Carry out the open requests; returns whether any is about budgets."""
         if time.monotonic() < self.next_look:
             return False
         self.next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         to_do = requests.to_do(session)
         overdue = requests.overdue(session, SECONDS_UNTIL_OVERDUE) if to_do else frozenset()
         for request in to_do:
-            outcome = self._done(session, request)
+            outcome = self._carry_out(session, request)
             if outcome is None and request.id in overdue:
                 outcome = f"its site has not done it within {SECONDS_UNTIL_OVERDUE:g} s; see the site's note"
             if outcome is not None:
@@ -65,27 +65,27 @@ class Requests:
             self.paused, self.is_read = requests.paused(session), True
         return any(request.kind in OF_BUDGETS for request in to_do)
 
-    def _done(self, session: Session, request: RequestRow) -> str | None:
-        """Do what is asked; returns what came of it, None as long as that is not seen."""
+    def _carry_out(self, session: Session, request: RequestRow) -> str | None:
+        """Carry out a request; returns its outcome, or None while its effect has not been observed."""
         if request.kind == RequestKind.WAKE:
-            return "room is looked for now" if gangs.wake_with(session, request.target) else "it sleeps no more"
+            return "it searches for room now" if gangs.wake_with(session, request.target) else "it no longer sleeps"
         if request.kind in OF_BUDGETS:
             if request.kind == RequestKind.LIFT:
                 return share_rows.lift(session, request.target, request.by)
             return share_rows.restore(session, request.target)
-        return self._paused(session, request) if request.kind in OF_SITES else self._let_go(session, request)
+        return self._pause(session, request) if request.kind in OF_SITES else self._release(session, request)
 
-    def _paused(self, session: Session, request: RequestRow) -> str:
-        """Pause a site, or resume it; returns what came of it."""
+    def _pause(self, session: Session, request: RequestRow) -> str:
+        """Pause or resume a site; returns the outcome."""
         site = session.get(SiteRow, request.target)
         if site is None:
             return GONE
         site.paused_by = request.by if request.kind == RequestKind.PAUSE else None
         session.flush()
-        return "it is given no more jobs; those that it has go on" if site.paused_by else "it is given jobs again"
+        return "it gets no more jobs; its current jobs continue" if site.paused_by else "it gets jobs again"
 
-    def _let_go(self, session: Session, request: RequestRow) -> str | None:
-        """Let an instance go; returns what came of it, None as long as that is not seen."""
+    def _release(self, session: Session, request: RequestRow) -> str | None:
+        """Drain or terminate an instance; returns the outcome, or None while it has not been observed."""
         site, _, name = request.target.partition("/")
         instance = session.get(InstanceRow, name)
         if instance is None or instance.site != site:
@@ -93,7 +93,7 @@ class Requests:
         if instance.state == InstanceState.ENDED:
             return "it has ended"
         if instance.state == InstanceState.DRAINING and request.kind == RequestKind.DRAIN:
-            return "it takes no more jobs, and ends when those there have ended"
+            return "it takes no more jobs, and is released when its last one has finished"
         reason = because("released_by", by=request.by, kind=request.kind)
         if request.kind == RequestKind.TERMINATE:
             there = select(JobRow.token).where(of_instance(instance), JobRow.cancel.is_(None))
@@ -104,20 +104,21 @@ class Requests:
 
 
 def of_instance(instance: InstanceRow) -> ColumnElement[bool]:
-    """Whether a job is on an instance and has not ended."""
+    """Return the condition that a job is on an instance and has not ended."""
     return and_(JobRow.site == instance.site, JobRow.location == instance.token, JobRow.state.in_(LIVE))
 
 
 def terminated(name: str, by: str) -> Reason:
-    """Why a job has ended whose machine was terminated at a user's request."""
+    """Return the reason of a job whose machine a user terminated."""
     return because("machine_terminated", machine=name, by=by)
 
 
 def note_end(session: Session, instance: InstanceRow, by: str, at: float) -> int:
-    """Store that an instance was ended for which no controller acts, and its jobs with it; returns how many they were.
+    """Record that a user terminated an instance, with its jobs, while no controller acts.
 
-    :param by: who has ended it
-    :param at: up to when it is billed, epoch seconds
+    :param by: the user
+    :param at: until when it is billed, epoch seconds
+    :returns: the number of jobs that were cancelled
     """
     values = {"state": State.CANCELLED, "cause": "cancelled", "reason": terminated(instance.token, by), "ended_at": at}
     tokens = session.scalars(select(JobRow.token).where(of_instance(instance))).all()

@@ -1,13 +1,13 @@
-"""Free tries: a try that the infrastructure has ended is given back to its task, and uses up none of its retries.
+"""Free tries: a try that failed because of the infrastructure is given back to its task and uses up no retry.
 
-So is one that ran out of the memory that Lading chose for it: the next one gets more.
+The same applies to a try that ran out of the memory that Lading chose for it; the next try gets more.
 
-Airflow counts a try whatever has ended it. Before the failure is reported to it, the task instance's ``max_tries`` is
-raised by one and its state set as Airflow sets that of a running task that a user clears (``clear_task_instances``):
-Airflow then retries it by its own rules, with its callbacks and its delay, also where the Dag has no retries.
+Airflow counts every try. Therefore, before a failure is reported to Airflow, the task instance's ``max_tries`` is
+raised by one, and its state is set like that of a running task that a user clears (``clear_task_instances``). Airflow
+then retries the task by its own rules, with callbacks and delay, even if the Dag has no retries.
 
-How often says the task's hint, or else the configuration. A try in which none of the task's code has run does not
-count: there is no harm in another one.
+The task's hint, or else the configuration, limits how many tries are given back. A try in which none of the task's code
+has run does not count towards the limit, because repeating it does no harm.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 EVENT = "lading gives the try back"
 # The cause of tries that had too little memory.
 TOO_SMALL = "out_of_memory"
-# The code of the reason of tries that have ended before they could begin.
+# The reason's code of tries that ended before any code of the task ran.
 NOT_BEGUN = "api_silent_at_start"
-# What the states of a task instance are of which Airflow does not know yet that it has failed.
+# States of a task instance whose failure Airflow does not know yet.
 UNAWARE = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING)
 
 
 def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
-    """Give tries back to the tasks of jobs that have ended; returns what their event logs say of it.
+    """Give tries back to the tasks of ended jobs; returns the entries for their event logs.
 
-    It belongs into the transaction after which the failures are reported to Airflow.
+    Call it in the transaction after which the failures are reported to Airflow.
 
     :param jobs: of this session, whose ends were not reported to Airflow yet
-    :param most: how many tries of one task instance are given back, unless its hint says so
+    :param most: how many tries of one task instance are given back, if its hints do not say
     """
     entries: list[Log] = []
     for job in jobs:
@@ -70,7 +70,7 @@ def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
 
 
 def _limit(task: TaskInstance, most: int) -> int:
-    """How many tries of a task instance are given back."""
+    """Return how many tries of a task instance can be given back."""
     own = _hints(task).infrastructure_retries
     return most if own is None else own
 
@@ -78,35 +78,35 @@ def _limit(task: TaskInstance, most: int) -> int:
 def _hints(task: TaskInstance) -> Hints:
     try:
         return Hints.from_config(task.executor_config)
-    except HintError:  # which has failed the task, if anything of it has run
+    except HintError:  # the job has failed for this reason anyway
         return Hints()
 
 
 def _may_be_too_small(job: JobRow) -> bool:
-    """Whether a job ran out of memory, and Lading may have chosen how much it had."""
+    """Return whether a job ran out of memory, and Lading may have chosen the amount."""
     is_short = job.state == State.FAILED and job.kind == "ExecuteTask" and job.cause == TOO_SMALL
     return is_short and job.chosen is not None
 
 
 def _is_size_of_ours(session: Session, job: JobRow, task: TaskInstance) -> bool:
-    """Whether a job that ran out of memory had an amount that Lading chose, and its next try gets more."""
+    """Return whether Lading chose the memory of a job that ran out of it, and the next try gets more."""
     choice = from_text(job.chosen).get("memory")
     if choice is None or _hints(task).infrastructure_retries == 0 or job.memory == choice.until_known:
         return False
     if not choice.is_asked and job.reason_code in OVER_LIMIT:
-        return False  # that is its site's limit, or follows from it
-    # Another try that had as much has failed: that is all there is.
+        return False  # the amount is the site's limit, or follows from it
+    # If another try with as much memory has failed, too, no machine has more.
     as_much = _same_instance(job, JobRow.cause == TOO_SMALL, JobRow.memory >= job.memory)
     return session.scalar(select(func.count()).where(*as_much, JobRow.token != job.token)) == 0
 
 
 def _has_begun(job: JobRow) -> bool:
-    """Whether code of the task may have run."""
+    """Return whether any of the task's code may have run."""
     return job.reason_code != NOT_BEGUN
 
 
 def accept_reported_success(session: Session, jobs: Iterable[JobRow]) -> None:
-    """Let jobs have succeeded whose tasks had reported so to Airflow when their machine went down before it could.
+    """Mark jobs as succeeded if their task had reported success to Airflow before their machine failed.
 
     :param jobs: of this session, whose ends were not reported to Airflow yet
     """
@@ -117,7 +117,7 @@ def accept_reported_success(session: Session, jobs: Iterable[JobRow]) -> None:
 
 
 def _is_infrastructure(session: Session, job: JobRow) -> bool:
-    """Whether a job was ended by what it cannot help: also one that is lost with the machine that it ran on."""
+    """Return whether a job failed because of the infrastructure, including one lost together with its machine."""
     if job.state != State.FAILED or job.kind != "ExecuteTask":
         return False
     if job.cause == "lost" and job.site is not None:
@@ -127,15 +127,15 @@ def _is_infrastructure(session: Session, job: JobRow) -> bool:
 
 
 def _task(session: Session, job: JobRow) -> TaskInstance | None:
-    """The task instance that waits for this very try; None: Airflow has decided about it already."""
-    # Airflow's scheduler takes no failure of a task from another one than that which has queued it.
+    """Return the task instance of exactly this try; None: Airflow already knows its outcome."""
+    # Airflow accepts the failure of a task only from the scheduler that queued it.
     its_own = TaskInstance.queued_by_job_id == job.owner
     query = _try(job, [*UNAWARE, TaskInstanceState.UP_FOR_RETRY]).where(its_own)
     return session.scalars(with_row_locks(query, of=TaskInstance, session=session)).one_or_none()
 
 
 def _try(job: JobRow, states: Collection[TaskInstanceState]) -> Select[tuple[TaskInstance]]:
-    """The task instance of a job's very try, if it is in one of some states."""
+    """Return the query for the task instance of exactly this try, if it is in one of these states."""
     return select(TaskInstance).where(
         TaskInstance.dag_id == job.dag_id,
         TaskInstance.task_id == job.task_id,
@@ -148,13 +148,13 @@ def _try(job: JobRow, states: Collection[TaskInstanceState]) -> Select[tuple[Tas
 
 
 def _given_back(session: Session, job: JobRow) -> int:
-    """How many tries of the same task instance were given back."""
+    """Return how many tries of the same task instance were given back and count towards the limit."""
     counted = (JobRow.given_back.is_(True), JobRow.reason_code.is_distinct_from(NOT_BEGUN), JobRow.cause != TOO_SMALL)
     return session.scalar(select(func.count()).where(*_same_instance(job, *counted))) or 0
 
 
 def _same_instance(job: JobRow, *conditions: ColumnElement[bool]) -> list[ColumnElement[bool]]:
-    """The conditions for tries of the same task instance."""
+    """Return the conditions for tries of the same task instance."""
     names = ("dag_id", "run_id", "task_id", "map_index")
     return [*(getattr(JobRow, name) == getattr(job, name) for name in names), *conditions]
 
@@ -168,7 +168,7 @@ def _give_back(session: Session, task: TaskInstance) -> None:
 
 def _sentence(job: JobRow, before: int, most: int) -> str:
     if not _has_begun(job):
-        return "none of the task has run: this try uses up none of its retries"
+        return "none of the task's code has run: this try uses up none of its retries"
     if job.cause == TOO_SMALL:
         return (
             f"{format_memory(job.memory)}, which Lading chose, was too little: this try uses up none of its "
@@ -177,6 +177,6 @@ def _sentence(job: JobRow, before: int, most: int) -> str:
     if job.given_back:
         return f"{job.cause} is not the task's fault: this try uses up none of its retries ({before + 1} of {most})"
     return (
-        f"{job.cause} is not the task's fault, but {before} of its tries have been given back already; "
-        "infrastructure_retries, its hint or the option of [lading], says how many are"
+        f"{job.cause} is not the task's fault, but {before} of its tries have already been given back; the limit is "
+        "infrastructure_retries, a hint of the task or an option of [lading]"
     )

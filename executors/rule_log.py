@@ -1,4 +1,4 @@
-"""What a task's event log says of a rule by which its job has got less than it wished."""
+"""Entries in tasks' event logs about rules by which their jobs got less than the full request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENT = "lading rule"
 
 
 def entries(session: Session, changes: Iterable[Change]) -> list[TaskNote]:
-    """An entry for each job that a change gives less than it wished, in the words with which it is placed."""
+    """Return an entry with the reason of the placement for each job that is placed by a rule."""
     tokens = [change.token for change in changes if change.values.get("rule") is not None]
     key = (JobRow.dag_id, JobRow.task_id, JobRow.run_id, JobRow.try_number, JobRow.map_index)
     logs = []

@@ -1,4 +1,4 @@
-"""The ``[lading]`` section of Airflow's configuration, read and checked in one place."""
+"""The ``[lading]`` section of Airflow's configuration, read and validated in one place."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from lading.scheduling.text.units import UnitError, parse_count, parse_memory, p
 
 SECTION = "lading"
 
-# The cpus of a task without hints where ``default_cpus`` follows the machine: no more than this.
+# With ``default_cpus = auto``, a task without hints gets at most DEFAULT_CPUS, depending on the machine.
 AUTO = "auto"
 DEFAULT_CPUS = 0.25
-# Tasks without hints are packed by the defaults alone.
+# ``sizing = hints``: tasks without hints are packed by the defaults alone.
 HINTS = "hints"
 
-# The order by the longest rest of runs.
+# ``order = critical_path``: jobs of one priority are ordered by the longest remaining path of their run.
 CRITICAL_PATH = "critical_path"
 
-# What a team may have otherwise than [lading] says for all: what its tasks ask for by default, and what their retries
-# get. The rest is the controller's, which is one for all teams.
+# The options that a team can override: its tasks' default requests, and what their retries get. All others concern the
+# controller, which is shared by all teams.
 OF_TEAMS = (
     "default_cpus",
     "default_memory",
@@ -43,7 +43,7 @@ OF_TEAMS = (
     "infrastructure_retries",
 )
 
-# Declared by the provider info, and the fallback where Airflow has not loaded it, as on a machine that only runs tasks.
+# Declared in the provider info; the fallback if Airflow has not loaded that, as on a machine that only runs tasks.
 DEFAULTS: dict[str, str | None] = {
     "sites_file": None,
     "state_folder": "{AIRFLOW_HOME}/lading",
@@ -66,19 +66,19 @@ DEFAULTS: dict[str, str | None] = {
 
 
 class Configuration(Protocol):
-    """What is needed of Airflow's ``conf``."""
+    """The part of Airflow's ``conf`` that is needed here."""
 
     def get(self, section: str, key: str, *, fallback: Any) -> Any: ...
 
 
 class TeamConfiguration:
-    """The options of a team: those of :data:`OF_TEAMS` that it sets itself, and for the others what counts for all.
+    """The options for a team: those of :data:`OF_TEAMS` that it sets itself, and the common values of all others.
 
-    Airflow's own look-up for a team goes from what the team sets to the option's default, past what is set for all.
+    Airflow's own look-up for a team would fall back from the team's value to the option's default, ignoring the value
+    set for all teams.
 
-    :param team: its name
     :param conf: Airflow's configuration
-    :param own: what Airflow looks up for this team, an executor's ``self.conf``; None: ``conf`` with its name
+    :param own: Airflow's configuration of this team, an executor's ``self.conf``; None: ``conf`` with ``team_name``
     """
 
     def __init__(self, team: str, conf: Any, own: Configuration | None = None) -> None:
@@ -92,14 +92,14 @@ class TeamConfiguration:
         return self.conf.get(section, key, fallback=fallback, team_name=self.team)
 
     def sets(self, key: str) -> bool:
-        """Whether the team sets an option: in Airflow's environment, or in a section of ``airflow.cfg``."""
+        """Return whether the team sets an option in the environment or in its section of ``airflow.cfg``."""
         return team_variable(self.team, key) in os.environ or (
             self.conf.get(f"{self.team}={SECTION}", key, fallback=None) is not None
         )
 
 
 def team_variable(team: str, key: str) -> str:
-    """The environment variable by which a team sets an option, as Airflow has it."""
+    """Return Airflow's name of the environment variable for a team's option."""
     return f"AIRFLOW__{team.upper()}___{SECTION.upper()}__{key.upper()}"
 
 
@@ -109,22 +109,22 @@ class Settings:
 
     :param sites_file: the TOML file that describes the sites; None: one site, this machine
     :param state_folder: where Lading keeps its files on this machine
-    :param default_resources: what a task without hints is packed by
-    :param starts_controller: whether a scheduler starts a controller where none runs
-    :param on_shutdown: what happens to running jobs when Airflow stops in order
-    :param shutdown_seconds: how long stopping may take
+    :param default_resources: the request of a task without hints
+    :param starts_controller: whether a scheduler starts a controller if none runs
+    :param on_shutdown: what happens to running jobs when Airflow stops cleanly
+    :param shutdown_seconds: the time limit for stopping
     :param job_retention_days: how long ended jobs stay in the store
-    :param retry_factors: by how much a retry asks for more of what the try before it had too little
-    :param infrastructure_retries: how many tries of one task instance that the infrastructure has ended are given back
-    :param input_roots: the folders, and the beginnings of addresses of object stores, below which the sizes of inputs
-        are looked up and from which files are staged; none: everywhere
-    :param shares_machine: whether the default for cpus is small so that as many tasks as Airflow allows share this
-        machine, which alone takes those without hints
-    :param packs_by_use: whether tasks without hints of memory or cpus are packed by what earlier tries have used
-    :param order: in which jobs of one priority go where nothing is bought: by arrival, or by the longest rest of their
+    :param retry_factors: by how much a retry multiplies the request that the previous try exceeded
+    :param infrastructure_retries: how many tries of one task instance that the infrastructure failed are given back
+    :param input_roots: folders and prefixes of object store addresses; only below these are the sizes of inputs looked
+        up and files staged; empty: everywhere
+    :param shares_machine: whether the default cpus are so small that as many tasks as Airflow allows share this
+        machine, which is the only one for tasks without hints
+    :param packs_by_use: whether tasks without hints for memory or cpus are packed by what earlier tries have used
+    :param order: of jobs with one priority if nothing is bought: by arrival, or by the longest remaining path of their
         run
-    :param fair: whether shares go in turn; without a table of shares the Dags, of one priority
-    :param share_half_life: seconds after which what a share has used counts half
+    :param fair: whether shares take turns; without a table of shares, Dags of one priority do
+    :param share_half_life: seconds after which a share's usage counts half
     """
 
     sites_file: Path | None
@@ -147,9 +147,9 @@ class Settings:
     def load(cls, conf: Configuration | None = None) -> Settings:
         """Read the options from ``conf``, by default Airflow's configuration.
 
-        :raises AirflowConfigException: an option has a value that is not valid
+        :raises AirflowConfigException: an option has an invalid value
         """
-        # Not at the top: Airflow asks for the defaults while it is still importing its configuration.
+        # Imported here, because Airflow requests the defaults while it is still importing its configuration.
         from airflow.configuration import conf as airflow_conf
 
         read, sites_file = partial(_read, conf or airflow_conf), _read(conf or airflow_conf, "sites_file", _path)
@@ -181,10 +181,10 @@ class Settings:
 
     @classmethod
     def of_team(cls, team: str, own: Configuration | None = None) -> Settings:
-        """The options as they are for a team: its own of :data:`OF_TEAMS`, and those of all.
+        """Read the options for a team (see :class:`TeamConfiguration`).
 
-        :param own: what Airflow looks up for this team; None: its configuration with the team's name
-        :raises AirflowConfigException: an option has a value that is not valid
+        :raises AirflowConfigException: an option has an invalid value, or the team sets an option that only exists for
+            all teams
         """
         from airflow.configuration import conf as airflow_conf
         from airflow.exceptions import AirflowConfigException
@@ -198,55 +198,55 @@ class Settings:
         return cls.load(TeamConfiguration(team, airflow_conf, own))
 
     def for_team(self, team: str | None) -> Settings:
-        """These options as they are for jobs of a team's executor, which has refused to start where its are wrong.
+        """Return these options for the jobs of a team's executor, which has validated the team's own ones at its start.
 
         :param team: None: the executor is for all teams
         """
         return self if team is None else replace(self, **_of_team(team))
 
     def choices(self, hints: Hints) -> Choices:
-        """The amounts of a task that its author leaves to Lading."""
+        """Return the amounts of a task that its author leaves to Lading."""
         is_auto, shares = self.packs_by_use, self.shares_machine
         return choices(hints, self.default_resources, is_auto=is_auto, shares_machine=shares)
 
     @property
     def controller_log(self) -> Path:
-        """The output of a controller that an executor has started."""
+        """The log file of a controller that an executor has started."""
         return self.state_folder / "controller.log"
 
     @property
     def controller_bell(self) -> Path:
-        """The FIFO that wakes the controller of this machine."""
+        """The FIFO that wakes the controller on this machine."""
         return self.state_folder / "controller.bell"
 
     @property
     def controller_mark(self) -> Path:
-        """Says for which job a plugin is asked by the controller of this machine."""
+        """The file that names the job for which the controller on this machine is calling a plugin."""
         return self.state_folder / "controller.mark"
 
     @property
     def stopped(self) -> Path:
-        """There from when the last scheduler of this machine was stopped in order until one starts."""
+        """A file that exists from the clean stop of this machine's last scheduler until one starts."""
         return self.state_folder / "stopped"
 
     @property
     def schedulers_folder(self) -> Path:
-        """The files by which schedulers show each other that they live."""
+        """The folder of files by which schedulers show each other that they are alive."""
         return self.state_folder / "schedulers"
 
     @property
     def spool_folder(self) -> Path:
-        """The folder below which each site keeps its state, in a folder of its name."""
+        """The folder in which each site keeps its state, in a folder with its name."""
         return self.state_folder / "spool"
 
     @property
     def published_sites(self) -> Path:
-        """The file in which the controller publishes what the sites have, for the task policy."""
+        """The file in which the controller publishes the sites' locations for the check at Dag parse."""
         return self.state_folder / "sites.json"
 
 
 def unknown_options() -> Iterator[str]:
-    """What Airflow's environment and ``airflow.cfg`` set that is no option of Lading, each as text."""
+    """Yield a message for each misspelt option or section in Airflow's environment and ``airflow.cfg``."""
     from airflow.configuration import conf
 
     variables = [name for name in os.environ if name.startswith("AIRFLOW__")]
@@ -265,7 +265,7 @@ def unknown_options() -> Iterator[str]:
 
 
 def _section_and_key(variable: str) -> tuple[str, str]:
-    """Which option an environment variable of Airflow sets, the section as in ``airflow.cfg``: ``team=lading``."""
+    """Return the section, as in ``airflow.cfg`` (``team=lading``), and the key that an environment variable sets."""
     first, _, rest = variable.removeprefix("AIRFLOW__").lower().partition("__")
     if rest.startswith("_"):
         second, _, key = rest[1:].partition("__")
@@ -280,9 +280,9 @@ def _of_team(team: str) -> Mapping[str, Any]:
 
 
 def cpus_here(sites_file: Path | None) -> float:
-    """The cpus of this machine that tasks can fill, where it alone takes those that name no site; 0: it does not.
+    """Return the cpus of this machine for tasks, if it is the only site that takes tasks which name none; 0: it is not.
 
-    A sites file that is wrong is refused where the sites are made.
+    An invalid sites file counts as 0 here; it is reported when the sites are created.
     """
     table: Mapping[str, Any] = {}
     if sites_file is not None:
@@ -307,12 +307,12 @@ def cpus_here(sites_file: Path | None) -> float:
 
 
 def _cpus(text: str) -> float | None:
-    """The number of cpus; None: it follows the machine."""
+    """Parse a number of cpus; None: ``auto``."""
     return None if text == AUTO else parse_count(text)
 
 
 def _read(conf: Configuration, option: str, parse: Callable[[str], Any]) -> Any:
-    """The value of ``option``; None where neither the user nor the defaults give one."""
+    """Read and parse an option; None: neither the user nor the defaults set it."""
     from airflow.configuration import AIRFLOW_HOME
     from airflow.exceptions import AirflowConfigException
 
@@ -330,7 +330,7 @@ def _read(conf: Configuration, option: str, parse: Callable[[str], Any]) -> Any:
 def _path(text: str) -> Path:
     path = _expanded(Path(text))
     if not path.is_absolute():
-        # Airflow's processes do not share a working directory.
+        # A relative path would mean different files, as Airflow's processes do not share a working directory.
         raise ValueError(f"{shortened(text)} is not an absolute path; valid: a path that starts with / or ~")
     return path
 
@@ -338,7 +338,7 @@ def _path(text: str) -> Path:
 def _expanded(path: Path) -> Path:
     try:
         return path.expanduser()
-    except RuntimeError as error:  # ~name, and there is no such user
+    except RuntimeError as error:  # ~name of an unknown user
         raise ValueError(
             f"{shortened(str(path))} names the home folder of an unknown user; valid: a path that starts with / or ~/"
         ) from error
@@ -349,15 +349,15 @@ def _roots(text: str) -> tuple[str, ...]:
     for root in roots:
         if not root.startswith("/") and (scheme_of(root) is None or root.endswith("://")):
             raise ValueError(
-                f"{shortened(root)} is no folder for inputs; valid: absolute paths and addresses such as "
-                "s3://bucket/folder, with commas between them"
+                f"{shortened(root)} is not a folder for inputs; valid: absolute paths and addresses such as "
+                "s3://bucket/folder, separated by commas"
             )
     return tuple(root if root.startswith("/") else f"{scheme_of(root)}://{root.partition('://')[2]}" for root in roots)
 
 
 def _switch(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError(f"{shortened(text)} is neither of what is valid: True, False")
+        raise ValueError(f"{shortened(text)} is not a boolean; valid: True, False")
     return text.lower() == "true"
 
 
@@ -385,7 +385,7 @@ def _factor(text: str) -> float:
     except ValueError:
         factor = 0.0
     if not 1 <= factor <= 100:
-        raise ValueError(f"{shortened(text)} is not a factor; valid: a number from 1 (ask for the same again) to 100")
+        raise ValueError(f"{shortened(text)} is not a factor; valid: a number from 1 (same request again) to 100")
     return factor
 
 

@@ -1,6 +1,6 @@
-"""Spans: the phases of a try on the trace that Airflow makes of its Dag run.
+"""Spans: the phases of a try in the trace of its Dag run.
 
-Airflow 3.3 has a span of each try from when its process runs; where it was before, and why so long, these say.
+Airflow 3.3 has a span for each try that begins when its process runs; these spans show where the time before went.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ tracer = trace.get_tracer("lading")
 
 
 def trace_ended(session: Session, jobs: Iterable[JobRow]) -> None:
-    """Send the phases of jobs that have ended; a trace that is not sampled gets none."""
+    """Send the phases of ended jobs, if Airflow's traces are on; traces that are not sampled get none."""
     if not conf.getboolean("traces", "otel_on", fallback=False):
         return
     ended = [job for job in jobs if job.state in ENDED]
@@ -37,9 +37,9 @@ def trace_ended(session: Session, jobs: Iterable[JobRow]) -> None:
 
 
 def send(job: JobRow, boot: tuple[float, float | None] | None) -> None:
-    """Send a span for each phase of a job, as children of its task's.
+    """Send a span for each phase of a job, as a child of its task's span.
 
-    :param boot: when the instance was ordered that has it, and when that came up; None: it has none
+    :param boot: when the job's instance was ordered, and when it was up; None: the job ran on no instance
     """
     carrier = (json.loads(job.workload).get("ti") or {}).get("context_carrier")
     if not carrier:

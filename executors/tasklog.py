@@ -1,4 +1,4 @@
-"""What Lading itself has to say in the log of a task."""
+"""Append Lading's own messages to the log of a task."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from datetime import datetime, timezone
 
 from airflow.sdk.log import init_log_file
 
-# Where the end of a log is looked for words that are there already, bytes.
+# How much of the end of a log is searched for the same message, bytes.
 END = 16 * 1024
 
 
 def append_to_task_log(log_path: str | None, message: str, cause: str | None = None) -> None:
-    """Add a line in Airflow's own format to the log of one try, where that log is on this machine.
+    """Append a line in Airflow's own format to the log of one try on this machine.
 
-    The supervisor of a task has done so before, unless it never started or was gone itself: then nothing is added.
-    A log that cannot be written is no reason to fail anything: the same words are in the event log.
+    If the supervisor of the task has already written the message, nothing is added; it has not if it never started or
+    died. A log that cannot be written is ignored, because the event log has the same message.
 
     :param log_path: the workload's ``log_path``, relative to ``[logging] base_log_folder``; None: it has no log
-    :param message: what is wrong, as text
-    :param cause: Lading's cause of the job's end, as the supervisor names it beside the words
+    :param message: what is wrong
+    :param cause: Lading's cause of the job's end
     """
     if not log_path:
         return
@@ -32,7 +32,7 @@ def append_to_task_log(log_path: str | None, message: str, cause: str | None = N
         "cause": cause,
         "logger": "lading",
     }
-    # Made with Airflow's permissions: a later try may run as another user (run_as_user).
+    # Use Airflow's function, which sets its permissions, because a later try may run as another user (run_as_user).
     with contextlib.suppress(OSError), init_log_file(log_path).open("a+b") as log:
         log.seek(max(log.seek(0, os.SEEK_END) - END, 0))
         if json.dumps(message, ensure_ascii=False).encode() not in log.read():

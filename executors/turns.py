@@ -1,7 +1,7 @@
-"""Whose turn it is: no Dag takes all threads of those that read for it what its author names.
+"""Turns of Dags at the threads that read files for them.
 
-Files and stores may be slow or hang, so each Dag may have so many of the threads and no more; of those that may have
-another the one is next which has least at work, and of several that which was served longest ago.
+Files and stores can be slow or hang, so the number of threads for each Dag is limited. Next is the Dag that uses the
+fewest threads now; among several of these, the one that was served longest ago.
 """
 
 from __future__ import annotations
@@ -9,22 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 
-# So many threads do the same work at once, and so many of them for one Dag.
+# Number of threads for one kind of work, and for one Dag among them.
 THREADS = 4
 THREADS_PER_DAG = 2
 
 
 class DagTurns:
-    """The turns of Dags."""
-
     def __init__(self) -> None:
         self._served: dict[str, float] = {}
 
     def next(self, dags: Collection[str], taken: Mapping[str, int]) -> str:
-        """The Dag that is next.
+        """Return the Dag whose turn it is.
 
-        :param dags: those that wait, at least one
-        :param taken: how much each has at work, also what hangs
+        :param dags: the Dags that wait, at least one
+        :param taken: number of threads that each Dag uses, including threads that hang
         """
         return min(dags, key=lambda dag: (taken.get(dag, 0), self._served.get(dag, 0.0), dag))
 
@@ -33,5 +31,5 @@ class DagTurns:
         self._served[dag] = time.monotonic()
 
     def forget(self, waiting: Collection[str]) -> None:
-        """Forget Dags that wait no more."""
+        """Forget Dags that no longer wait."""
         self._served = {dag: at for dag, at in self._served.items() if dag in waiting}

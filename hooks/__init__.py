@@ -1,4 +1,4 @@
-"""The outside world: sites, and all ways by which jobs, files and answers come and go.
+"""Sites and the channels by which jobs, files and results reach them and come back.
 
-What is to run where is decided above, never here.
+These modules carry out decisions; which job runs where is decided in ``lading.scheduling`` and ``lading.executors``.
 """

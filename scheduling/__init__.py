@@ -1,4 +1,4 @@
-"""The pure core: what to run where.
+"""Pure decisions: which jobs run where, and which machines to launch and release.
 
-It imports neither Airflow nor any I/O but for the price snapshot that comes with it, and has no clock.
+Nothing here imports Airflow, does I/O (except for reading the bundled price snapshot) or asks for the time.
 """

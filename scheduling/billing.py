@@ -1,4 +1,4 @@
-"""What a bought machine costs, and how that is shared among the jobs that were on it. Pure; USD and seconds."""
+"""What a launched machine costs, and how that cost is divided among the jobs that ran on it. Pure; USD and seconds."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from lading.scheduling.resources import Resources
 
-# EC2 bills Linux by the second, but for at least a minute: https://aws.amazon.com/ec2/pricing/on-demand/
+# EC2 bills Linux instances by the second, with a minimum of one minute: https://aws.amazon.com/ec2/pricing/on-demand/
 LEAST_SECONDS = 60.0
 
 
 class Stay(NamedTuple):
-    """A job on a machine.
+    """The time that a job spent on a machine.
 
-    :param share: of the machine, 0 to 1 (:func:`dominant_share`)
-    :param since: epoch seconds at which it began
-    :param until: at which it ended
+    :param share: the job's share of the machine, 0 to 1 (:func:`dominant_share`)
+    :param since: when it started, epoch seconds
+    :param until: when it finished, epoch seconds
     """
 
     name: str
@@ -27,9 +27,10 @@ class Stay(NamedTuple):
 
 
 def dominant_share(asked: Resources, capacity: Resources) -> float:
-    """The largest part of any resource of a machine that a job asks for, at most all of it.
+    """The largest fraction of any one resource of a machine that a job requests, at most 1.
 
-    Ghodsi et al., Dominant resource fairness, NSDI 2011: what a job keeps others from, whichever resource that is.
+    This is what the job denies to others, whichever resource it is: Ghodsi et al., Dominant resource fairness, NSDI
+    2011.
     """
     parts = [
         need / have
@@ -45,20 +46,20 @@ def dominant_share(asked: Resources, capacity: Resources) -> float:
 
 
 def cost(usd_per_hour: float, since: float, until: float) -> float:
-    """USD at a price from one time to another."""
     return usd_per_hour * max(0.0, until - since) / 3600
 
 
 def minimum(usd_per_hour: float, launched: float, ended: float) -> float:
-    """USD that are billed on top of the seconds of a life which is shorter than the least."""
+    """The USD that the minimum billing time adds to the bill of a machine that lived for less than that."""
     return cost(usd_per_hour, ended, max(ended, launched + LEAST_SECONDS))
 
 
 def metered(prices: Sequence[tuple[float, float]], more: float, launched: float, ended: float) -> float:
-    """USD of a life during which the price has changed, the least that is billed included.
+    """The USD for a machine whose price changed while it was up, including the minimum billing time.
 
-    :param prices: since when each held, epoch seconds, and USD per hour, oldest first; the first one from the launch on
-    :param more: what is paid besides, USD per hour
+    :param prices: (epoch seconds since when the price held, USD per hour), oldest first; the first holds from the
+        launch
+    :param more: surcharges, USD per hour
     """
     ended = max(ended, launched + LEAST_SECONDS)
     since = [launched, *(min(max(at, launched), ended) for at, _ in prices[1:]), ended]
@@ -66,13 +67,13 @@ def metered(prices: Sequence[tuple[float, float]], more: float, launched: float,
 
 
 def divided(usd: float, launched: float, ended: float, stays: Sequence[Stay]) -> tuple[dict[str, float], float]:
-    """What each job is charged of a machine's bill, and what remains unused.
+    """Divide a machine's bill among its jobs.
 
-    At each moment a job pays its dominant share; where the shares of all are more than the machine, each pays its part
-    of their sum. So no more is charged than was billed.
+    At each moment a job pays its dominant share. Where the shares add up to more than the machine, each job pays in
+    proportion to its share of the sum, so that no more is charged than was billed.
 
     :param usd: the bill
-    :returns: USD by the job's name, and the rest
+    :returns: USD by job name, and the unused rest
     """
     charged = {stay.name: 0.0 for stay in stays}
     seconds = max(ended - launched, LEAST_SECONDS)

@@ -1,7 +1,7 @@
-"""The catalogue: which instance types there are, what each offers, and what it costs.
+"""The catalogue of instance types: their capacity, features and prices.
 
-A catalogue comes from the user's own CSV or TOML, from a saved price list, or from the snapshot that is bundled;
-:meth:`Catalogue.over` puts them in that order. A type without a price is left out: it is never free.
+A catalogue comes from the user's CSV or TOML file, from a saved price list, or from the bundled snapshot;
+:meth:`Catalogue.over` combines them in that order. A type without a price is omitted, never treated as free.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ BUNDLED_DATE = "2026-07-20"
 BUNDLED_SOURCE = f"bundled snapshot of EC2 Linux on-demand prices in us-east-1 of {BUNDLED_DATE}"
 GIB = 1024
 BYTES_PER_MIB = 2**20
-# EC2 has less than a thousand types, and every one is compared with all jobs.
+# EC2 has fewer than a thousand types, and each is compared with all jobs.
 MOST_TYPES = 10_000
 MOST_CPUS = 999_999
 MOST_GIB = csv_tables.MOST // GIB
 LEAST_USD, MOST_USD = 1e-6, 1_000_000
-# A size that was written in decimal may miss its whole MiB by less than this.
+# A size written as a decimal can miss a whole MiB by less than this.
 ROUNDING = 1e-3
 
 
@@ -50,9 +50,9 @@ class Offering:
 
     :param usd_per_hour: USD per hour, above zero
     :param capacity_type: ``on-demand`` or ``spot``
-    :param zone: where; None where the price holds in every zone
-    :param unavailable_until: epoch seconds before which it is not launched; None: it may be launched now
-    :param unavailable_because: why not, as far as it is known
+    :param zone: the zone to which the price applies; None: every zone
+    :param unavailable_until: epoch seconds before which it is not launched; None: it can be launched now
+    :param unavailable_because: why it is unavailable, if that is known
     """
 
     usd_per_hour: float
@@ -64,12 +64,12 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """A shape of machine that can be launched.
+    """A type of machine that can be launched.
 
     :param capacity: what jobs can use of it; the cpus of a burstable type are its baseline
-    :param features: names that jobs may ask for, such as the model of its GPU
-    :param source: where the prices are from, with their date if it is known
-    :param ebs_only: whether it has no disk of its own
+    :param features: names that jobs can request, such as the model of its GPU
+    :param source: where the prices come from, with their date if known
+    :param ebs_only: whether it has no local disk
     """
 
     name: str
@@ -83,12 +83,12 @@ class InstanceType:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What the operating system and the node agent take of every instance, before jobs are packed.
+    """What the operating system and the node agent use of every instance; jobs get the rest.
 
     :param memory: MiB
     :param disk: MiB
-    :param memory_share: in addition this part of the memory, 0 to 1
-    :param disk_share: in addition this part of the disk, 0 to 1
+    :param memory_share: an additional fraction of the memory, 0 to 1
+    :param disk_share: an additional fraction of the disk, 0 to 1
     """
 
     memory: int = 0
@@ -97,7 +97,6 @@ class Overhead:
     disk_share: float = 0.0
 
     def subtract_from(self, capacity: Resources) -> Resources:
-        """What is left of ``capacity``, at least nothing."""
         return replace(
             capacity,
             memory=max(0, int(capacity.memory * (1 - self.memory_share)) - self.memory),
@@ -113,18 +112,18 @@ class Catalogue:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where the prices are from, each source once."""
         return tuple(dict.fromkeys(kind.source for kind in self.types.values()))
 
     def over(self, other: Catalogue) -> Catalogue:
-        """This catalogue, and the types of ``other`` that it lacks."""
+        """This catalogue, plus the types of ``other`` that it lacks."""
         return Catalogue({**other.types, **self.types})
 
     def select(self, patterns: Sequence[str] = (), excluded: Sequence[str] = ()) -> Catalogue:
-        """Only the types that match one of ``patterns`` (shell wildcards; none: all) and none of ``excluded``.
+        """Only the types that match one of ``patterns`` (shell wildcards; no patterns: all types) and none of
+        ``excluded``.
 
-        Of burstable types only those whose family a pattern names (:func:`lading.scheduling.quotas.names_burstable`):
-        under load they cost more than their price, or do less than their vCPUs promise.
+        A burstable type is kept only if a pattern names its family (:func:`lading.scheduling.quotas.names_burstable`):
+        under load such types cost more than their price, or deliver less than their vCPUs promise.
 
         :raises ValueError: a pattern matches no type, or no type is left
         """
@@ -142,12 +141,14 @@ class Catalogue:
         if not kept:
             message = f"{', '.join((*patterns, *excluded))!r} leaves none of the {len(self.types)} instance types"
             if any(map(is_burstable, self.types)):
-                message += "; burstable ones count only where a pattern begins with their family, such as 't3.*'"
+                message += (
+                    "; burstable types are only selected by a pattern that begins with their family, such as 't3.*'"
+                )
             raise ValueError(message)
         return Catalogue(kept)
 
     def with_ebs(self, disk: int) -> Catalogue:
-        """The same, where types without a disk of their own get one of ``disk`` MiB."""
+        """The same catalogue, with a disk of ``disk`` MiB for every type that has no local disk."""
         return Catalogue(
             {
                 name: replace(kind, capacity=replace(kind.capacity, disk=disk)) if kind.ebs_only else kind
@@ -156,29 +157,29 @@ class Catalogue:
         )
 
     def without_overhead(self, overhead: Overhead) -> Catalogue:
-        """The same, with ``overhead`` taken off every type."""
         return Catalogue(
             {name: replace(kind, capacity=overhead.subtract_from(kind.capacity)) for name, kind in self.types.items()}
         )
 
 
 def parse_csv(lines: Iterable[str], source: str) -> Catalogue:
-    """Read a table with the columns :data:`REQUIRED` and, if it has them, the other :data:`COLUMNS`; storage is in GB
-    of 10**9 bytes.
+    """Read a table with the columns :data:`REQUIRED` and optionally the other :data:`COLUMNS`.
 
-    :raises csv_tables.TableError: naming file, line and value
+    Storage is in GB of 10**9 bytes.
+
+    :raises csv_tables.TableError: the table is invalid; the message names file, line and value
     """
     rows = csv_tables.read(lines, source, REQUIRED, MOST_TYPES)
     return build(csv_tables.unique(rows, "instance_type", instance_type), source)
 
 
 def parse_toml(text: str, source: str) -> Catalogue:
-    """Read ``[[instance_types]]`` tables, whose keys are the columns of the CSV, in addition ``features`` (a list of
+    """Read ``[[instance_types]]`` tables, whose keys are the columns of the CSV and two more: ``features`` (a list of
     names) and, instead of ``usd_per_hour``, ``offerings`` (``[{usd_per_hour, capacity_type, zone}]``).
 
-    :raises csv_tables.TableError: naming file, line and value
+    :raises csv_tables.TableError: the file is invalid; the message names file, line and value
     """
-    from lading.scheduling.text import toml  # few read one
+    from lading.scheduling.text import toml  # few callers read TOML
 
     try:
         content = toml.parse(text)
@@ -193,14 +194,14 @@ def parse_toml(text: str, source: str) -> Catalogue:
         )
     starts = [i for i, line in enumerate(text.splitlines(), 1) if line.strip().startswith("[[instance_types]]")]
     if len(starts) != len(entries):
-        starts = [1] * len(entries)  # they are written in another way
+        starts = [1] * len(entries)  # written in another notation, so the lines are unknown
     rows = [toml_row(entry, source, line) for entry, line in zip(entries, starts, strict=True)]
     following = iter(entries)
     return build(csv_tables.unique(rows, "instance_type", lambda row: toml_type(row, next(following))), source)
 
 
 def toml_type(row: csv_tables.Row, entry: dict[str, Any]) -> InstanceType | None:
-    """The type of one table, None where it has no price."""
+    """The instance type of one table; None if it has no price."""
     features, offerings = entry.get("features", []), entry.get("offerings")
     if not isinstance(features, list) or not all(isinstance(word, str) for word in features):
         raise row.fault(f"features {shortened(features)} is not a list of names")
@@ -242,7 +243,7 @@ def build(types: Iterable[InstanceType | None], source: str) -> Catalogue:
 
 
 def instance_type(row: csv_tables.Row) -> InstanceType | None:
-    """The type that a row describes, None where it has no price."""
+    """The instance type of one row; None if it has no price."""
     kind = bare_type(row)
     if not row.cells.get("usd_per_hour"):
         return None
@@ -269,7 +270,7 @@ def bare_type(row: csv_tables.Row) -> InstanceType:
 
 
 def arch(row: csv_tables.Row) -> str:
-    """The architecture of a row by the name that hints have for it, too: EC2's ``arm64`` is ``aarch64``."""
+    """The architecture under the name that hints use for it: EC2's ``arm64`` is ``aarch64``."""
     if "arch" not in row.cells:
         return DEFAULT_ARCH
     try:
@@ -283,6 +284,6 @@ def price(row: csv_tables.Row) -> float:
 
 
 def bundled() -> Catalogue:
-    """The snapshot that comes with Lading; ``data/ec2_prices.md`` says where it is from."""
+    """The bundled price snapshot; ``data/ec2_prices.md`` names its source."""
     text = (package_data.files("lading.scheduling") / "data" / "ec2_prices.csv").read_text(encoding="utf-8")
     return parse_csv(text.splitlines(), BUNDLED_SOURCE)

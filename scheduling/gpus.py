@@ -1,4 +1,4 @@
-"""Which GPUs a job gets: whole devices for whole numbers, a share of one device for a fraction."""
+"""Types of GPUs, and which GPUs a job gets: whole devices for whole numbers, a share of one device for a fraction."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from lading.scheduling.text.nearest import nearest as closest
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 
-# The node agent asks NVIDIA's driver which GPUs there are. Those of other makers cannot be given to jobs.
+# The node agent queries NVIDIA's driver for the GPUs of its machine. GPUs of other makers cannot be assigned to jobs.
 OTHER_MAKERS = "AMD", "Habana", "Qualcomm"
-# A type is a property of a machine by this name, as ``gpu=a100``.
+# The property that holds a machine's type of GPU, as in ``gpu=a100``.
 PROPERTY = "gpu"
 LONGEST_TYPE = 40
 _TYPE = re.compile(r"[A-Za-z][\w. -]*")
 _BARE_TYPE = re.compile(r"[A-Za-z][A-Za-z-]{0,20}[0-9][\w-]{0,20}")
-# In front of a model's own name: who makes it, and for what. Behind it: its form and its memory.
+# What precedes a model's own name, the maker and the product line, and what follows it, the form factor and the memory.
 _BEFORE = re.compile(r"(?:nvidia|tesla|geforce|quadro|graphics)+")
 _BEHIND = re.compile(r"(?:sxm\d*|pcie?|nvl|hbm\d\w*|[0-9]+gi?b|mig|oem)")
-# The nearest that are named where a type is unknown.
+# How many similar types are listed if a type is unknown.
 MOST_NAMED = 6
 
 
 def parse_type(text: object) -> str:
-    """A type of GPU by its short name: ``a100`` for ``A100``, ``NVIDIA A100-SXM4-40GB`` and ``nvidia_a100_80gb_pcie``.
+    """The short name of a type of GPU: ``a100`` for ``A100``, ``NVIDIA A100-SXM4-40GB`` and ``nvidia_a100_80gb_pcie``.
 
-    :raises UnitError: it is none
+    :raises UnitError: the text is not the name of a GPU type
     """
     words = (
         re.split(r"[\s_-]+", text.strip().lower()) if isinstance(text, str) and _TYPE.fullmatch(text.strip()) else []
@@ -42,17 +42,19 @@ def parse_type(text: object) -> str:
         if (rest := _BEFORE.sub("", word, count=1) if not name else word) != "":
             name.append(rest)
     if not name or len(found := "-".join(name)) > LONGEST_TYPE:
-        raise UnitError(f"{shortened(text)} is no type of GPU; valid: its model's name, such as 'a100' or 'rtx-3090'")
+        raise UnitError(
+            f"{shortened(text)} is not a type of GPU; valid: the name of a model, such as 'a100' or 'rtx-3090'"
+        )
     return found
 
 
 def gpu_feature(type: str) -> str:
-    """What a machine with GPUs of a type has, by :func:`parse_type`."""
+    """The feature of machines whose GPUs have this type (a name from :func:`parse_type`)."""
     return f"{PROPERTY}{IS}{type}"
 
 
 def with_types(features: Iterable[str]) -> frozenset[str]:
-    """The features of a machine, and the types of the NVIDIA GPUs that are among them by their models."""
+    """The features of a machine, plus the GPU types that follow from the NVIDIA models among them."""
     known, types = frozenset(features), set()
     for each in known:
         if each.startswith("NVIDIA "):
@@ -62,24 +64,26 @@ def with_types(features: Iterable[str]) -> frozenset[str]:
 
 
 def type_of(features: Iterable[str]) -> str | None:
-    """The type of GPU that is among the features that a job asks for; None: it asks for any."""
+    """The type of GPU that a job requests, from its features; None: any type."""
     return next((each.partition(IS)[2] for each in features if each.startswith(f"{PROPERTY}{IS}")), None)
 
 
 def split_type(value: object) -> tuple[object, str | None]:
-    """What is written for the number of GPUs, and their type: ``"a100:2"`` are two of type a100.
+    """Split a requested amount of GPUs into the number and the type: ``"a100:2"`` is two GPUs of type a100.
 
-    :raises UnitError: the type is none, or a range has two
+    :raises UnitError: the type is invalid, or the two ends of a range have different types
     """
     if isinstance(value, (list, tuple)):
         parts = [split_type(each) for each in value]
         types = {type for _, type in parts}
         if len(types) > 1:
-            raise UnitError(f"{shortened(value)} is no range; valid: both amounts of the same type of GPU")
+            raise UnitError(f"{shortened(value)} is not a range; valid: two amounts of the same type of GPU")
         return [number for number, _ in parts], next(iter(types), None)
     if isinstance(value, str) and _BARE_TYPE.fullmatch(value.strip()):
         example = f"{value.strip()}:1"
-        raise UnitError(f"{shortened(value)} is no number of GPUs; valid: a number, or a type with one: {example!r}")
+        raise UnitError(
+            f"{shortened(value)} is not a number of GPUs; valid: a number, or a type with a number: {example!r}"
+        )
     if not isinstance(value, str) or ":" not in value or not _TYPE.fullmatch(value.partition(":")[0].strip()):
         return value, None
     name, _, number = value.partition(":")
@@ -87,33 +91,33 @@ def split_type(value: object) -> tuple[object, str | None]:
 
 
 def nearest(type: str, features: Iterable[str]) -> str:
-    """The types that could be had in place of one that cannot, as text, and how a machine says what it has.
+    """Describe the available types most similar to an unavailable one, and how machines declare theirs.
 
-    :param features: those of all machines
+    :param features: the features of all machines
     """
     known = sorted({each.partition(IS)[2] for each in features if each.startswith(f"{PROPERTY}{IS}")})
     close = closest(type, known, MOST_NAMED, cutoff=0.0)
     more = f" and {len(known) - len(close)} more" if len(known) > len(close) else ""
-    there = f"valid: {', '.join(sorted(close))}{more}" if close else "because no machine says which type its GPUs are"
-    return f"{there}; the sites file says it with gpu_type (of a machine) or gpu_types (of a cluster)"
+    there = f"valid: {', '.join(sorted(close))}{more}" if close else "because no machine declares the type of its GPUs"
+    return f"{there}; the sites file declares types with gpu_type (for a machine) or gpu_types (for a cluster)"
 
 
 def not_supported(features: Collection[str]) -> str | None:
-    """The model of a machine's GPU that no job can be given; None: it has none of these.
+    """The model of a machine's unsupported GPU; None if it has none.
 
-    :param features: what the machine has, the models of its GPUs among them
+    :param features: the machine's features, which include the models of its GPUs
     """
     return next((word for word in sorted(features) if word.startswith(OTHER_MAKERS)), None)
 
 
 def pick(free: Mapping[str, float], gpus: float) -> dict[str, float] | None:
-    """The share of each device that a job gets, empty for a job without GPUs; None when the devices do not suffice.
+    """The share of each device that a job gets; empty for a job without GPUs, None if the devices do not suffice.
 
-    A whole GPU is never put together from leftovers of two: a program cannot use it as one. The fraction goes to the
-    fullest device that can still take it, so that whole devices stay whole.
+    A whole GPU is never composed from parts of two devices, because a program cannot use those as one. A fraction goes
+    to the fullest device that still has room for it, so that other devices stay whole.
 
     :param free: the free share (0 to 1) of each device
-    :param gpus: how many a job asks for, e.g. 2 or 0.5 or 1.5
+    :param gpus: how many the job requests, e.g. 2, 0.5 or 1.5
     """
     whole = math.floor(gpus + TOLERANCE)
     fraction = gpus - whole if gpus - whole > TOLERANCE else 0.0

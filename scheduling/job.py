@@ -1,4 +1,4 @@
-"""A job as planning knows it, and what it asks of a machine. Time is seconds, memory and disk MiB."""
+"""A job as planning sees it, and its requirements on machines. Times are seconds, memory and disk MiB."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
 
 NOTHING = Resources()
-# What only some locations understand of a job's hints: those of a batch system (queue, native directives), and how
-# the processes of one job lie on several nodes (nodes, ppn, threads).
+# The kinds of hints that only some locations support: those for a batch system (queue, native directives), and the
+# layout of one job's processes on several nodes (nodes, ppn, threads).
 NATIVE = "native"
 LAYOUT = "layout"
 
 
 class Wish(NamedTuple):
-    """What a job asks of a machine besides amounts; the fields are those of :class:`PlannedJob`."""
+    """A job's requirements on a machine other than amounts; the fields are those of :class:`PlannedJob`."""
 
     arch: str | None
     features: frozenset[str]
@@ -32,13 +32,13 @@ class Wish(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What the jobs of a run, or those that the sites file names together, may cost, USD.
+    """What the jobs of a run, or the jobs of a budget in the sites file, are allowed to cost, USD.
 
     :param name: unique
-    :param most: all of it
-    :param spent: what they have cost until now
-    :param per_hour: what those at work cost
-    :param until: when as much may be spent again, epoch seconds; None: it is that of a run
+    :param most: the whole budget
+    :param spent: spent so far
+    :param per_hour: what its jobs and machines cost now, USD per hour
+    :param until: when the next period starts, epoch seconds; None: a run's budget, which has no periods
     """
 
     name: str
@@ -49,19 +49,21 @@ class Budget(NamedTuple):
 
     @property
     def said_spent(self) -> float:
-        """What is said to be spent, by the hundredth: what still runs spends more each time it is summed up, and
-        thousands of waiting jobs would be given another reason."""
+        """The spent amount as shown in reasons, in steps of a hundredth of the budget.
+
+        Running machines spend more at each tick, which would otherwise change the reason of thousands of waiting jobs.
+        """
         return by_hundredth(self.spent, self.most)
 
 
 class HourBudget(NamedTuple):
-    """What the jobs that the sites file names together may use, cpu-hours.
+    """What the jobs of a budget in the sites file are allowed to use, cpu-hours.
 
     :param name: unique
-    :param most: all of it
-    :param spent: what they have used until now
-    :param promised: what those that sites were given will still use
-    :param until: when as much may be used again, epoch seconds
+    :param most: the whole budget
+    :param spent: used so far
+    :param promised: what the jobs that were given to sites are still expected to use
+    :param until: when the next period starts, epoch seconds
     """
 
     name: str
@@ -72,11 +74,11 @@ class HourBudget(NamedTuple):
 
 
 def by_hundredth(part: float, whole: float) -> float:
-    """A part of something, rounded to the hundredth of all of it."""
+    """A part of an amount, rounded to hundredths of the whole amount."""
     return round(part / whole, 2) * whole
 
 
-# What a job asks of a machine, amounts and all, as a key that is quickly made for thousands of jobs.
+# A job's requirements, amounts included, as a key that is cheap to compute for thousands of jobs.
 ASKED = (
     *("resources.cpus", "resources.memory", "resources.disk", "resources.gpus", "arch", "features"),
     *("instance_type", "capacity_type", "hints", "os", "types"),
@@ -86,39 +88,40 @@ asks: Callable[[PlannedJob], tuple[Hashable, ...]] = attrgetter(*ASKED)
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """A job that waits for a place, or ``count`` equal ones.
+    """A waiting job, or ``count`` equal ones.
 
-    :param name: identifies it in the plan (in the engine: its token); unique among the jobs of a plan
-    :param priority: higher ones are placed first
-    :param queued_at: epoch seconds of its arrival
-    :param turn: its place where jobs of several shares go in turn: of one priority a lower one goes first; 0: they do
-        not
-    :param share: the name of its share; None: that is not asked
-    :param rest: seconds of the longest way from its start to the end of its run: where nothing is bought, of jobs of
-        one priority a longer one goes first, and 0, where they go by arrival, last
-    :param time: seconds that it runs at most or is known to run; None: unknown
-    :param arch: the only architecture that it runs on; None: any, or the default of its site where that has several
+    :param name: unique among the jobs of a plan; in the engine, the job's token
+    :param priority: jobs with a higher priority are placed first
+    :param queued_at: when it was queued, epoch seconds
+    :param turn: its position where shares take turns: among jobs of one priority the lowest goes first; 0: shares do
+        not take turns
+    :param share: the name of its share; None: shares do not matter here
+    :param rest: the longest remaining path of its run, seconds: where no machines are launched, the job with the
+        longest goes first among jobs of one priority; 0, where jobs go by arrival, goes last
+    :param time: its time limit, or its exact length where that is known, seconds; None: unknown
+    :param arch: the only architecture that it runs on; None: any, or the default of a site with several
     :param features: features that its location must have
     :param os: the only operating system that it runs on; None: any
-    :param instance_type: the only type that it may use; ``types``: those of which it may use any, None: all
+    :param instance_type: the only instance type that it accepts
+    :param types: the instance types that it accepts; None: all
     :param capacity_type: ``on-demand`` or ``spot``; None: whichever is cheaper
-    :param hints: which sorts of hints it has that only some locations understand: :data:`NATIVE`, :data:`LAYOUT`
-    :param task: the step it belongs to, for ``Limits.tasks``; ``run``: the Dag run, for ``Limits.runs``
-    :param nodes: the machines of a batch job of its own, which such a job counts as for these limits; a place suits it
-        that can give so many
-    :param budgets: what its run, and others together with it, may cost
-    :param hour_budgets: what others together with it may use of cpus
-    :param hours: the cpu-hours that it will use, as far as that can be foreseen; asked where it has such a budget
-    :param expected: how long it will run; None: ``time``, or nothing is known
-    :param queue: of a batch system, that it is to wait in; None: that of its site
+    :param hints: the kinds of hints it has that only some locations support: :data:`NATIVE`, :data:`LAYOUT`
+    :param task: the task that it belongs to, for ``Limits.tasks``
+    :param run: the Dag run that it belongs to, for ``Limits.runs``
+    :param nodes: the number of nodes of a batch job of its own, which these limits count as that many machines; the
+        job's location must be able to provide them
+    :param budgets: the USD budgets that it counts against
+    :param hour_budgets: the cpu-hour budgets that it counts against
+    :param hours: the cpu-hours that it is expected to use; only set if it has such a budget
+    :param expected: its predicted length; None: ``time``, or unknown
+    :param queue: the queue of a batch system that it names; None: the default queue of its site
     :param native: its native directives, as JSON
-    :param dag_id: the task instance that it runs, with ``run_id``, ``task_id`` and ``map_index`` (-1: it is not
-        mapped); None: it runs none, as a callback does
+    :param dag_id: the task instance that it runs, with ``run_id``, ``task_id`` and ``map_index`` (-1: not mapped);
+        None: it runs none, such as a callback
     :param team: Airflow's team of the Dag; None: it has none
-    :param input_values: the values of its inputs, as JSON; None: no plugin asks for them, or they are not known
+    :param input_values: the values of its inputs, as JSON; None: no plugin needs them, or they are unknown
 
-    Whose job it is, and its inputs, are what plugins may go by; Lading decides about all jobs in the same way that are
-    alike in all else.
+    The Dag, the team and the inputs are for plugins. Lading itself treats jobs alike that differ in nothing else.
     """
 
     name: str
@@ -155,13 +158,11 @@ class PlannedJob:
 
     @property
     def inputs(self) -> tuple[Mapping[str, Any], ...]:
-        """The values of its inputs by their names: one mapping, of a chunk of a scatter one for each element; empty:
-        they are not known.
-        """
+        """The values of its inputs by name: one mapping, or one for each element of a scattered chunk; empty if
+        unknown."""
         return () if self.input_values is None else tuple(json.loads(self.input_values))
 
     @property
     def wish(self) -> Wish:
-        """What it asks of a machine besides amounts."""
         arch = None if self.arch == ANY_ARCH else self.arch
         return Wish(arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os, self.types)

@@ -1,4 +1,5 @@
-"""A location: a machine, or a queue of a batch system, and what is on it. Money is USD, time seconds, memory MiB."""
+"""A location, which is a machine or a queue of a batch system, and the jobs on it. Money is USD, time seconds, memory
+MiB."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from lading.scheduling.machine_traits import DEFAULT_OS, ON_DEMAND
 from lading.scheduling.prediction import Prediction, predicted
 from lading.scheduling.resources import Resources
 
-# The native directives, as SLURM, Moab and LSF call them, by which a job may have more nodes than its queue gives to
-# others: a quality of service, or another cluster.
+# The native directives of SLURM, Moab and LSF that can give a job more nodes than the limits of its queue: a quality of
+# service, or another cluster.
 OTHER_LIMITS = frozenset(("qos", "q", "clusters", "M"))
 
 
 def has_other_limits(native: Iterable[str]) -> bool:
-    """Whether some of these keys of native directives are in :data:`OTHER_LIMITS`."""
+    """Whether any of these keys of native directives is in :data:`OTHER_LIMITS`."""
     return not OTHER_LIMITS.isdisjoint(key.lstrip("-") for key in native)
 
 
 class MachineKind(NamedTuple):
-    """What a machine is besides amounts; the fields are those of :class:`Location`."""
+    """The properties of a machine other than amounts; the fields are those of :class:`Location`."""
 
     arch: str | None
     features: frozenset[str]
@@ -33,7 +34,7 @@ class MachineKind(NamedTuple):
     os: str = DEFAULT_OS
 
     def grants(self, wish: Wish) -> bool:
-        """Whether it is what a job asks for."""
+        """Whether the machine meets a job's requirements."""
         return (
             (wish.arch is None or self.arch is None or wish.arch == self.arch)
             and wish.features <= self.features
@@ -46,10 +47,10 @@ class MachineKind(NamedTuple):
 
 
 class AssignedJob(NamedTuple):
-    """A job that has begun, or will as soon as its machine is up.
+    """A job that is running, or starts as soon as its machine is up.
 
-    :param begun: epoch seconds
-    :param resources: what its end will free; nothing: that is not known
+    :param begun: when it started or will start, epoch seconds
+    :param resources: what it frees when it finishes; nothing if that is unknown
     """
 
     begun: float
@@ -59,44 +60,47 @@ class AssignedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A machine, or a queue of a batch system, that is there or could be, and what is on it.
+    """A machine or a queue of a batch system, existing or potential, and what is on it.
 
-    The order in which locations are given is their age, oldest first.
+    Locations are listed in the order of their age, oldest first.
 
     :param name: unique within its site
-    :param capacity: what jobs can use of it, overheads taken off; of a queue: the largest job that it takes
-    :param used: what the jobs take that are placed on it already, begun or not
-    :param instance_type: what the hint of that name calls it; of an instance that can be released: its type
-    :param usd_per_hour: what it costs as long as it is there
-    :param priced_at: epoch seconds since when it costs that; None: since it was launched, or it is not known
-    :param surcharges: what of that is not the machine itself, USD per hour by its name
-    :param capacity_type: ``on-demand``: it is not reclaimed; ``spot``: it may be reclaimed at any time
-    :param arch: its architecture, as uname has it; None: any job's
-    :param features: names of what it has, which jobs may ask for; one with a value is a property: ``license=matlab``
+    :param capacity: what jobs can use of it, after overheads; for a queue: the largest job that it accepts
+    :param used: what its jobs occupy, started or not
+    :param instance_type: its name for the hint ``instance_type``; set for every instance that can be released
+    :param usd_per_hour: what it costs while it exists
+    :param priced_at: since when that price holds, epoch seconds; None: since its launch, or unknown
+    :param surcharges: the parts of the price that are not for the machine itself, USD per hour by name
+    :param capacity_type: ``on-demand``: it is not reclaimed; ``spot``: it can be reclaimed at any time
+    :param arch: its architecture, as uname names it; None: it runs the jobs of any
+    :param features: names of what it has, which jobs can request; one with a value is a property: ``license=matlab``
     :param os: its operating system
-    :param hints: which sorts of hints it understands: ``NATIVE``, ``LAYOUT`` (:mod:`lading.scheduling.job`)
+    :param hints: the kinds of hints it supports: ``NATIVE``, ``LAYOUT`` (:mod:`lading.scheduling.job`)
     :param site: the site that it belongs to
-    :param max_jobs: for a queue: how many jobs it takes at a time, which it runs when it likes; None: a machine, which
-        its capacity fills
-    :param ends_at: epoch seconds at which it goes away, as a batch allocation does
-    :param launched_at: epoch seconds since when it is paid for
-    :param idle_since: epoch seconds since when nothing runs on it; None: not known
-    :param tasks: steps of which a job is on it, for ``Limits.tasks``; ``runs``: Dag runs, for ``Limits.runs``
-    :param draining: whether it takes no more jobs; ``booting``: whether it is starting, and takes none yet
+    :param max_jobs: for a queue: how many jobs it accepts at a time, to run whenever it likes; None: a machine, which
+        is limited by its capacity
+    :param ends_at: when it goes away, as a batch allocation does, epoch seconds
+    :param launched_at: since when it is billed, epoch seconds
+    :param idle_since: since when no job runs on it, epoch seconds; None: unknown
+    :param tasks: the tasks that have a job on it, for ``Limits.tasks``
+    :param runs: the Dag runs that have a job on it, for ``Limits.runs``
+    :param draining: whether it accepts no more jobs
+    :param booting: whether it is starting up, and accepts no jobs yet
     :param jobs: how many jobs are on it
-    :param prefetched: those of them that have not begun
-    :param prefetchable: so many jobs may be prefetched to it beyond its capacity, for its jobs are known to be short
-    :param running_jobs: those that are on it, as far as it is known how long they will run
-    :param ready_at: epoch seconds at which it is up, where that is to come; None: it is, or it is not known
-    :param nodes: of a queue: how many nodes it has; None: a machine, or it is not known
-    :param idle_nodes: how many of them take jobs and have none; None: it is not known
-    :param most_nodes: of a batch site: by queue, how many nodes one job there can ever have, down or not; by the empty
-        name: one that names no queue. Of a queue that is missing it is not known. None: as many as ``nodes``
-    :param wraps: the name of the location at its site in which it lies, as a container lies in a machine; None: in none
-    :param stacked: whether what its jobs take, they take of what it wraps as well; if not, its own figures count alone
-    :param data: bytes of files on it that runs have left which have not ended
-    :param held: what of ``used`` is held for a gang that is to start there
-    :param promised: the names of the waiting jobs that were to have a place on it while it booted
+    :param prefetched: its jobs that have not started
+    :param prefetchable: how many jobs it can be given beyond its capacity, because its jobs are known to be short
+    :param running_jobs: its jobs whose length is known or predicted
+    :param ready_at: when it will be up, epoch seconds; None: it is up, or that is unknown
+    :param nodes: for a queue: how many nodes it has; None: a machine, or unknown
+    :param idle_nodes: how many of its nodes accept jobs and have none; None: unknown
+    :param most_nodes: for a batch site: the largest number of nodes that a job can ever have, by queue, whether the
+        nodes are up or down; the empty name stands for jobs that name no queue, and a missing queue for an unknown
+        number. None: ``nodes`` is the limit
+    :param wraps: the location of its site that contains it, as a machine contains a container; None: none
+    :param stacked: whether its jobs also occupy the location that contains it; otherwise only its own figures count
+    :param data: bytes of files on it that unfinished runs have written
+    :param held: the part of ``used`` that is held for a gang
+    :param promised: the names of the waiting jobs that were promised a place on it while it was booting
     """
 
     name: str
@@ -136,7 +140,6 @@ class Location:
 
     @property
     def kind(self) -> MachineKind:
-        """What it is besides amounts."""
         return MachineKind(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os)
 
     def suits(self, job: PlannedJob) -> bool:
@@ -144,11 +147,11 @@ class Location:
         return job.resources.fits(self.capacity) and self.kind.grants(job.wish) and self.has_nodes(job)
 
     def has_nodes(self, job: PlannedJob) -> bool:
-        """Whether a job can ever have as many nodes there as it asks for, as far as that is known."""
+        """Whether a job can ever get the nodes it requests there, as far as is known."""
         return job.nodes == 1 or (most := self.nodes_for(job)) is None or job.nodes <= most
 
     def nodes_for(self, job: PlannedJob) -> int | None:
-        """How many nodes a job can ever have there; None: that is not known."""
+        """How many nodes a job can ever have there; None: unknown."""
         if job.native is not None and has_other_limits(json.loads(job.native)):
             return None
         if self.most_nodes is None:
@@ -156,36 +159,32 @@ class Location:
         return dict(self.most_nodes).get(job.queue or "")
 
     def lasts(self, time: float | None, now: float) -> bool:
-        """Whether it stays for so many seconds; one that ends takes no job of unknown length (None)."""
+        """Whether it stays for ``time`` seconds; a location that ends is not used for jobs of unknown length (None)."""
         return self.ends_at is None or (time is not None and now + time <= self.ends_at)
 
     def given(self, jobs: Sequence[PlannedJob]) -> Location:
-        """The same when it has been given these jobs, too, and they have not begun."""
+        """The location after these jobs have been given to it, before they start."""
         used, prefetched = self.used.with_all([job.resources for job in jobs]), (*self.prefetched, *jobs)
         return replace(self, used=used, prefetched=prefetched, jobs=self.jobs + len(jobs)).with_labels(jobs)
 
     def kept_for(self, jobs: Sequence[PlannedJob], now: float) -> Location:
-        """The same when these waiting jobs are on it as soon as it is up.
-
-        :param now: epoch seconds
-        """
+        """The location with these waiting jobs running on it from the moment it is up."""
         used, begin = sum((job.resources for job in jobs), self.used), max(now, self.ready_at or now)
         running = tuple(AssignedJob(begin, predicted(job), job.resources) for job in jobs)
         there = replace(self, used=used, running_jobs=self.running_jobs + running, jobs=self.jobs + len(jobs))
         return there.with_labels(jobs)
 
     def with_labels(self, jobs: Sequence[PlannedJob]) -> Location:
-        """The same where these jobs' steps and runs, as far as they have limits, are on it."""
+        """The location with the tasks and runs of these jobs added to its own, if limits apply to them."""
         tasks = {job.task for job in jobs if job.task is not None}
         runs = {job.run for job in jobs if job.run is not None}
         return replace(self, tasks=self.tasks | tasks, runs=self.runs | runs) if tasks or runs else self
 
     @property
     def running(self) -> Resources:
-        """What the jobs take that have begun."""
+        """The resources of the jobs that have started."""
         return self.used - sum((job.resources for job in self.prefetched), NOTHING)
 
     @property
     def empty(self) -> bool:
-        """Whether no job is on it."""
         return self.used == NOTHING and not self.tasks and not self.runs

@@ -1,4 +1,4 @@
-"""What a job asks of a machine besides amounts: architecture, system, features, properties, capacity type."""
+"""What a job can require of a machine other than amounts: architecture, system, features, properties, capacity type."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from lading.scheduling.text.nearest import nearest
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 
-# Where no other one is named: what nearly all scientific software is built for.
+# The default: nearly all scientific software is built for it.
 DEFAULT_ARCH = "x86_64"
-# What a job asks for that runs on every architecture.
+# The value for jobs that run on every architecture.
 ANY_ARCH = "any"
 DEFAULT_OS = "linux"
 ON_DEMAND = "on-demand"
 SPOT = "spot"
 CAPACITY_TYPES = (ON_DEMAND, SPOT)
-# As uname(1), SLURM and conda write them; EC2, Docker and Go have names of their own for the same.
+# uname(1), SLURM and conda use the names on the right; EC2, Docker and Go those on the left.
 ARCH_NAMES = {"amd64": DEFAULT_ARCH, "x86-64": DEFAULT_ARCH, "x64": DEFAULT_ARCH, "arm64": "aarch64"}
-NAMES_OF_ARCHS = "x86_64, aarch64 and what else `uname -m` says"
+NAMES_OF_ARCHS = "x86_64, aarch64 and other names that `uname -m` prints"
 WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
-# GPUs have names of several words, such as NVIDIA A10G.
+# Models of GPUs have names of several words, such as NVIDIA A10G.
 FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+:/-]{0,63}")
 PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
-# Between the name of a property and its value; no feature has it.
+# Separates a property's name from its value; no plain feature contains it.
 IS = "="
 MOST_FEATURES = 32
-# How many instance types are named in a message, of more the closest; longer names than this are compared by their
-# beginning.
+# How many instance types a message lists at most; if there are more, the most similar ones.
 MOST_TYPES_NAMED = 24
 
 
 def parse_arch(value: object) -> str:
-    """An architecture by the name that uname has for it: ``arm64`` is ``aarch64``.
+    """An architecture under the name that uname uses: ``arm64`` is ``aarch64``.
 
-    :raises UnitError: it is none
+    :raises UnitError: it is not an architecture
     """
     word = parse_wanted_arch(value)
     if word == ANY_ARCH:
@@ -44,7 +43,7 @@ def parse_arch(value: object) -> str:
 
 
 def parse_wanted_arch(value: object) -> str:
-    """An architecture as :func:`parse_arch` reads it, or ``any``.
+    """An architecture as for :func:`parse_arch`, or ``any``.
 
     :raises UnitError: it is neither
     """
@@ -55,13 +54,13 @@ def parse_wanted_arch(value: object) -> str:
 def parse_os(value: object) -> str:
     """An operating system by its name.
 
-    :raises UnitError: it is none
+    :raises UnitError: it is not a valid name
     """
     return _word(value, "an operating system", "linux, or the name that a site gives to its own")
 
 
 def parse_capacity_type(value: object) -> str:
-    """``on-demand``, a machine that is not reclaimed, or ``spot``, one that may be reclaimed at any time.
+    """``on-demand``, or ``spot`` for a machine that can be reclaimed at any time.
 
     :raises UnitError: it is neither
     """
@@ -72,13 +71,13 @@ def parse_capacity_type(value: object) -> str:
 
 
 def parse_features(value: object) -> frozenset[str]:
-    """Words for what a machine has: a list of them, or text with commas between them.
+    """Features of a machine: a list of names, or text with commas between them.
 
-    :raises UnitError: it is something else
+    :raises UnitError: it is not a list of valid names
     """
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in words):
-        raise UnitError(f'{shortened(value)} is no list of features; valid: names such as ["avx512", "nvme"]')
+        raise UnitError(f'{shortened(value)} is not a list of features; valid: names such as ["avx512", "nvme"]')
     features = frozenset(word.strip() for word in words)
     for word in sorted(features):
         if not FEATURE.fullmatch(word):
@@ -92,14 +91,14 @@ def parse_features(value: object) -> frozenset[str]:
 
 
 def parse_properties(value: object) -> frozenset[str]:
-    """What a machine must have under which name, such as ``{"license": "matlab"}``.
+    """Named properties that a machine must have, such as ``{"license": "matlab"}``.
 
-    :returns: a word for each, ``license=matlab``: a property is a feature that has a name
-    :raises UnitError: it is something else
+    :returns: each as a feature with a name, ``license=matlab``
+    :raises UnitError: it is not a mapping of valid names to values
     """
     if not isinstance(value, Mapping):
         raise UnitError(
-            f'{shortened(value)} are no properties; valid: names with values, such as {{"license": "matlab"}}'
+            f'{shortened(value)} are not properties; valid: names with values, such as {{"license": "matlab"}}'
         )
     properties = set()
     for name, said in value.items():
@@ -121,7 +120,7 @@ def parse_properties(value: object) -> frozenset[str]:
 
 
 def valid_types(asked: str, valid: Collection[str]) -> str:
-    """The instance types that could be had in place of one that cannot, as text; of very many the closest."""
+    """The valid instance types as text, for a message about an invalid one; only the most similar if there are many."""
     if not valid:
         return "because no machine has been given an instance_type"
     if len(valid) <= MOST_TYPES_NAMED:

@@ -1,6 +1,6 @@
-"""The data of planning: what bounds it (limits, what is paid) and what is answered (a plan).
+"""The data of planning: limits and objective as input, a plan as output.
 
-Only frozen data; :mod:`lading.scheduling.provisioning.planner` decides. Money is USD, time seconds, memory and disk
+Frozen data only; :mod:`lading.scheduling.provisioning.planner` decides. Money is USD, time seconds, memory and disk
 MiB.
 """
 
@@ -12,30 +12,31 @@ from typing import NamedTuple
 
 from lading.scheduling.reasons import Reason
 
-# The policies that come with Lading, and how hard they try.
+# The policies that come with Lading, and the efforts they can make.
 POLICY_NAMES = ("greedy", "priced", "alone")
 EFFORTS = ("fast", "best")
-# The one that knows what is still to come, where a workflow is simulated.
+# The policy that knows the upcoming tasks, when a workflow is simulated.
 FORECAST = "forecast"
-# What the end of a run is worth (:mod:`lading.scheduling.forecast.choice`), and names for it.
+# The value of finishing a run early (:mod:`lading.scheduling.forecast.choice`), and names for some values.
 MOST_HURRY = 100.0
 HURRIES = {"cheap": 0.0, "balanced": 1.0, "fast": 10.0}
-# What is known of the lengths of a workflow's tasks: each, the median of those of the same name, or nothing yet.
+# What is known about the lengths of a workflow's tasks: each length, the median of the tasks of the same name, or
+# nothing yet.
 LENGTHS = ("known", "task", "unknown")
-# What a workflow's tasks request: their authors' amounts, what Lading would choose, or what they use.
+# What a workflow's tasks request: their authors' amounts, the amounts Lading would choose, or what they use.
 SIZES = (ASKED, AUTO, EXACT) = ("asked", "auto", "exact")
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimits:
-    """How many instances there may be at once, those that are there included; None or absent: as many as it takes.
+    """How many instances are allowed at once, existing ones included; None or a missing key means no limit.
 
     :param instances: at the site
-    :param types: of one instance type, by its name
-    :param tasks: on which jobs of one step are, by ``Job.task``
-    :param runs: on which jobs of one Dag run are, by ``Job.run``
-    :param usd_per_hour: what all of them may cost
-    :param vcpus: of all of one quota, by its name (:mod:`lading.scheduling.quotas`)
+    :param types: by instance type
+    :param tasks: with jobs of a task, by ``Job.task``
+    :param runs: with jobs of a Dag run, by ``Job.run``
+    :param usd_per_hour: the total price of all instances
+    :param vcpus: the total vCPUs by quota (:mod:`lading.scheduling.quotas`)
     """
 
     instances: int | None = None
@@ -48,10 +49,10 @@ class InstanceLimits:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a plan costs: the price per hour, and what every launch costs once, spread over a horizon.
+    """What a plan costs: the price per hour, plus the one-off cost of every launch spread over a horizon.
 
-    :param per_instance: USD that a launched instance costs once: its boot time and its billing minimum
-    :param horizon_hours: hours over which that is spread, above zero
+    :param per_instance: the one-off cost of a launch in USD: its boot time and its billing minimum
+    :param horizon_hours: the hours over which that cost is spread, above zero
     """
 
     per_instance: float = 0.0
@@ -67,7 +68,7 @@ class Objective:
 class PlannedLaunch:
     """An instance to launch.
 
-    :param name: what the placements of this plan call it
+    :param name: the name by which the placements of the plan refer to it
     """
 
     name: str
@@ -79,7 +80,7 @@ class PlannedLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """``count`` of the jobs called ``job`` go to a location, or to a launch, of that name."""
+    """``count`` of the jobs named ``job`` go to the location, or the launch, of that name."""
 
     job: str
     location: str
@@ -87,12 +88,12 @@ class Placement:
 
 
 class FilledMachines(NamedTuple):
-    """Machines that are filled alike.
+    """Machines that the plan fills alike.
 
-    :param location: the one that is there; None: they are launched
-    :param instance_type: empty where that is not known
-    :param jobs: names of jobs, and how many are on each machine
-    :param number: of the machines
+    :param location: the existing machine; None: the machines are to be launched
+    :param instance_type: empty if unknown
+    :param jobs: (name of a job, how many of it are on each machine)
+    :param number: how many machines
     """
 
     location: str | None
@@ -104,15 +105,13 @@ class FilledMachines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An empty instance to release, and why."""
-
     location: str
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """``count`` of the jobs called ``job`` have to wait, and why."""
+    """``count`` of the jobs named ``job`` have to wait, and why."""
 
     job: str
     count: int
@@ -121,22 +120,20 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A job that can never run here, and what it is that it lacks."""
-
     job: str
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do next.
+    """The result of planning.
 
-    :param placements: made when they are asked for, as are ``launches`` and ``filled``
-    :param filled: the machines that get jobs, those together that are filled alike
-    :param cost: USD per hour of the launches; what is there already is not counted
-    :param objective: USD per hour with the one-off cost of every launch spread over the horizon
-    :param bound: USD per hour below which no plan can place the jobs that this one places; None: not asked for
-    :param gap: cost / bound - 1; None where nothing is placed or the bound is zero and the cost is not
+    :param placements: computed on first use, as are ``launches`` and ``filled``
+    :param filled: the machines that get jobs, grouped by equal contents
+    :param cost: USD per hour of the launches, not of existing instances
+    :param objective: USD per hour including the one-off cost of every launch, spread over the horizon
+    :param bound: USD per hour below which no plan can place the jobs that this one places; None: not computed
+    :param gap: cost / bound - 1; None if nothing is placed, or if the bound is zero and the cost is not
     """
 
     policy: str

@@ -1,17 +1,17 @@
-"""The rule by which a location starts the jobs that wait for room on it.
+"""The rule by which a location starts its waiting jobs.
 
-Jobs are looked at by priority, then by turn where shares go in turn, then by the rest of their run where they go by
-that, then by arrival. One that fits the
-free room starts. One that does not is passed over, so that others can use the room meanwhile, and is overtaken as soon
-as one of these starts: one behind it, or a more urgent one that arrived later and needs less, or one that arrived later
-whose run takes longer from there. From the first time this happened the patience of the job runs:
+Jobs are considered by priority, then by turn (where shares take turns), then by the longest remaining path of their run
+(where that is used), then by arrival. A job that fits into the free room starts. A job that does not fit is skipped, so
+that others can use the room meanwhile. It counts as overtaken as soon as one of these starts: a job behind it, a more
+urgent job that arrived later and needs less, or a job that arrived later and has the longer remaining path. From then
+on its patience runs:
 
-* ``patience`` seconds later its room is kept free: of what it needs, and of nothing else, nothing is given to a job
-  behind it, until enough has come free for it to start.
-* ``MORE_URGENT * patience`` seconds later it goes before all others, the more urgent ones too.
+* ``patience`` seconds later its room is kept free: jobs behind it get nothing of the resources that it needs, until
+  enough is free for it to start. Other resources stay available.
+* ``MORE_URGENT * patience`` seconds later it goes before all others, including more urgent jobs.
 
-So no job is starved by smaller ones, small ones fill the gaps while they may, and priorities still mean something: a
-job that waits only because more urgent ones of its own size or larger come first continues to wait.
+So small jobs fill gaps but cannot starve a larger one, and priorities still count: a job that only waits because more
+urgent jobs of its size or larger go first keeps waiting.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lading.scheduling import gpus
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
-# The rest of a job that goes before all others of its priority, seconds.
+# The ``rest`` of a job that goes before all others of its priority, seconds.
 LONGEST_REST = 1e9
-# How many times longer than by others a job may be overtaken by more urgent ones.
+# A job can be overtaken by more urgent jobs this many times longer than by other jobs.
 MORE_URGENT = 5
 
 KEPT_FREE = because("kept_free")
@@ -36,13 +36,13 @@ class QueuedJob:
     """A job that waits for room.
 
     :param token: identifies the job
-    :param resources: what it needs
-    :param priority: higher goes first
-    :param queued_at: seconds since the epoch; earlier goes first among equals
-    :param overtaken_since: when it was first overtaken, on the clock that decides; None: never
-    :param rest: seconds of the longest way from its start to the end of its run; among equals a longer one goes first,
-        and 0, where they go by arrival, last
-    :param turn: its place where jobs of several shares go in turn: of one priority a lower one goes first
+    :param resources: what it requests
+    :param priority: jobs with a higher priority go first
+    :param queued_at: when it was queued, epoch seconds; among equals the earliest goes first
+    :param overtaken_since: when it was first overtaken, on the clock of the caller; None: never
+    :param rest: the longest remaining path of its run, seconds; among equals the longest goes first, and 0, where jobs
+        go by arrival, goes last
+    :param turn: its position where shares take turns: among jobs of one priority the lowest goes first
     """
 
     token: str
@@ -55,17 +55,17 @@ class QueuedJob:
 
     @property
     def rank(self) -> tuple[int, float, float, float, str]:
-        """The place in the queue; the token makes it the same for everyone who computes it."""
+        """Its position in the queue; the token makes the order deterministic."""
         return (-self.priority, self.turn, -self.rest, self.queued_at, self.token)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDecision:
-    """What to do with the jobs that wait.
+    """What to do with the waiting jobs.
 
     :param starts: tokens of the jobs to start now, in this order
-    :param overtaken: tokens of jobs that have been overtaken for the first time by one of the starts
-    :param impossible: token -> why the job can never start here
+    :param overtaken: tokens of the jobs that one of the starts overtakes for the first time
+    :param impossible: why a job can never start here, by token
     """
 
     starts: tuple[str, ...] = ()
@@ -74,10 +74,10 @@ class QueueDecision:
 
 
 class QueueRoom:
-    """What is free on a location while jobs are being fitted into it.
+    """The free room of a location while jobs are fitted into it.
 
-    :param free: what is free altogether
-    :param devices: the free share of each GPU; without any, GPUs are only counted
+    :param free: the free resources
+    :param devices: the free share of each GPU; if empty, GPUs are only counted
     """
 
     def __init__(self, free: Resources, devices: Mapping[str, float]) -> None:
@@ -90,13 +90,12 @@ class QueueRoom:
         return not (resources.gpus and self.devices) or gpus.pick(self.devices, resources.gpus) is not None
 
     def use(self, resources: Resources) -> None:
-        """Take away the room of a job that fits."""
         self.free = self.free - resources
         for device, share in (gpus.pick(self.devices, resources.gpus) or {}).items():
             self.devices[device] -= share
 
     def keep_free(self, resources: Resources) -> None:
-        """Take away as much of the room of a job as there is, whether it fits or not."""
+        """Take away a job's room as far as it is free, whether the job fits or not."""
         free = self.free
         self.free = Resources(
             max(free.cpus - resources.cpus, 0.0),
@@ -107,7 +106,8 @@ class QueueRoom:
 
 
 def smallest(waiting: Sequence[QueuedJob]) -> Resources:
-    """The least that any of the jobs needs of each resource: room too small for this is too small for all of them."""
+    """The least amount of each resource that any of the jobs needs: room smaller than this is too small for all of
+    them."""
     needs = [job.resources for job in waiting]
     return Resources(
         min((need.cpus for need in needs), default=0.0),
@@ -126,13 +126,13 @@ def next_starts(
     patience: float,
     devices: Mapping[str, float] | None = None,
 ) -> QueueDecision:
-    """Which of the waiting jobs start now.
+    """Decide which of the waiting jobs start now.
 
     :param waiting: in the order of :attr:`QueuedJob.rank`
-    :param free: what is free on the location now
-    :param capacity: what the location has when it is empty
-    :param now: seconds, best on a clock that never jumps
-    :param patience: for how many seconds a job may be overtaken, by more urgent ones ``MORE_URGENT`` times as long
+    :param free: the free resources of the location
+    :param capacity: the resources of the location when it is empty
+    :param now: seconds, preferably on a monotonic clock
+    :param patience: for how many seconds a job can be overtaken; by more urgent jobs, ``MORE_URGENT`` times as long
     :param devices: the free share of each GPU, where a whole GPU must be one device
     """
     possible: list[QueuedJob] = []
@@ -153,7 +153,7 @@ def next_starts(
 
 
 def _overtaken(waiting: Sequence[QueuedJob], starts: Sequence[QueuedJob]) -> frozenset[str]:
-    """The jobs that are overtaken for the first time by one of the starts."""
+    """The jobs that one of the starts overtakes for the first time."""
     if not starts:
         return frozenset()
     started = {job.token for job in starts}
@@ -168,8 +168,8 @@ def _overtaken(waiting: Sequence[QueuedJob], starts: Sequence[QueuedJob]) -> fro
 
 
 def _cuts_in(start: QueuedJob, job: QueuedJob) -> bool:
-    """Whether a job arrived later than another and starts because it needs less, be it more urgent or not, or because
-    the rest of its run is longer, however much it needs."""
+    """Whether ``start`` arrived later than ``job`` and goes first, either because it needs less, whatever the
+    priorities, or because its remaining path is longer and its priority no higher."""
     return start.queued_at > job.queued_at and (
         (start.rest > job.rest and start.priority <= job.priority) or not job.resources.fits(start.resources)
     )
@@ -185,7 +185,7 @@ def reasons(
 ) -> dict[str, Reason]:
     """Why each job waits.
 
-    :param waiting: the jobs that :func:`next_starts` has left waiting; the other parameters as there
+    :param waiting: the jobs that :func:`next_starts` left waiting; the other parameters are the same as there
     """
     reasons_by_token: dict[str, Reason] = {}
     by_need: dict[Resources, Reason] = {}
@@ -205,7 +205,7 @@ def reasons(
 def _fitted(
     waiting: Sequence[QueuedJob], room: QueueRoom, now: float, patience: float
 ) -> Iterator[tuple[QueuedJob, bool, Resources]]:
-    """Fit the jobs one by one: each, whether it fits, and what is left for those behind it."""
+    """Fit the jobs one by one: yield each, whether it fits, and the room left for the jobs behind it."""
     blocked: set[Resources] = set()
     for job in _in_turn(waiting, now, patience):
         need = job.resources
@@ -221,7 +221,7 @@ def _fitted(
 
 
 def _in_turn(waiting: Sequence[QueuedJob], now: float, patience: float) -> Sequence[QueuedJob]:
-    """The jobs in the order in which they are looked at: first those overtaken for too long, the longest before all."""
+    """The jobs in the order in which they are considered, beginning with those that were overtaken for too long."""
     first = [job for job in waiting if _impatient(job, now, MORE_URGENT * patience)]
     if not first:
         return waiting
@@ -234,7 +234,6 @@ def _impatient(job: QueuedJob, now: float, patience: float) -> bool:
 
 
 def no_room(resources: Resources, free: Resources) -> Reason:
-    """The reason of a job that waits for room."""
     taken = resources.lacking(free)
     if not taken:
         return because("no_whole_gpu", needs=resources)
@@ -242,5 +241,4 @@ def no_room(resources: Resources, free: Resources) -> Reason:
 
 
 def too_large(resources: Resources, capacity: Resources) -> Reason:
-    """The reason of a job that can never start here."""
     return because("too_large_here", needs=resources, all=capacity)

@@ -1,9 +1,9 @@
-"""What the name of an instance type of EC2 says: the quota that its vCPUs count for, and whether it is burstable.
+"""What the name of an EC2 instance type reveals: the quota that its vCPUs count against, and whether it is burstable.
 
-Of each family of types so many vCPUs may run at once, on demand and on spot apart:
+AWS limits the running vCPUs of each family of types, separately for on-demand and spot instances:
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 
-A burstable type has a baseline below its vCPUs. What it does above that takes credits, and when these are used up it
+A burstable type has a baseline below its vCPUs. Anything above it consumes credits. When they are used up, the instance
 is either slowed down to its baseline (``standard``) or billed for each vCPU-hour (``unlimited``):
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/burstable-credits-baseline-concepts.html
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-# The letters with which the types of a family begin.
+# The prefixes of the types of each family.
 FAMILIES = {
     "standard": ("a", "c", "d", "h", "i", "m", "r", "t", "z"),
     "dl": ("dl",),
@@ -28,7 +28,7 @@ FAMILIES = {
 }
 
 BURSTABLE = re.compile(r"(t[1-9][a-z]*)\.(.+)")
-# The baseline of each size in cpus, and its vCPUs: those of T2 and T3; T3a and T4g are as T3.
+# (Baseline in cpus, vCPUs) of each size of T2 and T3; T3a and T4g equal T3.
 T2 = {
     "nano": (0.05, 1), "micro": (0.1, 1), "small": (0.2, 1), "medium": (0.4, 2), "large": (0.6, 2),
     "xlarge": (0.9, 4), "2xlarge": (1.35, 8),
@@ -37,24 +37,24 @@ T3 = {
     "nano": (0.1, 2), "micro": (0.2, 2), "small": (0.4, 2), "medium": (0.4, 2), "large": (0.6, 2),
     "xlarge": (1.6, 4), "2xlarge": (3.2, 8),
 }  # fmt: skip
-# The least baseline per vCPU there is, for what comes later.
+# The lowest baseline per vCPU of all sizes, assumed for future sizes.
 LEAST_BASELINE = 0.05
 
 
 def is_burstable(instance_type: str) -> bool:
-    """Whether a type runs at its full speed on credits alone: those of the families T2, T3, T3a and T4g."""
+    """Whether a type needs credits to run at full speed: the families T2, T3, T3a and T4g."""
     return BURSTABLE.fullmatch(instance_type) is not None
 
 
 def names_burstable(pattern: str) -> bool:
-    """Whether a pattern of types names a burstable family: ``t3.*`` and ``t3.large`` do, ``*`` and ``t*`` do not."""
+    """Whether a pattern names a burstable family: ``t3.*`` and ``t3.large`` do, ``*`` and ``t*`` do not."""
     return re.match(r"t[1-9]", pattern) is not None
 
 
 def baseline(instance_type: str, vcpus: float) -> float:
-    """The cpus that a type always has: its vCPUs, of a burstable one its baseline.
+    """The cpus that a type always provides: its vCPUs, or the baseline of a burstable type.
 
-    :param vcpus: as it is specified
+    :param vcpus: the vCPUs in its specification
     """
     found = BURSTABLE.fullmatch(instance_type)
     if found is None:
@@ -64,9 +64,9 @@ def baseline(instance_type: str, vcpus: float) -> float:
 
 
 def vcpus(instance_type: str, cpus: float) -> float:
-    """The vCPUs that quotas count of a type, at least one.
+    """The vCPUs of a type that count against its quota, at least one.
 
-    :param cpus: that jobs can use of it
+    :param cpus: what jobs can use of it
     """
     found = BURSTABLE.fullmatch(instance_type)
     known = (T2 if found[1] == "t2" else T3).get(found[2]) if found is not None else None
@@ -75,7 +75,7 @@ def vcpus(instance_type: str, cpus: float) -> float:
 
 @lru_cache(maxsize=4096)
 def family(instance_type: str) -> str:
-    """The family of a type: that of the longest letters with which it begins, else ``standard``."""
+    """The family of a type: the longest prefix that matches, else ``standard``."""
     letters = re.match(r"[a-z]*", instance_type)
     matches = [
         (len(start), name)
@@ -87,5 +87,5 @@ def family(instance_type: str) -> str:
 
 
 def quota(instance_type: str, capacity_type: str | None) -> str:
-    """What a quota is called in limits: family and capacity type, such as ``standard spot``."""
+    """The name of a quota in limits: family and capacity type, such as ``standard spot``."""
     return f"{family(instance_type)} {capacity_type}"

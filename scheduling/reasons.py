@@ -1,8 +1,8 @@
-"""Reasons as data: a code with parameters, and the sentence that is made of them where it is shown. Pure.
+"""Reasons as data: a code with parameters, rendered as a sentence only where it is shown. Pure.
 
-A decision or an observation makes a :class:`Reason`. So jobs can be grouped by code, site and limit, and numbers that
-change do not make another reason. What the codes mean is in :mod:`lading.scheduling.reason_codes`; a code that is not
-there comes from a newer agent.
+Decisions and observations produce a :class:`Reason`. Jobs can therefore be grouped by code, site and limit, and a
+number that changes does not start a new group. :mod:`lading.scheduling.reason_codes` defines the codes; a code that is
+missing there comes from a newer agent.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from lading.scheduling.resources import Resources, format_resources
 from lading.scheduling.text.printable import storable
 from lading.scheduling.text.units import format_count, format_memory, format_moment, format_time, format_usd
 
-# What a parameter may be; a sequence of names, or the amounts of resources in the order of their fields.
+# The types of a parameter. A tuple holds names, or amounts of resources in the order of their fields.
 Value = str | int | float | bool | None | tuple[str | float, ...]
-# Of names in a row so many are shown.
+# How many names of a list are shown.
 MOST_NAMES = 3
 MOST_KINDS = 5
-# A parameter has at most so many parts, and a code so many characters.
+# Limits for reasons from other processes: characters of a code and of a part of a parameter, parts, and nesting.
 LONGEST_CODE = 40
 MOST_PARTS = 30
 LONGEST_PART = 250
 MOST_DEEP = 4
 # MySQL's TEXT holds 65,535 bytes.
 MOST_JSON = 60_000
-# A database's column takes so many characters of the name of a limit.
+# The width of the database column for the name of a limit, characters.
 LONGEST_LIMIT = 250
 
 
 class _Sentence(string.Formatter):
-    """Writes parameters as people read them, by what follows the colon.
+    """Formats the parameters of a sentence for people; the text after the colon selects the writer.
 
-    What was stored or sent by another version may lack some, and is shown all the same.
+    A reason that another version stored or sent may lack parameters; these are shown as ``?``.
     """
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -60,14 +60,14 @@ def _amount(resource: str, value: float) -> str:
     return f"{value:.0f} MiB {resource}" if resource in ("memory", "disk") else f"{value:g} {resource}"
 
 
-# How it is said what a job asks of a machine besides amounts, by what.
+# The verb for each requirement on a machine other than amounts.
 _WISHES = {
     "instance_type": "is a",
     "arch": "is",
     "os": "runs",
     "features": "has",
     "capacity_type": "is",
-    "hints": "understands the hints",
+    "hints": "supports the hints",
 }
 
 
@@ -77,7 +77,7 @@ def _wish(wish: tuple[Any, ...]) -> str:
 
 def _lacks(amounts: tuple[Any, ...]) -> str:
     each = zip(amounts[::3], amounts[1::3], amounts[2::3], strict=True)
-    return ", ".join(f"{_amount(name, need)} where it has {_amount(name, have)}" for name, need, have in each)
+    return ", ".join(f"{_amount(name, need)} needed but {_amount(name, have)} available" for name, need, have in each)
 
 
 def _sites(names: tuple[str, ...]) -> str:
@@ -86,12 +86,15 @@ def _sites(names: tuple[str, ...]) -> str:
 
 
 def _sizes(amounts: tuple[Any, ...], *, are_counted: bool = True) -> str:
-    """Sizes of machines, each the number of these and their amounts."""
+    """Sizes of machines.
+
+    :param amounts: for each size five numbers: how many machines have it, then its resources
+    """
     each = [(amounts[at], format_resources(Resources(*amounts[at + 1 : at + 5]))) for at in range(0, len(amounts), 5)]
     return "; ".join(size if number == 1 or not are_counted else f"{number} × {size}" for number, size in each)
 
 
-# What a length of time is called that has just passed.
+# The names of periods that have a word of their own, by their seconds.
 _SPANS = {3600: "hour", 86400: "day", 604800: "week"}
 
 _WRITERS: dict[str, Callable[[Any], str]] = {
@@ -113,8 +116,8 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "machines": lambda number: "1 machine" if number == 1 else f"{number} machines",
     "memory": format_memory,
     "and": " and ".join,
-    "unsupported": lambda model: "" if model is None else f" (its {model} is not supported: GPUs are NVIDIA's)",
-    "of_one_node": lambda nodes: f" (a task there has 1 node, and it asks for {nodes})" if nodes > 1 else "",
+    "unsupported": lambda model: "" if model is None else f" (its {model} is not supported: only NVIDIA GPUs are)",
+    "of_one_node": lambda nodes: f" (a task there gets 1 node, and it requests {nodes})" if nodes > 1 else "",
     "last_time": lambda text: f"; the last time: {text}" if text else "",
     "in_queue": lambda queue: "" if queue is None else f" in queue {queue!r}",
     "within": lambda text: f" ({text})" if text else "",
@@ -135,17 +138,17 @@ _SENTENCE = _Sentence()
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a job waits, can never run, or has ended; or a machine.
+    """Why a job waits, can never run or has ended, or why a machine was released or failed.
 
     :param code: a key of :data:`~lading.scheduling.reason_codes.CODES`
-    :param params: what its sentence has in braces, by name, in the order of the names
-    :param also: what else is so, each said after it, or within its sentence
+    :param params: the parameters of its sentence as (name, value), sorted by name
+    :param also: further reasons, shown after its sentence or within it
     """
 
     code: str
     params: tuple[tuple[str, Value], ...] = ()
     also: tuple[Reason, ...] = ()
-    # Ten thousand jobs share few reasons, each of which is compared and looked up for every one of them.
+    # Thousands of jobs share a few reasons, which are compared and looked up once for every job: hash them only once.
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -166,7 +169,8 @@ class Reason:
         )
 
     def __reduce__(self) -> tuple[type[Reason], tuple[Any, ...]]:
-        return Reason, (self.code, self.params, self.also)  # hashes of text differ between processes
+        # The stored hash is left out, because hashes of text differ between processes.
+        return Reason, (self.code, self.params, self.also)
 
     @property
     def meaning(self) -> Code:
@@ -174,37 +178,36 @@ class Reason:
 
     @property
     def site(self) -> str | None:
-        """The site that it is about; None: no certain one."""
+        """The site that the reason is about; None if it is not about one site."""
         site = dict(self.params).get("site")
         return None if site is None else str(site)
 
     @property
     def limit(self) -> str | None:
-        """The limit that is reached; None: it is none."""
+        """The name of the limit that is reached; None if the reason is not a limit."""
         template = self.meaning.limit
         return _SENTENCE.vformat(template, (), dict(self.params))[:LONGEST_LIMIT] if template else None
 
     @property
     def group(self) -> tuple[str, str | None, str | None]:
-        """What makes it another reason: code, site and limit. Numbers do not."""
+        """The key under which jobs are grouped: code, site and limit, but no numbers."""
         return self.code, self.site, self.limit
 
     @property
     def groups(self) -> tuple[tuple[str, str | None, str | None], ...]:
-        """Its own group, and that of all that it says besides."""
+        """Its own group and the groups of all further reasons."""
         return (self.group, *(each for more in self.also for each in more.groups))
 
     def at(self, site: str) -> Reason:
-        """The same, as what is so at a site."""
+        """The same reason, about a site unless it already names one."""
         return self if self.site is not None else replace(self, params=_sorted({**dict(self.params), "site": site}))
 
     def with_also(self, *more: Reason) -> Reason:
-        """The same, and more that is said after it."""
         return replace(self, also=(*self.also, *more)) if more else self
 
     @property
     def sentence(self) -> str:
-        """The sentence, as a part of another one."""
+        """The sentence as a part of another one, without ``waits:``."""
         return self._phrase(is_first=True)
 
     def _phrase(self, *, is_first: bool = False) -> str:
@@ -219,12 +222,12 @@ class Reason:
         return at + it + _SENTENCE.vformat(code.sentence, (), params)
 
     def __str__(self) -> str:
-        """The whole sentence, as it is shown of a job."""
+        """The whole sentence, as it is shown for a job."""
         is_wait = self.meaning.form is Form.WAIT or (self.meaning.form is Form.NEVER and self.site is not None)
         return (Form.WAIT.value if is_wait else "") + self.sentence
 
     def to_data(self) -> dict[str, Any]:
-        """As it travels, and is stored: plain data for JSON."""
+        """Plain data for JSON, as it is sent and stored."""
         data: dict[str, Any] = {"code": self.code}
         if self.params:
             data["params"] = dict(self.params)
@@ -233,7 +236,7 @@ class Reason:
         return data
 
     def to_json(self) -> str:
-        """The same reason has always the same text, which a column takes: of very many parts the last are left out."""
+        """A canonical text: equal reasons have equal texts. Further reasons are cut off at what a column can hold."""
         text = self._to_json(len(self.also))
         if len(text.encode()) > MOST_JSON:
             kept = bisect(range(1, len(self.also) + 1), MOST_JSON, key=lambda most: len(self._to_json(most).encode()))
@@ -248,16 +251,16 @@ class Reason:
     def of_data(cls, data: Mapping[str, Any], *, is_whole: bool = True) -> Reason:
         """A reason that another process has sent.
 
-        :param is_whole: whether it is to have all parameters of its code: another version may leave some out
-        :raises ValueError: it is none, or lacks a parameter that it is to have
+        :param is_whole: whether all parameters of its code are required; another version may leave some out
+        :raises ValueError: the data is not a reason, or lacks a required parameter
         """
         return cls._read(data, MOST_DEEP, is_strict=is_whole)
 
     @classmethod
     def of_json(cls, text: str) -> Reason:
-        """A reason that was stored; one of another version may lack parameters.
+        """A reason from the store; one that another version stored may lack parameters.
 
-        :raises ValueError: the text is none
+        :raises ValueError: the text is not a reason
         """
         return cls._read(json.loads(text), MOST_DEEP, is_strict=False)
 
@@ -274,7 +277,7 @@ class Reason:
                 raise ValueError("it is nested too deeply")
             also = tuple(cls._read(each, levels - 1, is_strict=is_strict) for each in more)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{str(data)[:200]} is no reason: {type(error).__name__}: {error}") from error
+            raise ValueError(f"{str(data)[:200]} is not a reason: {type(error).__name__}: {error}") from error
         return cls(code, _sorted(params), also)
 
 
@@ -282,21 +285,21 @@ def because(code: str, /, **params: Any) -> Reason:
     """A reason.
 
     :param code: a key of :data:`~lading.scheduling.reason_codes.CODES`
-    :param params: what its sentence has in braces, and ``site`` if it is about one
+    :param params: the parameters of its sentence, and ``site`` if it is about one
     """
     return Reason(code, _sorted({name: _value(value) for name, value in params.items()}))
 
 
 def free_text(text: str) -> Reason:
-    """What a plugin or a site of a third party says."""
+    """A message of a plugin or of a third party's site."""
     return because("free_text", text=text)
 
 
 def combined(reasons: Iterable[Reason]) -> Reason:
-    """One reason for several of which each alone would do: the first in the table is its code, the others stay in
-    their order.
+    """Combine reasons, each of which would suffice alone. The one whose code comes first in the table leads, and the
+    others follow in their order.
 
-    :raises ValueError: there are none
+    :raises ValueError: there are no reasons
     """
     each = list(reasons)
     if len(each) == 1:
@@ -306,7 +309,6 @@ def combined(reasons: Iterable[Reason]) -> Reason:
 
 
 def _named(code: Code) -> set[str]:
-    """The parameters that a code has."""
     fields = (*_SENTENCE.parse(code.sentence), *_SENTENCE.parse(code.limit))
     return {name for _, name, _, _ in fields if name}
 
@@ -325,7 +327,7 @@ def _value(value: Any) -> Value:
         return storable(value)
     if value is None or isinstance(value, (int, float)):
         return value
-    raise TypeError(f"{value!r} is no parameter of a reason; valid: text, numbers, and sequences of them")
+    raise TypeError(f"{value!r} is not a parameter of a reason; valid: text, numbers, and sequences of them")
 
 
 _RANKS = {key: number for number, key in enumerate(CODES)}

@@ -1,6 +1,6 @@
-"""Resources: what a job asks for and what a location has.
+"""Resources: what a job requests and what a location has.
 
-Everywhere inside Lading memory and disk are whole MiB (2**20 bytes), cpus and gpus may be fractional.
+Inside Lading, memory and disk are always whole MiB (2**20 bytes); cpus and gpus can be fractional.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from lading.scheduling.text.units import format_count, format_memory
 
 # Sums of fractions like 0.1 drift by some 1e-16 each; a machine must not look full because of that.
 TOLERANCE = 1e-6
-# The environment variable with the number of cpus by which a job is packed.
+# The environment variable that tells a job its number of cpus.
 CPUS_VARIABLE = "LADING_CPUS"
-# The one with the number of nodes of a batch job.
+# The environment variable that tells a batch job its number of nodes.
 NODES_VARIABLE = "LADING_NODES"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the processes of one batch job lie on nodes, as MPI starts them.
+    """How the processes of one batch job are laid out on nodes, as MPI starts them.
 
-    :param nodes: how many machines
-    :param ppn: processes on each
-    :param threads: cpus of each process
-    :param least_nodes: how many of the nodes will do, where the batch system may choose; None: it gets all
+    :param nodes: how many nodes
+    :param ppn: processes per node
+    :param threads: cpus per process
+    :param least_nodes: the smallest number of nodes that suffices, if the batch system can choose; None: exactly
+        ``nodes``
     """
 
     nodes: int = 1
@@ -36,7 +37,7 @@ class Layout:
 
     @property
     def processes(self) -> int:
-        """Of the whole job."""
+        """Processes of the whole job."""
         return self.nodes * self.ppn
 
     @property
@@ -65,7 +66,7 @@ class Resources:
         )
 
     def with_all(self, others: Sequence[Resources]) -> Resources:
-        """The sum of this and others, of which there may be thousands."""
+        """The sum of this and the others; fast for thousands of them."""
         return Resources(
             sum((each.cpus for each in others), self.cpus),
             sum((each.memory for each in others), self.memory),
@@ -82,7 +83,6 @@ class Resources:
         return Resources(self.cpus * count, self.memory * count, self.disk * count, self.gpus * count)
 
     def fits(self, room: Resources) -> bool:
-        """Whether this much goes into ``room``."""
         return (
             self.cpus <= room.cpus + TOLERANCE
             and self.memory <= room.memory
@@ -91,12 +91,13 @@ class Resources:
         )
 
     def shortfall(self, room: Resources) -> tuple[int, float]:
-        """How far ``room`` is from enough: of how many resources it has too little, and the shares that are missing."""
+        """How far ``room`` falls short: the number of resources that are insufficient, and the sum of the missing
+        fractions."""
         names = self.lacking(room)
         return len(names), sum(1 - getattr(room, name) / getattr(self, name) for name in names)
 
     def copies(self, room: Resources) -> float:
-        """How many times this much goes into ``room``; infinite where this is nothing."""
+        """How many times this fits into ``room``; infinite if this is nothing."""
         if not self.fits(room):
             return 0
         cpus = (room.cpus + TOLERANCE) / self.cpus if self.cpus > 0 else math.inf
@@ -107,35 +108,35 @@ class Resources:
         return least if least == math.inf else math.floor(least)
 
     def lacking(self, room: Resources) -> list[str]:
-        """The names of the resources of which ``room`` has too little, in the order of the fields."""
+        """The names of the resources that are insufficient in ``room``, in the order of the fields."""
         return [
             field.name for field in fields(self) if getattr(self, field.name) > getattr(room, field.name) + TOLERANCE
         ]
 
 
-# What a machine is taken to have that has never answered: nothing that may fit is refused before it has.
+# The assumed capacity of a machine that has never answered: so large that no job is refused before it answers.
 NOT_KNOWN = Resources(cpus=1e6, memory=2**31 - 1, disk=2**31 - 1, gpus=1e6)
 
 
 def cpus_of_one(cpus: float, parallelism: int, most: float) -> float:
-    """The cpus by which a task is packed that says nothing, so that a machine runs as many at once as Airflow allows.
+    """The cpus of a task that requests none, so that a machine runs as many tasks at once as Airflow allows.
 
-    Memory is a limit of its own: it decides where a machine has less of that than as many tasks are packed by.
+    Memory limits the number separately: a machine with less memory than that many tasks need runs fewer.
 
-    :param cpus: that tasks can fill
-    :param parallelism: how many tasks Airflow lets run at once; 0: any number
-    :param most: that it is at most, as on a machine with enough cpus
+    :param cpus: the cpus of the machine
+    :param parallelism: how many tasks Airflow runs at once; 0: unlimited
+    :param most: the upper limit of the result, for machines with enough cpus
     """
     if parallelism < 1 or cpus <= 0:
         return most
-    # Rounded down, or the last one would not fit.
+    # Rounded down: otherwise the last task would not fit.
     return max(min(most, math.floor(cpus / parallelism * 10_000) / 10_000), 0.0001)
 
 
 def format_resources(resources: Resources) -> str:
-    """Return an amount of each resource as text: ``"4 cpus, 16 GiB memory"``; what is 0 or not known is left out."""
+    """Format resources as text, ``"4 cpus, 16 GiB memory"``, without those that are 0 or unknown."""
     if resources == NOT_KNOWN:
-        return "what is not known"
+        return "an unknown amount"
     parts = []
     if 0 != resources.cpus != NOT_KNOWN.cpus:
         parts.append(f"{format_count(resources.cpus)} {'cpu' if resources.cpus == 1 else 'cpus'}")

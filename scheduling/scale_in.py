@@ -1,4 +1,4 @@
-"""Scale in: which empty instances to give back, and when. Nothing that runs is ever moved or stopped."""
+"""Scale-in: which empty instances to release, and when. Running jobs are never moved or stopped."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lading.scheduling.reasons import Reason, because
 class ScaleIn:
     """When an empty instance is released.
 
-    :param idle_seconds: it is kept for so long after its last job, in case another one comes
-    :param billing_seconds: the site bills whole periods of this length, counted from the launch; 1: by the second.
-        With long periods the rest of a period that is paid for costs nothing, so the instance is kept until just
-        before the next one begins, however long it is idle; by the second, ``idle_seconds`` decides
-    :param margin_seconds: how long before the boundary it is released, so that the release is through in time
-    :param min_instances: so many instances are kept warm, busy ones included
+    :param idle_seconds: how long it is kept after its last job, in case another one arrives
+    :param billing_seconds: the length of the site's billing periods, counted from the launch; 1: billed by the second.
+        The rest of a long period is already paid, so the instance is kept until just before the next period starts,
+        however long it is idle; when billed by the second, ``idle_seconds`` decides
+    :param margin_seconds: how long before the next period it is released, so that the release completes in time
+    :param min_instances: how many instances are kept warm, busy ones included
     """
 
     idle_seconds: float = 0.0
@@ -34,15 +34,15 @@ def releases(
 ) -> tuple[Release, ...]:
     """The instances to release now.
 
-    :param locations: all of the site, oldest first
-    :param filled: names of those that get a job by this plan
+    :param locations: all locations of the site, oldest first
+    :param filled: the names of those that this plan gives a job
     """
     instances = [location for location in locations if location.instance_type is not None]
     empty = [location for location in instances if location.empty and location.name not in filled]
     spare = max(0, len(instances) - rules.min_instances)
     due = [(location, reason) for location in reversed(empty) if (reason := release_reason(location, rules, now))]
-    # Those go first that have the least of what live runs may read, then the dearest; of equal ones the youngest, whose
-    # disks hold the least of use.
+    # Release first the instance with the least data that live runs may read, then the dearest, then the youngest, whose
+    # disk holds the least that is of use.
     due.sort(key=lambda entry: (entry[0].data, -entry[0].usd_per_hour))
     return tuple(Release(location.name, reason) for location, reason in due[:spare])
 
@@ -63,7 +63,7 @@ def release_reason(location: Location, rules: ScaleIn, now: float) -> Reason | N
 
 
 def next_boundary(location: Location, rules: ScaleIn, now: float) -> float | None:
-    """Epoch seconds at which the next billing period begins; None where time is billed as it passes."""
+    """When the next billing period starts, epoch seconds; None if the site bills by the second."""
     if rules.billing_seconds <= rules.margin_seconds or location.launched_at is None:
         return None
     periods = int((now - location.launched_at) // rules.billing_seconds) + 1

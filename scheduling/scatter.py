@@ -1,9 +1,9 @@
-"""Scatter: from lists of inputs to jobs and from the jobs' outputs to their shape, as CWL v1.2 has it.
+"""Scatter as in CWL v1.2: from lists of inputs to jobs, and from the jobs' outputs to the shape of the result.
 
-The methods are those of the Common Workflow Language: ``dotproduct`` takes the first element of every input, then the
-second, and so on; the crossproducts combine every element with every other, the first input slowest. A nested
-crossproduct nests the outputs one level per input, a flat one does not. Pure, and lazy: nothing is ever combined
-before it is asked for.
+The methods are those of the Common Workflow Language. ``dotproduct`` takes the first element of every input, then the
+second, and so on; the crossproducts combine every element with every other, the first input varying slowest. A nested
+crossproduct nests the outputs one level per input, a flat one does not. Pure and lazy: combinations are only computed
+when they are used.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ METHODS = (DOTPRODUCT, FLAT_CROSSPRODUCT, NESTED_CROSSPRODUCT)
 
 
 class ScatterError(ValueError):
-    """A scatter that is not possible. The message names the inputs or the method, and what is valid."""
+    """A scatter that is not possible. The message names the inputs or the method, and the valid ones."""
 
 
 class ScatterJobs(Sequence[dict[str, Any]]):
-    """The inputs of every job in order, each ``{name: value}``, made when they are asked for.
+    """The inputs of every job in order, each ``{name: value}``, computed on use.
 
     :param columns: the elements of each input
-    :param dotproduct: whether elements are taken side by side rather than combined
-    :param indexes: which of all jobs
+    :param dotproduct: whether elements are paired rather than combined
+    :param indexes: the indexes of the jobs, among all jobs of the scatter
     """
 
     __slots__ = ("_columns", "_dotproduct", "_indexes")
@@ -84,7 +84,7 @@ def expand(method: str | None, inputs: Mapping[str, object]) -> ScatterJobs:
     :param method: one of :data:`METHODS`; None is allowed for exactly one input
     :param inputs: by name, in scatter order, a list, tuple or other sequence of any values, or a mapping, whose
         elements are its (key, value) pairs; never text
-    :raises ScatterError: no input, no or an unknown method, an input that is no list, or unequal lengths of a
+    :raises ScatterError: no input, no method or an unknown one, an input that is not a list, or unequal lengths for a
         dotproduct
     """
     check_method(method, inputs)
@@ -94,14 +94,14 @@ def expand(method: str | None, inputs: Mapping[str, object]) -> ScatterJobs:
 
 
 def gather(method: str | None, lengths: Mapping[str, int], outputs: Sequence[Any]) -> Sequence[Any]:
-    """Return the outputs of all jobs in the shape that the method gives them.
+    """Return the outputs of all jobs in the shape of the method.
 
-    The innermost lists are slices of ``outputs``: of a lazy sequence nothing is read here.
+    The innermost lists are slices of ``outputs``: nothing of a lazy sequence is read here.
 
     :param method: as for :func:`expand`
     :param lengths: by name, in scatter order, how many elements each input has
     :param outputs: one per job, in the order of the jobs
-    :raises ScatterError: see :func:`expand`, and a wrong number of outputs
+    :raises ScatterError: as for :func:`expand`, or the number of outputs is wrong
     """
     check_method(method, lengths)
     count = job_count(method, lengths)
@@ -114,9 +114,9 @@ def gather(method: str | None, lengths: Mapping[str, int], outputs: Sequence[Any
 
 
 def check_method(method: str | None, inputs: Mapping[str, object]) -> None:
-    """Check what can be checked before the elements are known.
+    """Check the method before the elements are known.
 
-    :raises ScatterError: no input, or no or an unknown method
+    :raises ScatterError: no input, no method or an unknown one
     """
     if not inputs:
         raise ScatterError("there is nothing to scatter over; valid: at least one input, such as sample=[...]")
@@ -128,9 +128,9 @@ def check_method(method: str | None, inputs: Mapping[str, object]) -> None:
 
 
 def elements(name: str, value: object) -> Sequence[Any]:
-    """Return what one input is scattered over.
+    """Return the elements of one input.
 
-    :raises ScatterError: it is no list
+    :raises ScatterError: the input is not a list
     """
     if isinstance(value, Mapping):
         return tuple(value.items())
@@ -140,7 +140,6 @@ def elements(name: str, value: object) -> Sequence[Any]:
 
 
 def not_a_list(name: str, value: object) -> ScatterError:
-    """Return the error for an input that cannot be scattered over."""
     shown = repr(value)
     if len(shown) > 80:
         shown = f"{shown[:77]}..."
@@ -151,9 +150,9 @@ def not_a_list(name: str, value: object) -> ScatterError:
 
 
 def job_count(method: str | None, lengths: Mapping[str, int]) -> int:
-    """Return how many jobs there are.
+    """Return the number of jobs.
 
-    :raises ScatterError: unequal lengths of a dotproduct, or more jobs than can be counted
+    :raises ScatterError: unequal lengths for a dotproduct, or too many jobs
     """
     for name, length in lengths.items():
         if isinstance(length, bool) or not isinstance(length, int) or length < 0:
@@ -163,7 +162,7 @@ def job_count(method: str | None, lengths: Mapping[str, int]) -> int:
         raise ScatterError(f"a dotproduct needs inputs of equal length, but {_sizes(lengths)}")
     count = _count(sizes, _is_dotproduct(method))
     if count > sys.maxsize:
-        raise ScatterError(f"{_sizes(lengths)} make {count} jobs, which are too many")
+        raise ScatterError(f"{_sizes(lengths)} make {count} jobs, which is too many")
     return count
 
 
@@ -176,14 +175,14 @@ def _count(sizes: Sequence[int], dotproduct: bool) -> int:
 
 
 def _sizes(lengths: Mapping[str, int]) -> str:
-    """As text how long each input is: ``sample has 3 elements, region has 1``."""
+    """The lengths as text: ``sample has 3 elements, region has 1``."""
     parts = [f"{name} has {length}" for name, length in lengths.items()]
     parts[0] += " element" if next(iter(lengths.values())) == 1 else " elements"
     return ", ".join(parts)
 
 
 def _nest(sizes: Sequence[int], outputs: Sequence[Any]) -> Sequence[Any]:
-    """One level of lists per size; an empty list stands where the size is 0."""
+    """One level of lists per size; an empty list for a size of 0."""
     if len(sizes) == 1:
         return outputs[:]
     below = math.prod(sizes[1:])

@@ -1,4 +1,4 @@
-"""Names of sites: one that is an account of a cluster has its table's name and that of the account."""
+"""Names of sites: the site of one account of a cluster is named ``TABLE@ACCOUNT``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ ACCOUNT = "@"
 
 
 def declared_name(site: str) -> str:
-    """The name of the table in the sites file of which a site is; ``hpc`` of ``hpc@hpc_genomics``."""
+    """The name of a site's table in the sites file: ``hpc`` for ``hpc@hpc_genomics``."""
     return site.partition(ACCOUNT)[0]
 
 
 def is_named(site: str, by: str | None) -> bool:
-    """Whether a name in a hint means a site: it is its own, or that of its table, whatever its account."""
+    """Whether a name in a hint means a site: its own name, or its table's name for any account."""
     return by is not None and by in (site, declared_name(site))

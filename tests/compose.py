@@ -15,29 +15,13 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import httpx
-
 from tests.services import processes
+from tests.services.deployed import DAG, Deployed
 from tests.services.ports import free_ports
 from tests.services.postgres import Postgres
 from tests.unit.deploy.test_deploy import DEPLOY, airflow_services, image_environment, secrets
 
 AIRFLOW = Path(sys.executable).with_name("airflow")
-DAG = """\
-from airflow.sdk import dag, task
-
-
-@dag(schedule=None)
-def deployed():
-    @task
-    def works():
-        return "here"
-
-    works()
-
-
-deployed()
-"""
 
 
 class Deployment:
@@ -59,7 +43,6 @@ class Deployment:
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(health),
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(workers),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(triggers),
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         }
         self.running: list[subprocess.Popen[bytes]] = []
 
@@ -117,7 +100,8 @@ def main() -> None:
         for volume in ("lading", "logins"):
             (folder / volume).mkdir(mode=0o700)
         (folder / "dags").mkdir()
-        (folder / "dags" / "deployed.py").write_text(DAG)
+        (folder / "dags" / "deployed.py").write_text(DAG.format(folder=folder))
+        (folder / "go").touch()
         database.create_database("airflow")
         deployment = Deployment(folder, database)
         try:
@@ -132,36 +116,11 @@ def run_a_dag(deployment: Deployment) -> None:
     print("The tables are there")
     for service in airflow_services().keys() - {"migrate"}:
         deployment.start(service)
-    url = f"http://127.0.0.1:{deployment.port}"
-
-    def is_healthy() -> bool:
-        try:
-            return httpx.get(f"{url}/api/v2/monitor/health", timeout=60).is_success
-        except httpx.TransportError:
-            return False
-
-    assert processes.wait_until(is_healthy, 300, 1), deployment.tails()
-    passwords = json.loads((deployment.folder / "logins" / "passwords.json").read_text())
-    login = {"username": "admin", "password": passwords["admin"]}
-    answer = httpx.post(f"{url}/auth/token", json=login, timeout=120)
-    assert answer.is_success, answer.text
+    deployed = Deployed(f"http://127.0.0.1:{deployment.port}", deployment.tails)
+    deployed.wait_for_health()
+    deployed.log_in(json.loads((deployment.folder / "logins" / "passwords.json").read_text())["admin"])
     print("Logged in as admin")
-    assert httpx.get(f"{url}/auth/token", timeout=120).is_error, "nobody comes in without a password"
-    api = httpx.Client(
-        base_url=f"{url}/api/v2/", headers={"Authorization": f"Bearer {answer.json()['access_token']}"}, timeout=120
-    )
-
-    def is_known() -> bool:
-        return api.get("dags/deployed").is_success
-
-    assert processes.wait_until(is_known, 300, 1), deployment.tails()
-    run = api.post("dags/deployed/dagRuns", json={"logical_date": None}).json()["dag_run_id"]
-
-    def has_finished() -> bool:
-        return api.get(f"dags/deployed/dagRuns/{run}").json()["state"] in ("success", "failed")
-
-    assert processes.wait_until(has_finished, 300, 1), deployment.tails()
-    assert api.get(f"dags/deployed/dagRuns/{run}").json()["state"] == "success", deployment.tails()
+    deployed.wait_for_success(deployed.trigger())
     assert "acts for sites local" in (deployment.folder / "controller.log").read_text(), "its own controller ran it"
     print("A Dag ran")
     for service in ("dag-processor", "triggerer"):

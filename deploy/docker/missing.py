@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
@@ -39,11 +40,13 @@ def missing(package: str) -> set[str]:
 
 
 def entries(lock: str, names: set[str]) -> str:
-    """The entries of these packages in a lock.
+    """The entries of these packages in a lock. One that has several, for different versions of Python, keeps them all.
 
     :raises SystemExit: it has none for one of them
     """
-    found = {canonicalize_name(re.split(r"[ =@]", each)[0]): each for each in re.split(r"^(?=\w)", lock, flags=re.M)}
+    found: defaultdict[str, str] = defaultdict(str)
+    for each in re.split(r"^(?=\w)", lock, flags=re.MULTILINE):
+        found[canonicalize_name(re.split(r"[ =@]", each)[0])] += each
     if absent := sorted(names - found.keys()):
         raise SystemExit(f"the lock has no entry for {', '.join(absent)}")
     return "".join(found[name] for name in sorted(names))

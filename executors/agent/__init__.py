@@ -1,4 +1,4 @@
-"""The node agent: it starts jobs on its machine, enforces their limits and reports how they have ended.
+"""The node agent: it starts jobs on its machine, enforces their limits and reports how they ended.
 
-``batch_job`` does the same for one batch job. Nothing here has a database; all its input lies in a folder.
+``batch_job`` does the same for a single batch job. Nothing here uses a database; all input comes from a folder.
 """

@@ -1,10 +1,10 @@
 """The node agent: one long-lived process per location that starts jobs, enforces their limits and reports their ends.
 
-It is started as ``python -m lading.executors.agent SPOOL`` and driven through the spool folder alone. It has imported
-Airflow's Task SDK once and forks a process per job, so a job starts in milliseconds. It keeps nothing in memory that
-its successor can't read from the spool: after ``kill -9`` the next agent adopts the jobs that run.
+It is started as ``python -m lading.executors.agent SPOOL`` and controlled only through the spool folder. It imports
+Airflow's Task SDK once and forks a process for each job, so that a job starts in milliseconds. It keeps nothing in
+memory that its successor cannot read from the spool: after ``kill -9``, the next agent adopts the running jobs.
 
-SIGTERM and SIGINT end it like the request ``cancel``: it ends its jobs, leaves the backlog in the inbox, and exits.
+SIGTERM and SIGINT act like the request ``cancel``: it terminates its jobs, leaves the backlog in the inbox, and exits.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ log = logging.getLogger(__name__)
 
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
 
-# The spool is looked at this often without being rung for, seconds.
+# The spool is checked this often even if nothing rings the bell, seconds.
 TICK = 1.0
 
-# A spool that is not found for so long was removed, seconds.
+# A spool that has been missing for this long was removed, seconds.
 SECONDS_UNTIL_GONE = 5.0
 
-# Why jobs wait is for people: they learn at once why a job has waited for long, but not of each change, seconds.
+# Reasons for waiting are for users, so changes of them are reported at most this often, seconds. The first reason of a
+# job that has waited long is reported at once.
 REASONS_INTERVAL = 0.5
 
-# What fails, in the log.
+# Failures as they appear in the log.
 TURN = "something in the spool cannot be read or written"
 CONFIG = "config.json cannot be read, so the location stays as it was"
 
@@ -71,12 +72,12 @@ CONFIG = "config.json cannot be read, so the location stays as it was"
 class Agent:
     """The agent of one spool.
 
-    :param close: descriptors that the jobs' processes must not keep, besides those the agent opens itself
-    :param held: of the lock that makes it the one agent of its spool; None: it has none
+    :param close: descriptors that the jobs' processes must not inherit, in addition to those the agent opens itself
+    :param held: descriptor of the lock that makes this the only agent of its spool; None: it holds no lock
     """
 
     announcements: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGTERM, signal.SIGINT)
-    """The signals by which it is asked to end."""
+    """The signals that request its shutdown."""
 
     def __init__(self, spool: Spool, runner: Runner, close: tuple[int, ...] = (), held: int | None = None) -> None:
         self.spool = spool
@@ -91,9 +92,9 @@ class Agent:
         self.limits = LimitEnforcer()
         self.trouble = Trouble(log)
         self.scratch = Scratch()
-        self.api = Backoff()  # of starting jobs while Airflow's API server does not answer
+        self.api = Backoff()  # delays starts while Airflow's API server does not answer
         self.config: AgentConfig | None = None
-        self.ending: Ending | None = None  # of the machine, once that is known
+        self.ending: Ending | None = None  # of the location, once it is announced
         self._notice = SpotNotice()
         self._config_seen: tuple[int, int] | None = None
         self._reasons_due = 0.0
@@ -103,7 +104,7 @@ class Agent:
         self._missing_since: float | None = None
 
     def run(self) -> None:
-        """Work until a shutdown is asked for and done."""
+        """Work until a requested shutdown is complete, or the agent is no longer needed."""
         self.end_signals.receive()
         child_processes.raise_open_files_limit()
         self._find_cpu_groups()
@@ -133,7 +134,7 @@ class Agent:
                 self.journal.flush()
                 part_log(self.spool)
                 self.trouble.end(TURN)
-            except Exception as error:  # an agent that ends helps no job, and the next one would find the same
+            except Exception as error:  # exiting would help no job, and the next agent would meet the same error
                 self.trouble.begin(TURN, error, traceback=True)
                 pause = TICK
         if self.running.cpu_groups is not None:
@@ -145,10 +146,10 @@ class Agent:
             os.execv("/bin/sh", ["sh", "-c", self.config.switch_off])
 
     def _is_orphaned(self) -> bool:
-        """Whether its spool was removed, or another folder has its name: no one can learn what runs here any more.
+        """Kill all jobs if the spool was removed or replaced by another folder; returns whether it was.
 
-        Its jobs are killed then: who has removed the folder is free to run the same ones again. What cannot be read
-        now is not gone, and what is not found may be found again a moment later on a file server.
+        Nobody could learn about these jobs any more, and whoever removed the folder is free to run them again. A spool
+        that cannot be read now still exists, and one that is not found may reappear a moment later on a file server.
         """
         now = time.monotonic()
         try:
@@ -161,20 +162,20 @@ class Agent:
             return False
         if not is_another and (self._missing_since is None or now - self._missing_since < SECONDS_UNTIL_GONE):
             return False
-        found = "another folder has its place" if is_another else "it was removed"
-        log.error("the spool %s is gone, %s: the jobs here are killed", self.spool.root, found)
+        found = "another folder has taken its place" if is_another else "it was removed"
+        log.error("the spool %s is gone, %s: killing all jobs here", self.spool.root, found)
         self.running.kill_all()
         return True
 
     def _find_cpu_groups(self) -> None:
         try:
             self.running.cpu_groups = found = CpuGroups.of_agent(self.spool.root)
-            log.info("jobs get CPU time in proportion to their cpus, by cgroups in %s", found.base)
+            log.info("jobs share CPU time in proportion to their cpus, through cgroups in %s", found.base)
         except NoCpuGroups as why:
-            log.info("jobs get CPU time whatever their cpus, because cgroups cannot be used: %s", why)
+            log.info("jobs share CPU time regardless of their cpus, because cgroups cannot be used: %s", why)
 
     def _is_the_one(self) -> bool:
-        """Whether it has the lock that is there; one that was removed is made again."""
+        """Return whether this agent holds the spool's lock; a removed lock file is created again."""
         if self.held is None:
             return True
         with contextlib.suppress(FileNotFoundError):
@@ -193,18 +194,18 @@ class Agent:
         return self.shutdown is not None or self._is_idle()
 
     def _is_idle(self) -> bool:
-        """Whether it has been idle for so long that it is not needed; it is started again when there is work."""
+        """Return whether it has been idle for so long that it can exit; it is started again when there is work."""
         idle_seconds = self.config.idle_seconds if self.config else None
         is_awaited = self.inbox.entries or self.holds.by_job
         if idle_seconds is None or is_awaited or time.monotonic() - self._busy_at < idle_seconds:
             return False
         if self.scratch.kept and self.config is not None and not self.config.switch_off:
-            return False  # no other process removes them
-        log.info("nothing has run here and no request has come for %g s", idle_seconds)
+            return False  # no other process removes the kept folders
+        log.info("no job and no request for %g s", idle_seconds)
         return True
 
     def _wait(self, pause: float) -> None:
-        """Sleep until the bell rings, a child process ends, or the time has come to look anyway."""
+        """Sleep until the bell rings, a child process ends, or the next check is due."""
         for descriptor in select.select([self.bell, self.end_signals.wakeup], [], [], min(pause, TICK))[0]:
             with contextlib.suppress(BlockingIOError):
                 os.read(descriptor, 65536)
@@ -233,20 +234,20 @@ class Agent:
     def _read_shutdown(self) -> None:
         if self.end_signals.received:
             self.shutdown = "cancel"
-        if self.shutdown != "cancel":  # jobs have been asked to end, so there is no way back
+        if self.shutdown != "cancel":  # a cancelling shutdown is final, because jobs have been sent SIGTERM
             try:
                 self.shutdown = self.spool.request(self.spool.shutdown)
             except FileNotFoundError:
-                self.shutdown = None  # a new controller keeps its agent
+                self.shutdown = None  # a new controller can withdraw the request and keep the agent
             except NotReadable as error:
                 self.inbox.rejected.move(self.spool.shutdown, error)
-            except OSError as error:  # it may be read another time
+            except OSError as error:  # reading is tried again
                 self.inbox.rejected.report(self.spool.shutdown.name, error)
         if self.shutdown == "cancel":
             self._end_all(EndCause("cancelled", because("agent_shut_down")), self._kill_grace)
 
     def _obey_end(self) -> None:
-        """Know when the machine goes, and end its jobs in time."""
+        """Learn when the machine is taken away, and terminate its jobs in time."""
         if self.ending is None and self.config is not None and self.config.is_spot:
             self.ending = self._notice.read(self.spool, self.config.kill_grace)
         if self.ending is not None and self.ending.left <= 0:
@@ -269,7 +270,7 @@ class Agent:
                 continue  # it was withdrawn
             except NotReadable as error:
                 self.inbox.rejected.move(path, error)
-            except Exception as error:  # it may be read another time, and the others are
+            except Exception as error:  # reading is tried again, and the other requests are still served
                 self.inbox.rejected.report(path.name, f"{type(error).__name__}: {error}")
 
     def _read_cancel(self, path: Path) -> None:
@@ -282,7 +283,7 @@ class Agent:
             path.unlink()
         elif self.journal.has_finished(token):
             path.unlink()
-        else:  # it waits, or it is not known here at all: either way it never runs
+        else:  # it waits, or is unknown here: either way it must never run
             self.inbox.cancel(token, reason, path.unlink)
 
     def _enforce_limits(self) -> float:
@@ -300,7 +301,7 @@ class Agent:
         away = self.running.api_away(len(self.inbox.ready(now)))
         if self.config is None or self.shutdown is not None or self.end_signals.received or not self.inbox.entries:
             return
-        if self.config.is_spot and self.ending is not None:  # those that wait go elsewhere
+        if self.config.is_spot and self.ending is not None:  # waiting jobs go to other machines
             return
         if away is None:
             self.api.succeeded()
@@ -333,9 +334,9 @@ class Agent:
         self.inbox.report_reasons(reasons, now)
 
     def _is_due(self, away: Reason) -> bool:
-        """Whether another job is tried while Airflow's API server does not answer those that were started.
+        """Return whether to start another job although Airflow's API server does not answer the jobs started before.
 
-        Those ask again themselves; but it may be them alone that get no answer.
+        Those keep asking themselves, but the server may be failing to answer only them.
         """
         is_due = self.api.failures > 0 and self.api.left <= 0
         if is_due or not self.api.failures:
@@ -343,7 +344,7 @@ class Agent:
         return is_due
 
     def _free(self, config: AgentConfig) -> Resources:
-        """What further jobs may have now."""
+        """Return what is free for further jobs now."""
         used = self.running.used() + self.holds.used()
         free = config.capacity - used
         if config.measure_disk:
@@ -351,7 +352,7 @@ class Agent:
         return replace(free, disk=max(free.disk - self.scratch.counted, 0))
 
     def _hopeful(self, ready: list[queueing.QueuedJob], config: AgentConfig) -> list[queueing.QueuedJob]:
-        """All jobs but those for which the disk has too little room whichever jobs end: none is kept free for them."""
+        """Leave out jobs whose disk request cannot be met even if all jobs end: no room is kept free for them."""
         if not config.measure_disk:
             return ready
         return [job for job in ready if not self.scratch.whole < job.resources.disk <= config.capacity.disk]
@@ -363,12 +364,12 @@ class Agent:
             has_gpus = bool(self.config and self.config.gpu_devices)
             scratch = self.scratch.configured, self.scratch.keep_failed
             self.running.start(entry, HandedOverJob(token, devices, has_gpus, *scratch))
-        except Exception as error:  # it waits for a while, and the others start
+        except Exception as error:  # this job waits for a while; the others can start
             self.running.take_back(token, self.inbox, str(error))
 
 
 def part_log(spool: Spool) -> None:
-    """Go on in a new log when the old one has become large, where the log is what this process writes to."""
+    """Start a new log file if the old one has become large and is where this process's output goes."""
     if not spool.log_is_full():
         return
     full = os.stat(spool.log)
@@ -383,8 +384,8 @@ def part_log(spool: Spool) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lading.executors.agent", description="Run Lading's node agent.")
-    parser.add_argument("spool", type=Path, help="the folder through which the agent is driven")
-    parser.add_argument("--logs", help="where each job has its own folder of Airflow's logs; without it Airflow's own")
+    parser.add_argument("spool", type=Path, help="the folder through which the agent is controlled")
+    parser.add_argument("--logs", help="the parent of the jobs' log folders; default: as Airflow is configured")
     parser.add_argument("--stamp", default="", help=argparse.SUPPRESS)
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
     options = parser.parse_args(arguments)
@@ -392,11 +393,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     spool = Spool(options.spool.absolute())
     spool.create()
-    # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
+    # A scheduler marks its children as having database access; this process and its jobs have none.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
     held = lock_spool(spool)
     if held is None:
-        print(f"another agent serves {spool.root} already", file=sys.stderr)
+        print(f"another agent already serves {spool.root}", file=sys.stderr)
         return 0
     introduce(spool, options.stamp)
     process_tree.adopt_orphans()
@@ -408,11 +409,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class JobEnvironment:
-    """A runner whose jobs have what each job of a batch system has of its own: its folder of logs, its threads.
+    """A runner that sets each job's own log folder and number of threads, as a batch system would.
 
-    Each also has the name of the file that says when its machine goes.
+    It also tells each job the name of the file that says when its machine is taken away.
 
-    :param logs: the folder in which each job has one, from which the controller fetches the log
+    :param logs: the parent of the jobs' log folders, from which the controller fetches the logs
     """
 
     def __init__(self, runner: Runner, logs: str) -> None:

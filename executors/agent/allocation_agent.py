@@ -1,8 +1,9 @@
 """The node agent of an allocation: ``python -m lading.executors.agent.allocation_agent FOLDER NAME``.
 
-The batch system starts it on a node of the cluster. It is an agent as on any location, with an end: it starts no job
-that would outlast it, ends what runs when its time is over, and ends itself when nothing has run for a while. SIGTERM
-and the other signals by which batch systems announce the end let its jobs end in order, ``on_kill`` included.
+The batch system starts it on a node of the cluster. It works like an agent on any location, within the allocation's
+time limit: it starts no job that would outlast the allocation, terminates running jobs when the time is over, and exits
+when nothing has run for a while. On SIGTERM and the other signals that announce the end of a batch job, it lets its
+jobs shut down cleanly, including ``on_kill``.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ from lading.scheduling.text.units import format_time
 log = logging.getLogger(__name__)
 
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
-# How long a waiting job may be overtaken by smaller ones, seconds.
+# How long smaller jobs can overtake a waiting one, seconds.
 PATIENCE = 60.0
 
 
 class AllocationAgent(Agent):
     """The agent of an allocation.
 
-    :param began: when the allocation did, on the monotonic clock
+    :param began: when the allocation started, on the monotonic clock
     """
 
     announcements = ANNOUNCEMENTS
@@ -88,18 +89,18 @@ class AllocationAgent(Agent):
 
     def run(self) -> None:
         super().run()
-        self.running.supervisor_lines.hang_up()  # they would wait for another job
-        with contextlib.suppress(OSError):  # it may be closed already, or the whole folder be gone
+        self.running.supervisor_lines.hang_up()  # otherwise, supervisors would wait for another job
+        with contextlib.suppress(OSError):  # it may already be closed, or the whole folder may be gone
             os.rename(self.spool.inbox, self.folder.closed)
-        log.info("the allocation ends")
+        log.info("the agent of the allocation exits")
 
     @property
     def left(self) -> float:
-        """Seconds for jobs."""
+        """Seconds left for jobs."""
         return self.ending.left
 
     def lasts(self, entry: InboxEntry) -> bool:
-        """Whether the time that is left is enough for a job."""
+        """Return whether the time left is enough for a job."""
         limit = entry.time_limit
         return (self.terms.unlimited if limit is None else limit + self.terms.kill_grace) <= self.left
 
@@ -113,7 +114,7 @@ class AllocationAgent(Agent):
         return time.monotonic() - self.busy_at >= self.terms.idle and self._closes()
 
     def _closes(self) -> bool:
-        """Take nothing more, unless something has come at this very moment."""
+        """Close the inbox; if a job has arrived at the same moment, reopen it and return False."""
         os.rename(self.spool.inbox, self.folder.closed)
         if any(path.stem not in self.inbox.entries for path in visible(Path(self.folder.closed))):
             os.rename(self.folder.closed, self.spool.inbox)
@@ -123,9 +124,9 @@ class AllocationAgent(Agent):
         return True
 
     def write_left(self) -> None:
-        """Say where it is, and how much of its time is left: its reader may have another clock.
+        """Write the host's name, its time and the remaining seconds, as the reader's clock may differ.
 
-        :raises OSError: that cannot be written
+        :raises OSError: the file cannot be written
         """
         self._write_left_at = time.monotonic() + SECONDS_BETWEEN_REPORTS
         said = {"host": socket.gethostname(), "now": time.time(), "left": round(max(self.left, 0.0))}
@@ -134,11 +135,11 @@ class AllocationAgent(Agent):
     def _obey_end(self) -> None:
         super()._obey_end()
         if time.monotonic() >= self._write_left_at:
-            with contextlib.suppress(OSError):  # limits are to be enforced all the same, and it is tried again
+            with contextlib.suppress(OSError):  # limits must still be enforced, and writing is tried again
                 self.write_left()
 
     def _read_config(self) -> None:
-        """The terms of an allocation do not change."""
+        """Do nothing: the terms of an allocation never change."""
 
     def _read_shutdown(self) -> None:
         if self.end_signals.received:
@@ -165,28 +166,28 @@ class AllocationAgent(Agent):
             if token not in self.running.jobs:
                 self._unclaim(token)
         else:
-            log.warning("job %s has begun elsewhere", token)
+            log.warning("job %s has started elsewhere", token)
             self.inbox.forget(token)
             self.spool.envelope(token).unlink(missing_ok=True)
 
     def _claim(self, token: str) -> bool:
-        """Whether no other allocation has begun the job, nor ever will.
+        """Claim the job for this allocation; returns False if another allocation has claimed it.
 
-        :raises OSError: that is not known
-        :raises ValueError: its envelope is damaged
+        :raises OSError: it is unknown whether the claim was made
+        :raises ValueError: the job's envelope is damaged
         """
         try:
             envelope = Envelope.read(self.spool.envelope(token))
         except FileNotFoundError:
-            return True  # it was taken back in this very moment; the agent notices it
+            return True  # it was taken back at this moment, which the agent will notice
         return Claim(self.folder.name, envelope.log_path).make(Path(self.folder.claims), token)
 
     def _unclaim(self, token: str) -> None:
-        """Let another allocation begin the job, for it has not begun here."""
+        """Drop the claim, so that another allocation can start the job."""
         try:
             Claim(self.folder.name, "").drop(Path(self.folder.claims), token)
         except OSError as error:
-            log.error("the claim of job %s stays behind: %s", token, error)
+            log.error("the claim of job %s could not be removed: %s", token, error)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -195,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m lading.executors.agent.allocation_agent", description="Run the node agent of an allocation."
     )
     parser.add_argument("folder", type=Path, help="Lading's folder on the cluster")
-    parser.add_argument("name", help="the allocation")
+    parser.add_argument("name", help="the allocation's name")
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
     options = parser.parse_args(arguments)
     log_to_stderr()
@@ -206,11 +207,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         os.mkdir(folder.taken)
     except FileExistsError:
-        print(f"allocation {options.name} was started before, and nothing runs twice")
+        print(f"allocation {options.name} has already been started, and nothing runs twice")
         return 0
     spool = Spool(Path(folder.spool))
-    spool.create(reopens=True)  # a batch job may run again
-    # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
+    spool.create(reopens=True)  # a batch system may run an allocation's job again
+    # A scheduler marks its children as having database access; this process and its jobs have none.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
     watched = watchdog.make_for_all(spool, terms.kill_grace, ANNOUNCEMENTS)
     process_tree.adopt_orphans()

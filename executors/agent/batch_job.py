@@ -1,10 +1,11 @@
 """One task as one job of a batch system: ``python -m lading.executors.agent.batch_job FOLDER SUBMISSION INDEX``.
 
-The batch system starts it on a node of the cluster. It takes its envelope out of the spool in ``FOLDER``, becomes for
-that one job what the node agent is for many, and leaves what happened in the spool's events. A second batch job for the
-same task finds no envelope and ends, so a task runs once however often it was submitted.
+The batch system starts it on a node of the cluster. It takes its job's envelope from the spool in ``FOLDER``, does for
+that one job what the node agent does for many, and writes what happened to the spool's events. A second batch job for
+the same task finds no envelope and exits, so that a task runs once however often it was submitted.
 
-SIGTERM and the other signals by which batch systems announce the end let the task end in order, ``on_kill`` included.
+On SIGTERM and the other signals that announce the end of a batch job, it lets the task shut down cleanly, including
+``on_kill``.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ from lading.scheduling.resources import NODES_VARIABLE
 log = logging.getLogger(__name__)
 
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
-# Each look at the cancel file is a question to the cluster's file server, seconds.
+# How often the cancel file is checked, seconds: each check is a request to the cluster's file server.
 TICK = 1.0
-# What batch systems send before they kill: SIGUSR2 is Grid Engine's and LSF's, SIGXCPU Grid Engine's.
+# Signals that batch systems send before they kill a job: Grid Engine and LSF send SIGUSR2, Grid Engine also SIGXCPU.
 ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
 
 
 class NothingWaiting:
-    """There is only one job here: nothing waits behind it."""
+    """The empty inbox of a batch job, which runs only one task."""
 
     def refresh(self) -> None:
-        """Nothing else comes."""
+        """Do nothing: no other job arrives."""
 
     def hold(self, token: str, error: object) -> None:
         log.error("job %s was not started: %s", token, error)
@@ -62,9 +63,9 @@ class NothingWaiting:
 class BatchJob:
     """The job of this process.
 
-    :param assignment: it, and where it has its scratch folder
+    :param assignment: the job and its scratch folder
     :param kill_grace: seconds between SIGTERM and SIGKILL
-    :param watched: what keeps its watcher waiting; the task's processes must not keep it
+    :param watched: descriptor that keeps the watcher waiting; the task's processes must not inherit it
     """
 
     def __init__(
@@ -82,14 +83,14 @@ class BatchJob:
         self.inbox = NothingWaiting()
 
     def run(self) -> int:
-        """Run the job to its end; the exit status of this process."""
+        """Run the job to its end; returns the exit status for this process."""
         self.end_signals.receive()
         envelope = take(self.spool, self.token)
         if envelope is None:
-            print(f"job {self.token} is not to be run: it was cancelled, or another batch job has taken it")
+            print(f"job {self.token} does not run here: it was cancelled, or another batch job has taken it")
             return 0
         watchdog.take_up(self.watched)
-        # What jobs have left that were killed here.
+        # Remove the scratch folders of jobs that were killed here.
         Scratch(self.assignment.scratch, self.assignment.keep_failed).expire()
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
             self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
@@ -120,7 +121,7 @@ class BatchJob:
 
     def _read_cancel(self) -> None:
         cause = TERMINATED if self.end_signals.received else None
-        with contextlib.suppress(FileNotFoundError, NotReadable):  # what cannot be read asks for nothing
+        with contextlib.suppress(FileNotFoundError, NotReadable):  # an unreadable request is ignored
             cause = EndCause("cancelled", asked_reason(self.spool.request(self.spool.cancel(self.token))))
         for job in self.running.jobs.values():
             if cause is not None:
@@ -128,13 +129,13 @@ class BatchJob:
 
 
 def take(spool: Spool, token: str) -> Envelope | None:
-    """Move the job's envelope to its folder, where its process will claim it; None when there is none."""
+    """Move the job's envelope to its folder, where its process will claim it; None: there is no envelope."""
     folder = spool.job(token)
     folder.root.mkdir(mode=0o700, exist_ok=True)
     try:
         os.rename(spool.envelope(token), folder.workload)
     except FileNotFoundError:
-        with contextlib.suppress(OSError):  # it is another's, and not empty
+        with contextlib.suppress(OSError):  # another batch job uses the folder, so it is not empty
             folder.root.rmdir()
         return None
     return Envelope.read(folder.workload)
@@ -146,10 +147,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, help="Lading's folder on the cluster")
     parser.add_argument("submission", help="the submission that this job belongs to")
-    parser.add_argument("index", type=int, help="which of its tasks this is, from 1")
+    parser.add_argument("index", type=int, help="the number of its task in the submission, from 1")
     parser.add_argument("--kill-grace", type=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
-    parser.add_argument("--scratch", default="", help="the folder in which the job has one of its own")
-    parser.add_argument("--keep-failed", type=float, default=0.0, help="seconds for which that is kept when it fails")
+    parser.add_argument("--scratch", default="", help="the parent of the job's scratch folder")
+    parser.add_argument("--keep-failed", type=float, default=0.0, help="seconds to keep the folder if the job fails")
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
     options = parser.parse_args(arguments)
     log_to_stderr()
@@ -157,14 +158,14 @@ def main(arguments: list[str] | None = None) -> int:
     folder = ClusterFolder(str(options.folder.absolute()))
     tokens = read_regular(Path(folder.tokens(options.submission)), MOST_TOKENS_BYTES).decode()
     token = read_tokens(tokens)[options.index - 1].token
-    # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
+    # A scheduler marks its children as having database access; this process and its jobs have none.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
     # The controller fetches the log from here.
     os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = folder.logs(token)
     spool = Spool(Path(folder.spool))
     watched = watchdog.make(spool.job(token), token, options.kill_grace, ANNOUNCEMENTS)
     process_tree.adopt_orphans()
-    # What is imported now stays: to look for garbage in it would take a tenth of the time.
+    # Modules imported now stay in memory; garbage collection while importing would take a tenth of the time.
     gc.disable()
     runner = ContainerRunner(import_module(options.runner))
     runner.preload()
@@ -179,5 +180,5 @@ def main(arguments: list[str] | None = None) -> int:
 if __name__ == "__main__":
     ended = main()
     sys.stdout.flush()
-    # To take an interpreter to pieces that has all of Airflow in it costs as much as a short task.
+    # Finalizing an interpreter that has imported all of Airflow takes as long as a short task.
     os._exit(ended)

@@ -1,7 +1,7 @@
-"""A job whose runner is in a container: how the container is started and ended, and how the job in it has ended.
+"""Jobs that run in a container: how the container is started and removed, and how the job in it ended.
 
-The process of the job stays outside and hands the signals on. In the container, :mod:`.tasks.inside` gets the workload,
-which has a secret, on its standard input, and leaves the result in the job's folder.
+The job's process stays outside and passes signals on. In the container, :mod:`.tasks.inside` reads the workload, which
+contains a secret, from its standard input, and leaves the result in the job's folder.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from lading.scheduling.hints.places import engine_and_image
 from lading.scheduling.reasons import because
 
 INSIDE = "lading.executors.agent.tasks.inside"
-# What comes of it, in the job's folder.
+# The file with the result, in the job's folder.
 OUTCOME = "inside.json"
 MOST_BYTES = 2**24
 # How much of the end of the engine's output is examined, bytes.
 MOST_OUTPUT = 1000
-# What the image says, or the engine, and not this machine.
+# Variables that the image or the engine sets, not this machine.
 OF_THE_IMAGE = {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL"}
 OF_THE_IMAGE |= {"HOSTNAME", "USER", "LOGNAME", "SHELL", "_"}
-# Folders that variables name, as jobs find them outside.
+# Variables that name folders, which are mounted under the same paths as outside.
 FOLDERS = (
     "AIRFLOW_HOME",
     "AIRFLOW__CORE__DAGS_FOLDER",
@@ -45,16 +45,16 @@ FOLDERS = (
     "TMPDIR",
     BUNDLES_VARIABLE,
 )
-# Docker removes a container within this, seconds.
+# How long to wait for an answer of Docker, seconds.
 PATIENCE = 60.0
-# How often it is asked to, where it fails.
+# How often removing a container is tried.
 MOST_REMOVALS = 3
 
 
 class ContainerRunner:
-    """Runs each job as its envelope says: here, or in a container.
+    """Runs each job on this machine or in a container, as its envelope says.
 
-    :param runner: a module
+    :param runner: the module that runs workloads
     """
 
     def __init__(self, runner: Any) -> None:
@@ -66,7 +66,7 @@ class ContainerRunner:
     def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         """Run a workload to its end.
 
-        :raises AgentJobFailed: it did not succeed, or its container could not be started
+        :raises AgentJobFailed: the job failed, or its container could not be started
         """
         if job.envelope is None or job.envelope.container is None:
             self.runner.run(workload, job)
@@ -74,16 +74,16 @@ class ContainerRunner:
         command = start(job, job.envelope, self.runner.__name__, os.environ)
         passing = SignalPassing()
         try:
-            # Podman's monitor leaves a file called `oom` where it was started.
+            # In the job's folder, because Podman's monitor leaves a file called `oom` where it was started.
             process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=job.folder.root)
         except OSError as error:
             raise AgentJobFailed(because("container_not_started", engine=command[0], text=str(error))) from error
         passing.start(process.send_signal, is_asked=job.cause() is not None)
         try:
-            with contextlib.suppress(BrokenPipeError):  # how it ended says more
+            with contextlib.suppress(BrokenPipeError):  # its exit code tells more
                 process.communicate(json.dumps(workload).encode())
             code = process.wait()
-            # Now: of a job that is to end the agent kills until then whatever its supervisor starts, also what follows.
+            # Do this before calling Docker: until then, the agent kills every child of a job that is to be terminated.
             job.task_has_ended()
             is_killed = command[0] == "docker" and is_out_of_memory(job.token)
         finally:
@@ -92,7 +92,7 @@ class ContainerRunner:
 
 
 def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[str, str]) -> list[str]:
-    """The command that starts the container of a job.
+    """Return the command that starts a job's container.
 
     :param runner: the module that runs the workload
     """
@@ -108,7 +108,7 @@ def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[s
         binds = [option for each in mounts for option in ("--bind", f"{each}:{each}")]
         return [engine, "exec", "--pwd", "/", *(["--nv"] if job.devices else ()), *binds, image, *inside]
     volumes = [option for each in mounts for option in ("--volume", f"{each}:{each}")]
-    # By name alone, for any user may read a command line.
+    # Only the names, because any user can read a command line.
     kept = [option for name in sorted(environment.keys() - OF_THE_IMAGE) for option in ("--env", name)]
     cpus = envelope.resources.cpus
     limits = [f"--cpus={cpus:g}", f"--cpu-shares={cpu_groups.shares(cpus)}"] if cpus else []
@@ -120,21 +120,21 @@ def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[s
 
 
 def name_of(token: str) -> str:
-    """What Docker calls the container of a job."""
+    """Return the name of a job's Docker container."""
     return f"lading-{token}"
 
 
 def is_out_of_memory(token: str) -> bool:
-    """Whether the kernel has killed a container of Docker's for its memory."""
+    """Return whether the kernel killed a Docker container for exceeding its memory limit."""
     found = _docker("inspect", "--format={{.State.OOMKilled}}", name_of(token))
     return found is not None and found.stdout.strip() == "true"
 
 
 def remove(container: str, token: str) -> None:
-    """End the container of a job if it runs: Docker's is no child of the process that has asked for it.
+    """Remove a job's Docker container, which is no child of the process that started it and so may still run.
 
-    Podman needs a second request where its monitor was killed with the rest of the job: it waits in vain for the
-    monitor's word first, and only then notices that the container has ended.
+    Podman needs a second request if its monitor was killed with the rest of the job: it first waits in vain for the
+    monitor, and only then notices that the container has ended.
     """
     if engine_and_image(container)[0] != "docker":
         return
@@ -145,11 +145,11 @@ def remove(container: str, token: str) -> None:
 
 
 def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
-    """Take over what came of a job in its container.
+    """Read the result that a job left in its container.
 
-    :param code: of the command that has run it
-    :param is_killed: whether the kernel has killed the container's first process for its memory
-    :raises AgentJobFailed: it did not succeed
+    :param code: exit code of the engine's command
+    :param is_killed: whether the kernel killed the container's first process for exceeding its memory limit
+    :raises AgentJobFailed: the job failed
     """
     try:
         outcome = checked(InsideFile, parsed(read_regular(job.folder.root / OUTCOME, MOST_BYTES)))
@@ -168,7 +168,7 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
     job.outputs = outcome["outputs"]
     job.used = (outcome["cpu_seconds"], outcome["peak"], outcome["touched"])
     if outcome["reason"] is not None:
-        # Apptainer's containers have no limit of their own.
+        # Apptainer's containers have no memory limit of their own.
         if is_killed or (outcome.get("is_out_of_memory") and engine == "docker"):
             raise _out_of_memory(outcome["exit_code"])
         failure = AgentJobFailed(outcome["reason"], outcome["exit_code"])
@@ -183,10 +183,10 @@ def _out_of_memory(exit_code: int) -> AgentJobFailed:
 
 
 def _docker(*arguments: str) -> subprocess.CompletedProcess[str] | None:
-    """What Docker answers; None: it does not.
+    """Run a Docker command; None: Docker does not answer.
 
-    A command that was killed is given again: the agent kills what is below the job's process, and may have begun to
-    before it could see that the task has ended.
+    A command that was killed is repeated: the agent kills the children of the job's process, and may have begun to
+    before it noticed that the task had ended.
     """
     deadline = time.monotonic() + PATIENCE
     while (left := deadline - time.monotonic()) > 0:
@@ -200,5 +200,5 @@ def _docker(*arguments: str) -> subprocess.CompletedProcess[str] | None:
 
 
 def path_of(folder: Path) -> Path:
-    """Where it is said what came of a job."""
+    """Return the path of the file with a job's result."""
     return folder / OUTCOME

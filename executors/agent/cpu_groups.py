@@ -1,9 +1,9 @@
-"""Give each job CPU time by its cpus where the agent may make cgroups: `cpu.weight`, or `cpu.shares` of version 1.
+"""Share CPU time in proportion to the jobs' cpus if the agent can create cgroups: `cpu.weight`, or `cpu.shares` in v1.
 
-Each supervisor has a cgroup of its own, and whatever its job starts is in it. A supervisor that goes on to another job
-keeps it with that job's weight: to change the cgroup would cost more than to change the weight. With version 1, where
-the agent's cgroup is often the whole machine's, they are in one cgroup that weighs as much as all processors: jobs are
-weighed against each other, and a small one is not starved by what else runs there.
+Each supervisor has its own cgroup, which also contains whatever its job starts. A supervisor that takes another job
+keeps its cgroup and changes only the weight, which is cheaper. In version 1, where the agent's cgroup is often the
+whole machine's, all these cgroups are children of one cgroup that weighs as much as all processors: jobs are weighed
+against each other, and other processes on the machine do not starve a small one.
 """
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ from lading.hooks.files import host
 
 log = logging.getLogger(__name__)
 
-# The agent looks for cgroups whose supervisor has not removed them itself, because it was killed, so often, seconds.
+# How often the agent removes cgroups of supervisors that were killed before they could do so themselves, seconds.
 INTERVAL = 5.0
-# The kernel's default of one process or cgroup is what one cpu gets; what it allows, cgroups(7).
+# One cpu weighs as much as the kernel's default for a process or cgroup. Limits: cgroups(7).
 SHARES, LEAST_SHARES, MOST_SHARES = 1024, 2, 2**18
 WEIGHT, LEAST_WEIGHT, MOST_WEIGHT = 100, 1, 10_000
-# The name of a cgroup: the agent's spool, hashed, and the pid for which it was made.
+# The name of a cgroup: a hash of the agent's spool, and the pid of the supervisor.
 _NAME = re.compile(r"lading-[0-9a-f]{12}-([0-9]{1,9})")
 _PREFIX = f"lading-{'[0-9a-f]' * 12}"
 
 
 class NoCpuGroups(Exception):
-    """The agent may not make cgroups here, and why."""
+    """The agent cannot create cgroups here; the message says why."""
 
 
 def shares(cpus: float) -> int:
-    """The `cpu.shares` of a job, also Docker's."""
+    """Return the `cpu.shares` of a job, in cgroups and for Docker."""
     return min(max(round(SHARES * cpus), LEAST_SHARES), MOST_SHARES)
 
 
 def weight(cpus: float) -> int:
-    """The `cpu.weight` of a job."""
     return min(max(round(WEIGHT * cpus), LEAST_WEIGHT), MOST_WEIGHT)
 
 
@@ -50,10 +49,10 @@ def weight(cpus: float) -> int:
 class CpuGroups:
     """The cgroups of an agent's supervisors.
 
-    :param base: the cgroup in which they are; with version 1 it is made for them
-    :param home: the cgroup of the agent, to which a supervisor returns at its end
-    :param prefix: of their names: two agents may have the same base
-    :param is_unified: whether the hierarchy is of version 2
+    :param base: the parent of these cgroups; in version 1 it is created for them
+    :param home: the agent's cgroup, to which a supervisor returns before it exits
+    :param prefix: of their names, as several agents can share a base
+    :param is_unified: whether the hierarchy is version 2
     """
 
     base: Path
@@ -64,15 +63,18 @@ class CpuGroups:
 
     @classmethod
     def of_agent(cls, spool: Path, root: Path = host.ROOT) -> CpuGroups:
-        """Those of this process, which is moved to a leaf of its cgroup where no cgroup may have both.
+        """Set up the cgroups of this process.
+
+        In version 2, the process moves to a child of its cgroup, as a cgroup with controlled children must not contain
+        processes itself.
 
         :param root: of the file system
-        :raises NoCpuGroups: it may have none
+        :raises NoCpuGroups: no cgroups can be created
         """
         prefix = f"lading-{hashlib.sha256(os.fsencode(spool)).hexdigest()[:12]}-"
         own = next((each for each in host.groups("cpu", root) if os.getpid() in _processes(each)), None)
         if own is None:
-            raise NoCpuGroups("no cgroup with the cpu controller is known")
+            raise NoCpuGroups("this process is in no cgroup with the cpu controller")
         is_unified = not (own / "cpu.shares").exists()
         made = cls(own if is_unified else own / prefix.rstrip("-"), own, prefix, is_unified)
         try:
@@ -89,10 +91,10 @@ class CpuGroups:
         return made
 
     def _move_to_leaf(self) -> None:
-        """Let the cgroup have inner ones: in version 2 it must have no processes then.
+        """Move the agent's processes to a child, so that the cgroup can have controlled children.
 
-        :raises NoCpuGroups: there are others than the agent's, or it has no cpu controller
-        :raises OSError: that is not allowed
+        :raises NoCpuGroups: the cgroup has processes of others, or no cpu controller
+        :raises OSError: the kernel does not allow it
         """
         if "cpu" not in (self.base / "cgroup.controllers").read_text().split():
             raise NoCpuGroups(f"{self.base} has no cpu controller")
@@ -112,45 +114,45 @@ class CpuGroups:
             raise
 
     def enter(self, cpus: float) -> None:
-        """Weigh this supervisor process and its children by a number of cpus."""
+        """Weigh this supervisor and its children by a number of cpus."""
         try:
             group = self._make(os.getpid(), cpus)
             if os.getpid() not in _processes(group):
                 self._join(group)
-        except OSError as error:  # there may be too many
-            log.warning("the job gets CPU time whatever its cpus: %s", error)
+        except OSError as error:  # for example, too many cgroups
+            log.warning("the job gets CPU time regardless of its cpus: %s", error)
 
     def leave(self) -> None:
         """Return to the agent's cgroup, and remove that of this process."""
-        with contextlib.suppress(OSError):  # the agent removes it when what is left there has ended
+        with contextlib.suppress(OSError):  # the agent removes it once leftover processes have ended
             self._join(self.home)
             os.rmdir(self._group(os.getpid()))
             self._remove_base()
 
     def remove_ended(self, *, at_once: bool = False) -> None:
-        """Remove the cgroups of supervisors that were killed, also under another agent: now and then, or at once."""
+        """Remove the cgroups of dead supervisors, including those of earlier agents, periodically or at once."""
         if time.monotonic() < self.due and not at_once:
             return
         self.due = time.monotonic() + INTERVAL
-        with contextlib.suppress(OSError):  # it is gone with all that was in it
+        with contextlib.suppress(OSError):  # the base is gone, with all cgroups in it
             for name in os.listdir(self.base):
                 if (match := _NAME.fullmatch(name)) and not os.path.exists(f"/proc/{match[1]}"):
-                    with contextlib.suppress(OSError):  # what the job has left is still there
+                    with contextlib.suppress(OSError):  # processes that the job left behind are still in it
                         os.rmdir(self.base / name)
 
     def close(self) -> None:
-        """Remove what is left at the agent's end."""
+        """Remove the remaining cgroups when the agent exits."""
         self.remove_ended(at_once=True)
         self._remove_base()
 
     def _remove_base(self) -> None:
-        """Remove the cgroup that was made for those of the supervisors, after the last of them."""
+        """Remove the parent cgroup if it was created for the supervisors and none is left."""
         if self.base.parent == self.home:
-            with contextlib.suppress(OSError):  # there are others
+            with contextlib.suppress(OSError):  # it still has children
                 os.rmdir(self.base)
 
     def _remove_abandoned(self) -> None:
-        """Remove the cgroups of agents that were killed and do not come back."""
+        """Remove the cgroups of agents that were killed and not restarted."""
         for base in () if self.is_unified else self.home.glob(_PREFIX):
             if base != self.base:
                 other = replace(self, base=base)
@@ -158,14 +160,14 @@ class CpuGroups:
                 other._remove_base()
 
     def _make(self, pid: int, cpus: float) -> Path:
-        """The cgroup that a supervisor has, with the weight of its job.
+        """Create a supervisor's cgroup if necessary, and set the weight of its job.
 
-        :raises OSError: that is not possible
+        :raises OSError: the kernel does not allow it
         """
         group = self._group(pid)
         try:
             group.mkdir(exist_ok=True)
-        except FileNotFoundError:  # it is the first one, or the last one has just removed the cgroup of all
+        except FileNotFoundError:  # the parent does not exist yet, or the last supervisor has just removed it
             self.base.mkdir(exist_ok=True)
             _write(self.base / "cpu.shares", str(shares(len(os.sched_getaffinity(0)))))
             group.mkdir(exist_ok=True)
@@ -176,8 +178,8 @@ class CpuGroups:
         return group
 
     def _join(self, group: Path) -> None:
-        # A supervisor has one thread when it begins. For a thread that moves itself the kernel need not hold up all
-        # forks of the machine, for which it waits up to some hundred ms. Version 2 moves processes alone.
+        # A supervisor starts with one thread. Moving a process blocks all forks on the machine, for up to several
+        # hundred ms; a thread that moves itself does not. Version 2 can only move processes.
         _write(group / ("cgroup.procs" if self.is_unified else "tasks"), "0")
 
     def _group(self, pid: int) -> Path:
@@ -185,7 +187,7 @@ class CpuGroups:
 
 
 def _processes(group: Path) -> set[int]:
-    """The pids in a cgroup itself; none where it does not exist."""
+    """Return the pids directly in a cgroup; none if it does not exist."""
     try:
         return {int(line) for line in (group / "cgroup.procs").read_text().split()}
     except OSError:
@@ -193,5 +195,5 @@ def _processes(group: Path) -> set[int]:
 
 
 def _write(file: Path, text: str) -> None:
-    with open(file, "r+") as stream:  # never made: a file that the kernel does not have is none of a cgroup
+    with open(file, "r+") as stream:  # "r+" does not create the file, which only the kernel can
         stream.write(text)

@@ -1,6 +1,6 @@
-"""The end of the place where an agent runs its jobs: of an allocation, or of a spot machine that AWS takes away.
+"""The end of an agent's location: an allocation whose time is over, or a spot instance that AWS reclaims.
 
-AWS gives notice two minutes before. It is read from the instance metadata service (IMDSv2), without boto3, which an
+AWS gives notice two minutes ahead. It is read from the instance metadata service (IMDSv2), without boto3, which an
 image need not have: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 """
 
@@ -27,21 +27,22 @@ from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
-# Names a file for each job: once the end is known it is there, and says when, seconds since the epoch.
+# Names a file for jobs that exists once the end of the location is known and contains its time, epoch seconds.
 ENDS_AT_VARIABLE = "LADING_ENDS_AT"
 
-# As AWS's own libraries call it and know it.
+# The variable and the default of AWS's own libraries.
 METADATA_VARIABLE, ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254"
 ACTION = "/latest/meta-data/spot/instance-action"
-# AWS advises to look every five seconds. The service is on the same host: an agent that waits for it starts no jobs.
+# AWS advises polling every five seconds. The timeout is short, as the service runs on the same host and an agent that
+# waits for it starts no jobs.
 INTERVAL, TIMEOUT = 5.0, 1.0
 LONGEST_PAUSE = 60.0
 TOKEN_SECONDS = 21600
-# What has more is no answer of this service.
+# A longer answer does not come from this service.
 MOST_BYTES = 65536
-# Jobs are asked to end so long before the machine goes, and killed while there is time to report it, seconds.
+# Jobs get SIGTERM this long before the machine is reclaimed, and SIGKILL while there is time to report it, seconds.
 BEFORE, TIME_TO_REPORT = 30.0, 10.0
-# No notice comes earlier, seconds.
+# No notice comes earlier than this before the end, seconds.
 LONGEST_NOTICE = 120.0
 
 UNKNOWN = "the instance metadata service does not say whether this machine is taken away"
@@ -49,10 +50,10 @@ UNKNOWN = "the instance metadata service does not say whether this machine is ta
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """An end that is known.
+    """The known end of a location.
 
-    :param at: when jobs are asked to end (SIGTERM), on the monotonic clock
-    :param cause: of the ends of these jobs
+    :param at: when jobs get SIGTERM, on the monotonic clock
+    :param cause: the cause with which these jobs end
     :param grace: seconds between SIGTERM and SIGKILL
     """
 
@@ -62,11 +63,11 @@ class Ending:
 
     @property
     def left(self) -> float:
-        """Seconds for jobs."""
+        """Seconds left for jobs."""
         return self.at - time.monotonic()
 
     def announce(self, spool: Spool) -> None:
-        """Announce it to jobs and to the controller."""
+        """Write the end's time to the file for jobs and the controller."""
         try:
             write_atomically(spool.ends_at, f"{time.time() + self.left:.0f}\n")
         except OSError as error:
@@ -75,22 +76,22 @@ class Ending:
 
 def _moment(found: Any) -> datetime:
     if not isinstance(found, str):
-        raise ValueError(f"a moment is expected, not {shortened(found)}")
+        raise ValueError(f"a date and time is expected, not {shortened(found)}")
     return datetime.fromisoformat(f"{found[:-1]}+00:00" if found.endswith("Z") else found)  # Z only since Python 3.11
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstanceAction(JsonModel):
-    """What the service says of a machine that is taken away."""
+    """The service's notice for an instance that is reclaimed."""
 
     action: Text
     time: Annotated[datetime, ReadWith(_moment)]
 
 
 class SpotNotice:
-    """The notice of a spot machine that is taken away, read from the instance metadata service.
+    """Reads a spot instance's interruption notice from the instance metadata service.
 
-    :param endpoint: URL of the service; None: as AWS's libraries find it
+    :param endpoint: URL of the service; None: the one that AWS's libraries use
     """
 
     def __init__(self, endpoint: str | None = None) -> None:
@@ -100,9 +101,9 @@ class SpotNotice:
         self._trouble = Trouble(log)
 
     def read(self, spool: Spool, kill_grace: float) -> Ending | None:
-        """The end of this machine, which is announced to jobs; None: none is known, or it is too early to ask again.
+        """Return the end of this machine, after announcing it to jobs; None: no notice yet, or not time to ask again.
 
-        :param kill_grace: seconds between SIGTERM and SIGKILL, as far as there is time for that
+        :param kill_grace: seconds between SIGTERM and SIGKILL, shortened if there is less time
         """
         now = time.monotonic()
         if now < max(self._due, self._backoff.not_before):
@@ -123,29 +124,29 @@ class SpotNotice:
         return found
 
     def _ask(self) -> tuple[datetime, float] | None:
-        """When this machine is taken away, and what time it is by the same clock: this machine's may be wrong.
+        """Return when this machine is reclaimed, and the current time by the service's clock, as ours may be wrong.
 
-        :raises OSError, HTTPException, ValueError: it does not answer, or makes no sense
+        :raises OSError, HTTPException, ValueError: the service does not answer, or its answer is invalid
         """
         if time.monotonic() > self._token_ends:
             lasts = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
             status, token, _ = self._request("PUT", "/latest/api/token", lasts)
             if status != http.client.OK:
-                raise ValueError(f"it answers {status} when it is asked for a token")
+                raise ValueError(f"it answers the request for a token with status {status}")
             self._token, self._token_ends = token.decode("ascii"), time.monotonic() + TOKEN_SECONDS / 2
         status, said, now = self._request("GET", ACTION, {"X-aws-ec2-metadata-token": self._token})
         if status == http.client.NOT_FOUND:
             return None
         if status != http.client.OK:
             self._token_ends = 0.0
-            raise ValueError(f"it answers {status}")
+            raise ValueError(f"it answers with status {status}")
         at: datetime = checked(InstanceAction, parsed(said))["time"]
         at = at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
-        # Where no time is said, the notice is as new as it can be, for it was not there at the last look.
+        # Without a time, assume that the notice has just been given, as it was not there at the last poll.
         return at, at.timestamp() - LONGEST_NOTICE if now is None else now
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes, float | None]:
-        """The status, what is said, and when that was by the clock of the service, seconds since the epoch."""
+        """Return the status, the body, and the time of the answer by the service's clock, epoch seconds."""
         connection = http.client.HTTPConnection(self._url.hostname or "", self._url.port, timeout=TIMEOUT)
         try:
             connection.request(method, self._url.path.rstrip("/") + path, headers=headers)
@@ -157,10 +158,10 @@ class SpotNotice:
 
 
 def ending_of_notice(at: datetime, now: float, kill_grace: float) -> Ending:
-    """What a notice means for jobs.
+    """Return the ending that follows from a notice.
 
-    :param at: when the machine goes
-    :param now: what time it is by the clock that says so, seconds since the epoch
+    :param at: when the machine is reclaimed
+    :param now: the current time by the same clock, epoch seconds
     """
     left = min(at.timestamp() - now, LONGEST_NOTICE) - BEFORE
     reason = because("spot_interrupted", at=at.timestamp())

@@ -1,4 +1,4 @@
-"""The room that is held for jobs that are to come. Its files are the truth: a new agent reads them again."""
+"""Room held on a location for upcoming jobs. The spool's files define the holds, so that a new agent can read them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUN_OUT = because("hold_expired")
 class GrantedHold:
     """A hold that was granted.
 
-    :param file: its inode, which distinguishes it from one that was asked for again
+    :param file: the file's inode, which changes when the hold is renewed
     :param devices: the share of each GPU
     :param since: when the file was first seen, on the monotonic clock
     """
@@ -42,9 +42,9 @@ class GrantedHold:
 
 
 class AgentHolds:
-    """The holds that an agent has granted, and the requests for others.
+    """The holds that an agent has granted, by job.
 
-    :param rejected: keeps what cannot be read
+    :param rejected: sets unreadable requests aside
     """
 
     def __init__(self, spool: Spool, journal: Journal, rejected: RejectedFiles) -> None:
@@ -54,11 +54,11 @@ class AgentHolds:
         self.by_job: dict[str, GrantedHold] = {}
 
     def used(self) -> Resources:
-        """What is kept for jobs that are to come."""
+        """Return the resources held for upcoming jobs."""
         return sum((each.hold.resources for each in self.by_job.values()), Resources())
 
     def without(self, devices: Mapping[str, float]) -> dict[str, float]:
-        """The free share of each GPU, less what is held."""
+        """Return the free share of each GPU, less what is held."""
         left = dict(devices)
         for each in self.by_job.values():
             for device in each.devices.keys() & left.keys():
@@ -66,10 +66,10 @@ class AgentHolds:
         return left
 
     def refresh(self, room: Callable[[], QueueRoom], *, takes: bool) -> None:
-        """Grant what is new as far as there is room, forget what was dropped, and let run out what is over.
+        """Grant new requests if there is room, forget dropped holds, and let old ones expire.
 
-        :param room: what is free now, less what is held
-        :param takes: whether anything may be granted
+        :param room: returns what is free now, less what is held
+        :param takes: whether new holds are granted
         """
         files = {path.stem: path for path in visible(self.spool.holds)}
         for job, held in list(self.by_job.items()):
@@ -89,20 +89,19 @@ class AgentHolds:
                 continue  # it was withdrawn
             except (NotReadable, ValueError) as error:
                 self.rejected.move(path, error)
-            except OSError as error:  # it may be read another time
+            except OSError as error:  # reading is tried again
                 self.rejected.report(path.name, error)
 
     def use(self, job: str) -> None:
-        """The job has begun for which room was held."""
+        """Remove a job's hold, because the job has started."""
         if (held := self.by_job.pop(job, None)) is not None:
             self.spool.hold(held.hold.token).unlink(missing_ok=True)
 
     def held_for(self, waiting: Collection[str]) -> list[GrantedHold]:
-        """The holds of these jobs."""
         return [held for job, held in self.by_job.items() if job in waiting]
 
     def _renew(self, held: GrantedHold, file: int) -> None:
-        """Let a hold last that was asked for again, and run out one that was not for so long."""
+        """Prolong a hold that was renewed, and end one that was not renewed in time."""
         if held.file != file:
             held.file, held.since = file, time.monotonic()
         elif time.monotonic() - held.since > held.hold.seconds:

@@ -1,4 +1,4 @@
-"""The agent's inbox: the jobs that wait to be started on this location."""
+"""The agent's inbox: the jobs that wait to start on this location."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
-# A job is not started with less than this left of its JWT, seconds: the API server would refuse it.
+# A job whose JWT is valid for less than this is not started, seconds: the API server would refuse it.
 LEAST_VALIDITY = 30.0
 
-# How long a job that could not be started is left alone, seconds.
+# How long to wait before trying again to start a job, seconds.
 RETRY_PAUSE = 5.0
 
-# A folder's modification time is as coarse as the clock that dates it, so what came at the same moment might be
-# missed. How long it has been the same is measured here: a file server has another clock.
+# A folder's modification time is only as fine as the clock that sets it, so a file that arrives in the same tick could
+# be missed. Whether a tick has passed since then is measured by our own clock, as a file server's may differ. Seconds.
 CLOCK_TICK = 0.1
 
-# Short waits are not worth an entry in Airflow's event log each.
+# Shorter waits are not reported, as each report becomes an entry in Airflow's event log. Seconds.
 SECONDS_UNTIL_REPORTED = 10.0
 
 STALE_TOKEN = because("stale_token")
@@ -45,10 +45,10 @@ CANNOT_START = because("cannot_start")
 class InboxEntry:
     """A job that waits.
 
-    :param runner: the module that preloads its program; empty: none
-    :param not_before: leave it alone until then, on the monotonic clock
-    :param failure: why
-    :param reported: the reason for its waiting that was reported last
+    :param runner: the module that preloads the job's program; empty: none
+    :param not_before: do not try to start it before this, on the monotonic clock
+    :param failure: why it could not be started
+    :param reported: the last reported reason for its wait
     """
 
     waiting: QueuedJob
@@ -68,7 +68,7 @@ class InboxEntry:
 class Inbox:
     """The envelopes in the spool's inbox, kept in the order in which their jobs should start.
 
-    :param is_running: whether a job of this token runs here; an envelope for it comes too late
+    :param is_running: whether a job with this token runs here; its envelope is then a late copy
     """
 
     def __init__(self, spool: Spool, journal: AgentJournal, is_running: Callable[[str], bool]) -> None:
@@ -81,7 +81,7 @@ class Inbox:
         self._seen: tuple[int, float, float] = (0, 0.0, 0.0)
 
     def refresh(self) -> None:
-        """Read what is new or was replaced, forget what was taken away. One that was closed has nothing any more."""
+        """Read new and replaced envelopes, and forget removed ones. A closed inbox counts as empty."""
         now = time.monotonic()
         try:
             modified = os.stat(self.spool.inbox).st_mtime_ns
@@ -104,20 +104,23 @@ class Inbox:
                 self._read(token, inode)
 
     def ready(self, now: float) -> list[QueuedJob]:
-        """The jobs that could be started now, given room, in their order."""
+        """Return the jobs that could be started now if there is room, in order."""
         return [job for job in self._order if self._hindrance(self.entries[job.token], now) is None]
 
     def overtake(self, token: str, clock: float) -> None:
-        """Note that this job has been overtaken for the first time, on the monotonic clock."""
+        """Note that a job was overtaken for the first time.
+
+        :param clock: the time, on the monotonic clock
+        """
         entry = self.entries[token]
         self._replace(entry, replace(entry.waiting, overtaken_since=clock))
 
     def has_unreported(self, now: float) -> bool:
-        """Whether a job that has waited for a while has no reported reason yet."""
+        """Return whether a job that has waited for a while has no reported reason yet."""
         return any(entry.reported is None and entry.has_waited_long(now) for entry in self.entries.values())
 
     def report_reasons(self, reasons: dict[str, Reason], now: float) -> None:
-        """Write down why each job waits that has waited for a while, where that has changed."""
+        """Report changed reasons of jobs that have waited for a while."""
         for token, entry in self.entries.items():
             if not entry.has_waited_long(now):
                 continue
@@ -127,7 +130,7 @@ class Inbox:
                 self.journal.waiting(token, reason)
 
     def take(self, token: str) -> InboxEntry | None:
-        """Move a job's envelope to its folder, where its process will claim it; None when it can't be started now."""
+        """Move a job's envelope to its folder, where its process will claim it; None: it cannot be started now."""
         entry = self.entries[token]
         folder = self.spool.job(token)
         try:
@@ -144,19 +147,22 @@ class Inbox:
         return entry
 
     def hold(self, token: str, error: object) -> None:
-        """Leave a job alone for a while, because starting it has failed."""
+        """Do not start a job for a while, because starting it has failed."""
         log.error("cannot start job %s, will try again: %s", token, error)
         if token in self.entries:
             self.entries[token].not_before = time.monotonic() + RETRY_PAUSE
             self.entries[token].failure = CANNOT_START
 
     def cancel(self, token: str, reason: Reason, cleanup: Callable[[], None]) -> None:
-        """End a job that waits."""
+        """Cancel a job that waits.
+
+        :param cleanup: called after the end has been written to disk
+        """
         self.forget(token)
         self._finish(token, "cancelled", reason, cleanup)
 
     def refuse(self, token: str, reason: Reason) -> None:
-        """End a job that can never start."""
+        """Fail a job that can never start."""
         self.forget(token)
         self._finish(token, "error", reason, lambda: None)
 
@@ -166,7 +172,7 @@ class Inbox:
             self._take_out(entry.waiting)
 
     def _hindrance(self, entry: InboxEntry, now: float) -> Reason | None:
-        """What other than room keeps a job from starting."""
+        """Return what, other than lack of room, keeps a job from starting."""
         if entry.expires_at - now < LEAST_VALIDITY:
             return STALE_TOKEN
         if time.monotonic() < entry.not_before:
@@ -174,7 +180,7 @@ class Inbox:
         return None
 
     def _found(self) -> dict[str, int]:
-        """The tokens of the envelopes that are there, with their inodes; what is named otherwise is set aside."""
+        """Return the tokens of all envelopes with their inodes, and set files with other names aside."""
         inodes = {}
         for entry in os.scandir(self.spool.inbox):
             token, _, ending = entry.name.rpartition(".")
@@ -188,13 +194,13 @@ class Inbox:
     def _read(self, token: str, inode: int) -> None:
         path = self.spool.envelope(token)
         if self.is_running(token) or self.journal.has_finished(token):
-            if not self.journal.pending:  # else it is all by which a new agent would know of this job
+            if not self.journal.pending:  # otherwise, a new agent would know about this job only from its envelope
                 self.rejected.remove(path)
             return
         try:
             content = read_regular(path, MOST_ENVELOPE_BYTES)
-            if not content.strip(b"\0"):  # torn by a power cut: as if it had never come, the controller gives it again
-                log.warning("the envelope %s is empty, it is ignored", path)
+            if not content.strip(b"\0"):  # torn by a power failure; the controller will send it again
+                log.warning("ignoring the empty envelope %s", path)
                 path.unlink()
                 return
             envelope = _checked(Envelope.from_json(content.decode()), token)
@@ -207,7 +213,7 @@ class Inbox:
             self.rejected.report(path.name, f"{error}, tried again")
             self._seen = (0, 0.0, 0.0)
             return
-        except Exception as error:  # whatever may be wrong with it, it is one job's trouble
+        except Exception as error:  # whatever is wrong with it must affect only this job
             self._set_aside(token, f"{type(error).__name__}: {error}")
             return
         amounts = envelope.resources, envelope.priority, envelope.queued_at
@@ -232,7 +238,7 @@ class Inbox:
         del self._order[bisect_left(self._order, waiting.rank, key=lambda job: job.rank)]
 
     def _set_aside(self, token: str, fault: str) -> None:
-        """Keep what can't be read outside the inbox, where it can be examined."""
+        """Fail the job of an unreadable envelope, and move the file out of the inbox for examination."""
         reason = because("envelope_unreadable", text=fault)
         log.error("%s (%s)", reason, token)
         self.forget(token)
@@ -248,12 +254,12 @@ class Inbox:
 
 
 def _checked(envelope: Envelope, token: str) -> Envelope:
-    """The envelope, if the agent can count with what it says.
+    """Return the envelope if its numbers are valid.
 
-    :raises ValueError: it can't
+    :raises ValueError: it belongs to another job, or a number is invalid
     """
     if envelope.token != token:
-        raise ValueError(f"it is that of job {envelope.token!r}")
+        raise ValueError(f"it belongs to job {envelope.token!r}")
     amounts = {field.name: getattr(envelope.resources, field.name) for field in fields(Resources)}
     amounts.update(priority=envelope.priority, queued_at=envelope.queued_at, expires_at=envelope.expires_at)
     amounts.update(rest=envelope.rest, turn=envelope.turn)

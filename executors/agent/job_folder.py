@@ -1,8 +1,8 @@
-"""What the folder of a job on a location says of it: who runs it, how it ended, why it was ended.
+"""A job's folder on its location: which process runs the job, how it ended, and why it was terminated.
 
-The folder is all that a new node agent has after the death of the one before, so each step of a job's life is one
-rename in it: ``workload.json`` (about to start), ``claimed.<pid>.<started>.json`` (a process has taken it, and no
-other ever will), ``supervisor.json`` (it runs), ``exit.json`` (it has ended).
+After the death of a node agent, these folders are all that its successor has. Therefore each step of a job's life is
+one rename in its folder: ``workload.json`` (about to start), ``claimed.<pid>.<started>.json`` (a process has taken it,
+and no other ever will), ``supervisor.json`` (it runs), ``exit.json`` (it has ended).
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# From its claim a job's process takes milliseconds until it has written who it is; this long is waited for it, seconds.
+# How long to wait for a process that has claimed a job to write its identity, seconds; it usually takes milliseconds.
 CLAIM_PATIENCE = 5.0
-# What is larger was not written by an agent or a supervisor.
+# A larger file was not written by an agent or a supervisor.
 MOST_BYTES = 2**24
-# The name of a claim: the pid of its holder, and when that process started.
+# The name of a claim: the pid and the start time of the process that holds it.
 _CLAIM = re.compile(r"claimed\.([0-9]{1,9})\.([0-9]{1,18})\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Supervisor:
-    """The process that runs a job, and what the agent must know to watch and end it: ``supervisor.json``.
+    """The process that runs a job, and what the agent must know to watch and terminate it: ``supervisor.json``.
 
-    :param started: clock ticks after boot
-    :param at: when it started with the job, seconds since the epoch
-    :param began: the same in seconds since boot: it may have run another job before
-    :param devices: the share of each GPU that the job has
-    :param dags: the folder from which it reads its Dags, which goes after it; None: none that Lading has brought
-    :param container: in which it runs; None: in none
+    :param started: when the process started, clock ticks after boot
+    :param at: when the job started, epoch seconds
+    :param began: the same in seconds since boot; the process may have run another job before
+    :param devices: the job's share of each GPU
+    :param dags: the folder with its Dags, which is removed after the job; None: Lading has copied none
+    :param container: the container that it runs in; None: no container
     """
 
     pid: int
@@ -83,15 +83,15 @@ class Supervisor:
 class ExitFile:
     """How a job ended, as its supervisor saw it: ``exit.json``.
 
-    :param exit_code: 0 for success; negative: the signal that ended the task's process; None: not known
+    :param exit_code: 0 for success; negative: the signal that killed the task's process; None: unknown
     :param reason: what went wrong; None for success
-    :param cpu_seconds: of all processes of the job; None: not known
-    :param peak_memory: MiB, as measured where the agent could not; None: it is the agent that knows
-    :param touched_memory: MiB of pages that the job made its own, an estimate for a job too short to be measured: each
-        costs a page fault, and a short job gives none back
-    :param cause: of the failure: ``cancelled`` when Airflow did not let the task start, or (with exit code 0) has
-        settled its end while it ran: it was cleared, marked or deleted
-    :param outputs: the files that it leaves on its machine, with their bytes
+    :param cpu_seconds: of all processes of the job; None: unknown
+    :param peak_memory: MiB, measured where the agent could not; None: the agent has measured it
+    :param touched_memory: MiB of pages that the job made its own, an estimate for jobs too short to be measured: each
+        page costs a page fault, and a short job frees none
+    :param cause: of the failure: ``cancelled`` if Airflow did not let the task start, or (with exit code 0) has decided
+        about it while it ran: it was cleared, marked or deleted
+    :param outputs: the files that the job leaves on its machine, with their bytes
     """
 
     exit_code: int | None
@@ -113,10 +113,10 @@ class ExitFile:
 
 @dataclass(frozen=True, slots=True)
 class EndCause:
-    """Why the agent ends a job, written before it does: ``cause.json``.
+    """Why the agent terminates a job: ``cause.json``, written before the job gets a signal.
 
     :param cause: ``out_of_memory``, ``time_limit``, ``cancelled``, ``preempted`` or ``terminated``
-    :param reason: the same in a sentence for users
+    :param reason: the same for users
     """
 
     cause: str
@@ -130,17 +130,17 @@ class EndCause:
         return _read(folder.cause, lambda found: cls(**checked(events.CauseFile, found)))
 
 
-# Of a job that its batch system ends, which alone knows why.
+# For a job that its batch system terminates; only the batch system knows why.
 TERMINATED = EndCause("terminated", because("batch_asked_to_end"))
 
 
 def as_written(file: ExitFile | EndCause) -> dict[str, Any]:
-    """What a file of a job says, by name."""
+    """Return the fields of a job's file by name, without converting nested values."""
     return {each.name: getattr(file, each.name) for each in fields(file)}
 
 
 def claim(folder: JobFolder, pid: int, started: int) -> Path | None:
-    """Take an unclaimed job for this process; None when another process has taken it."""
+    """Claim a job for this process; None: another process has claimed it."""
     mine = folder.claim(pid, started)
     try:
         os.rename(folder.workload, mine)
@@ -150,9 +150,9 @@ def claim(folder: JobFolder, pid: int, started: int) -> Path | None:
 
 
 def give_back(folder: JobFolder, envelope: Path) -> bool:
-    """Put an unclaimed job back to where it waits; False when it has been claimed by now.
+    """Return an unclaimed job to the inbox; False: it has been claimed.
 
-    :param envelope: its place in the inbox; what lies there already is newer and stays
+    :param envelope: its path in the inbox; an envelope that is already there is newer and is kept
     """
     try:
         if envelope.exists():
@@ -165,10 +165,13 @@ def give_back(folder: JobFolder, envelope: Path) -> bool:
 
 
 def owner(folder: JobFolder) -> Supervisor | None:
-    """The process, living or dead, that has started to run a job; None when the job has not been started."""
+    """Return the process, alive or dead, that has started a job; None: the job has not been started.
+
+    :raises TimeoutError: a live process has claimed the job but does not start it
+    """
     deadline = time.monotonic() + CLAIM_PATIENCE
     while (supervisor := Supervisor.read(folder)) is None:
-        # What a task may have left under another such name is no claim.
+        # Ignore files with similar names, which a task may have left.
         claims = (
             (path, match) for path in folder.root.glob("claimed.*.json") if (match := _CLAIM.fullmatch(path.name))
         )
@@ -177,7 +180,7 @@ def owner(folder: JobFolder) -> Supervisor | None:
             return Supervisor.read(folder)
         pid, started = map(int, claim.groups())
         if not host.is_alive(pid, started):
-            # It died between the claim and the start, unless it has written who it is meanwhile.
+            # It died between the claim and the start, unless it has written its identity in the meantime.
             if (supervisor := Supervisor.read(folder)) is None:
                 os.rename(claimed, folder.workload)
             return supervisor
@@ -189,7 +192,7 @@ def owner(folder: JobFolder) -> Supervisor | None:
 
 def mark_task_ended(folder: JobFolder) -> None:
     """Note that the task's process has ended: its resources are free, though its supervisor still has work to do."""
-    with contextlib.suppress(OSError):  # on a full disk they come free a little later, with the sentinel
+    with contextlib.suppress(OSError):  # on a full disk, they are freed a little later, with the exit file
         (folder.root / "ended").touch(mode=0o600)
 
 
@@ -198,17 +201,17 @@ def task_has_ended(folder: JobFolder) -> bool:
 
 
 def mark_unanswered(folder: JobFolder) -> None:
-    """Note that the job cannot begin, because Airflow's API server does not answer."""
-    with contextlib.suppress(OSError):  # on a full disk others are started, and wait likewise
+    """Note that the job cannot begin because Airflow's API server does not answer."""
+    with contextlib.suppress(OSError):  # on a full disk, other jobs are started and wait, too
         (folder.root / "unanswered").touch(mode=0o600)
 
 
 def begin_anew(folder: JobFolder) -> None:
-    """Note that the API server has answered the job: from now on it runs."""
+    """Note that the API server has answered the job, which counts as running from now on."""
     try:
         if (supervisor := Supervisor.read(folder)) is not None:
             replace(supervisor, at=time.time(), began=host.since_boot()).write(folder)
-    finally:  # on a full disk, too: while the mark is there the job has no time limit, and others are not started
+    finally:  # even on a full disk: while the mark exists, the job has no time limit and no others are started
         (folder.root / "unanswered").unlink(missing_ok=True)
 
 
@@ -217,7 +220,7 @@ def is_unanswered(folder: JobFolder) -> bool:
 
 
 def remove(folder: JobFolder) -> None:
-    """Delete the folder; after a crash in the middle no half of it is taken for a job."""
+    """Delete the folder. It is renamed first, so that a crash midway leaves nothing that looks like a job."""
     hidden = folder.root.with_name(f".{folder.root.name}")
     with contextlib.suppress(FileNotFoundError):
         os.rename(folder.root, hidden)
@@ -225,17 +228,17 @@ def remove(folder: JobFolder) -> None:
 
 
 def remove_remains(jobs: Path) -> None:
-    """Delete what a crash has left of folders that were being deleted."""
+    """Delete the rest of folders whose deletion was interrupted by a crash."""
     for hidden in jobs.glob(".*"):
         shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _read(path: Path, build: Callable[[dict[str, Any]], T]) -> T | None:
-    """What a file says, None when there is none. They are written whole, so only a task can have spoilt one."""
+    """Read a file; None: it does not exist, or is invalid because a task has damaged it (writes are atomic)."""
     try:
         return build(json.loads(read_regular(path, MOST_BYTES)))
     except FileNotFoundError:
         return None
     except (NotReadable, ValueError, TypeError, KeyError, RecursionError) as error:
-        log.error("cannot make sense of %s, going on without it: %r", path, error)
+        log.error("ignoring the invalid file %s: %r", path, error)
         return None

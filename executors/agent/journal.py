@@ -1,4 +1,4 @@
-"""Journals: what is reported of jobs to the controller, in batches, each event at least once and in order."""
+"""Journals: they report events of jobs to the controller in batches, each event at least once and in order."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from lading.scheduling.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-# A controller that renews the JWT of a job may do so after the job has finished. So many tokens are remembered.
+# How many finished jobs are remembered: a controller can renew the JWT of a job that has just finished.
 REMEMBERED = 20_000
-# What a reader takes at once is limited (see lading.hooks.spool.events): so many events are in a file at most.
+# The most events in one file, because readers limit how much they take at once (see lading.hooks.spool.events).
 MOST_IN_BATCH = 1000
 
 
-# Twice as many tokens as are remembered; what is longer is not our file.
+# Size of the file of finished jobs: at most twice as many tokens as are remembered. A larger file is not ours.
 MOST_MEMORY_BYTES = 2 * REMEMBERED * 65
-# The names of an agent's batches, but for their ending.
+# The names of an agent's batches, without their suffix.
 NUMBER = re.compile(r"[0-9]{1,12}")
-# No agent writes more of them in the time in which it lives.
+# An agent writes batches more slowly than this, so numbers that start from the time never repeat.
 BATCHES_PER_SECOND = 100
 
 
 class Journal(ABC):
-    """Collects events and writes them into the spool, a file for each batch.
+    """Collects events and writes them to the spool, one file per batch.
 
-    Nothing is lost on a full disk: the events are kept and written when there is room again.
+    On a full disk no event is lost: events are kept, and written when there is room again.
     """
 
     def __init__(self, spool: Spool) -> None:
@@ -51,11 +51,10 @@ class Journal(ABC):
         self._events.append({"event": "waiting", "token": token, "reason": reason})
 
     def held(self, token: str, *, at: float) -> None:
-        """Report that room is held."""
         self._events.append({"event": "held", "token": token, "at": at})
 
     def not_held(self, token: str, event: str, reason: Reason, *, at: float) -> None:
-        """Report that room is not held: ``refused``, or not any more: ``hold_lost``."""
+        """Report that room was not granted (``refused``) or is no longer held (``hold_lost``)."""
         self._events.append({"event": event, "token": token, "at": at, "reason": reason})
 
     def finished(
@@ -72,7 +71,11 @@ class Journal(ABC):
         outputs: Mapping[str, int] | None = None,
         cleanup: Callable[[], None],
     ) -> None:
-        """Report the end of a job; ``cleanup`` removes its files, not before this is on disk. No cause: success."""
+        """Report the end of a job.
+
+        :param cause: None: success
+        :param cleanup: removes the job's files; called after the event has been written to disk
+        """
         self._events.append(
             {
                 "event": "finished",
@@ -91,11 +94,11 @@ class Journal(ABC):
 
     @property
     def pending(self) -> bool:
-        """Whether something has not been written yet."""
+        """Whether any event has not been written yet."""
         return bool(self._events)
 
     def flush(self) -> None:
-        """Write what was collected. On failure everything is kept for the next time."""
+        """Write the collected events. If that fails, they are kept for the next time."""
         try:
             self._write()
         except OSError as error:
@@ -109,7 +112,7 @@ class Journal(ABC):
         self._clean_up()
 
     def _write(self) -> None:
-        """:raises OSError: it was not written; what has been is not written again"""
+        """:raises OSError: a batch was not written; batches that were are not written again"""
         while self._events:
             batch = self._events[:MOST_IN_BATCH]
             lines = "".join(to_json(event) + "\n" for event in batch)
@@ -118,26 +121,26 @@ class Journal(ABC):
 
     @abstractmethod
     def _next_name(self) -> str:
-        """What the next batch is called: no other batch of the spool is, and those that come later sort behind it."""
+        """Return the name of the next batch, which is unique in the spool and sorts after all earlier ones."""
 
     @abstractmethod
     def _remember(self, token: str, cleanup: Callable[[], None]) -> None:
-        """Take note that a job has finished."""
+        """Note that a job has finished."""
 
     @abstractmethod
     def _clean_up(self) -> None:
-        """Remove the files of the jobs whose end is on disk now."""
+        """Remove the files of the jobs whose end has been written to disk."""
 
 
 class AgentJournal(Journal):
-    """The journal of a node agent: the only one of its spool. It remembers which jobs have finished."""
+    """The journal of a node agent, which is the only one in its spool and remembers finished jobs."""
 
     def __init__(self, spool: Spool) -> None:
         super().__init__(spool)
         self._tokens: list[str] = []
         self._cleanups: list[Callable[[], None]] = []
         numbers = (int(path.stem) for path in visible(spool.events) if NUMBER.fullmatch(path.stem))
-        # No name comes back: a reader of a file of an agent before this one would take a new one for the same.
+        # Never reuse a name: a reader that knows an earlier agent's file would take the new one for the same file.
         self._last = max(int(time.time() * BATCHES_PER_SECOND), *numbers, 0)
         self._memory = spool.root / "finished"
         remembered = self._remembered()
@@ -146,7 +149,7 @@ class AgentJournal(Journal):
         self._is_finished = set(self._finished)
 
     def has_finished(self, token: str) -> bool:
-        """Whether the end of this job was reported, also by an agent before this one."""
+        """Return whether the end of this job was reported, by this agent or an earlier one."""
         return token in self._is_finished
 
     @property
@@ -171,7 +174,7 @@ class AgentJournal(Journal):
             return
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(self._memory, flags, 0o600), "w") as stream:
-            # On a full disk half a token may be written; the newline in front parts it from what comes after.
+            # On a full disk, half a token may be written; the leading newline separates it from the next one.
             stream.write("".join(f"\n{token}" for token in self._tokens))
         self._lines_since_cut += len(self._tokens)
         self._tokens.clear()
@@ -192,22 +195,22 @@ class AgentJournal(Journal):
         except FileNotFoundError:
             return []
         except OSError as error:
-            log.error("%s is left alone, which jobs have finished is not known: %s", self._memory, error)
+            log.error("%s cannot be read, so finished jobs are unknown: %s", self._memory, error)
             return []
 
     def _cut_memory(self) -> None:
-        """Forget on disk what is forgotten here."""
-        with contextlib.suppress(OSError):  # full: the file stays longer than it need be
+        """Drop tokens from the file that are no longer remembered."""
+        with contextlib.suppress(OSError):  # on a full disk, the file stays longer than necessary
             write_atomically(self._memory, "".join(f"\n{token}" for token in self._finished))
             self._lines_since_cut = 0
 
 
 class JobJournal(Journal):
-    """The journal of one job of a batch system, in a spool to which others write, too.
+    """The journal of one batch job, in a spool that other jobs write to as well.
 
-    The job's files stay until the controller has stored its end: while they are there the job is not started anew.
+    The job's files stay until the controller has stored its end: while they exist, the job is not started again.
 
-    :ivar nodes: how many nodes it has got that has asked for a range of them; None: it has not
+    :ivar nodes: number of nodes the job was given if it requested a range; None: it did not
     """
 
     def __init__(self, spool: Spool, token: str) -> None:
@@ -227,7 +230,7 @@ class JobJournal(Journal):
         return f"{self._since:020}.{self._batches:06}.{self.token}.jsonl"
 
     def _remember(self, token: str, cleanup: Callable[[], None]) -> None:
-        """There is no other job here that it could be taken for."""
+        """Do nothing: this journal has only one job."""
 
     def _clean_up(self) -> None:
-        """The controller does."""
+        """Do nothing: the controller removes the files."""

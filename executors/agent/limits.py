@@ -1,4 +1,4 @@
-"""Enforces the limits of memory and time: measures running jobs, and ends those that go beyond a limit."""
+"""Enforce memory and time limits: measure running jobs, and terminate those that exceed a limit."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from lading.executors.agent.job_folder import EndCause
 from lading.executors.agent.running import RunningJob
 from lading.scheduling.reasons import because
 
-# Jobs with a memory limit are looked at this often, seconds; less often when the looks at all of them take so long that
-# it would be more than one part in LOOK_LEISURE of a CPU's time: those at a hundred jobs take about 30 ms.
+# Jobs with a memory limit are sampled this often, seconds. The interval grows if sampling all of them would take more
+# than 1/LOOK_LEISURE of a CPU: a hundred jobs take about 30 ms.
 INTERVAL = 0.2
 LOOK_LEISURE = 10
 
-# The peak of jobs without a limit is found by looking soon after the start, then less and less often, seconds. Looking
-# takes one part in PEAK_LEISURE of the time, of all jobs together where a look is short; one that is not is charged to
-# its own job alone. No more is looked at in a row than a start may wait for.
+# Jobs without a memory limit are sampled soon after their start, then less and less often, to find their peak, seconds.
+# Sampling takes at most 1/PEAK_LEISURE of the time, for all jobs together; a slow sample delays only the next one of
+# its own job. Samples in a row stop after MOST_AT_ONCE seconds, so that they do not delay the start of a job.
 FIRST_LOOK = 0.125
 PEAK_INTERVAL = 1.0
 PEAK_LEISURE = 100
 MOST_AT_ONCE = 0.05
 
-# A measurement takes the kernel longer than a look. A job that exceeds its limit by what a look tells is measured at
-# once; any other only where it may use this much more than that, MiB, and all together in one part in LEISURE of a
-# CPU's time.
+# A measurement takes the kernel longer than a sample, which gives only a lower bound. A job whose sample exceeds its
+# limit is measured at once. Any other job is measured only if it may use this much more than its sample shows, MiB, and
+# all these measurements together take at most 1/LEISURE of a CPU.
 UNSEEN = 8
 LEISURE = 50
 
@@ -33,7 +33,7 @@ INFINITY = float("inf")
 
 
 class LimitEnforcer:
-    """Enforces the limits of the jobs and records their peak memory."""
+    """Enforces the limits of jobs, and records their peak memory."""
 
     def __init__(self) -> None:
         self._next_round = self._next_measurement = 0.0
@@ -41,9 +41,9 @@ class LimitEnforcer:
         self._new_first = False
 
     def enforce(self, jobs: Iterable[RunningJob], *, kill_grace: float) -> float:
-        """Look at the jobs whose time has come, and end those that are beyond a limit.
+        """Sample the jobs that are due, and terminate those that exceed a limit.
 
-        :returns: seconds until the next job is due for a look
+        :returns: seconds until the next job is due
         """
         live = [job for job in jobs if not job.task_has_ended]
         for job in live:
@@ -56,13 +56,13 @@ class LimitEnforcer:
         return max(0.0, min(self._guard(live), self._record(live), self._time_left(live)))
 
     def _guard(self, jobs: list[RunningJob]) -> float:
-        """Look at the jobs that have a memory limit."""
+        """Sample the jobs that have a memory limit; returns seconds until the next round."""
         limited = [job for job in jobs if job.supervisor.memory_limit is not None and job.cause is None]
         if not limited:
             return INFINITY
         now = time.monotonic()
         if now >= self._next_round:
-            # By CPU time: where jobs compete for the CPUs a look lasts, but a limit is to be enforced all the more.
+            # Count CPU time: where jobs compete for CPUs, sampling takes long, but limits matter even more.
             before = time.thread_time()
             for job in limited:
                 self._look(job)
@@ -71,13 +71,13 @@ class LimitEnforcer:
         return self._next_round - time.monotonic()
 
     def _record(self, jobs: list[RunningJob]) -> float:
-        """Look at the jobs whose peak has not been looked for lately; those with a limit are looked at anyway."""
+        """Sample the jobs without a memory limit that are due; returns seconds until the next is."""
         start = now = time.monotonic()
         jobs = [job for job in jobs if job.supervisor.memory_limit is None]
         for job in jobs:
             job.next_look = job.next_look or now + FIRST_LOOK
         if now >= self._next_record:
-            self._new_first = not self._new_first  # in turns: neither shall wait for ever for the others
+            self._new_first = not self._new_first  # alternate, so that neither new nor old jobs wait for ever
             looked = []
             for job in sorted(jobs, key=lambda job: ((job.peak_memory is not None) == self._new_first, job.next_look)):
                 if now > start + MOST_AT_ONCE:
@@ -94,13 +94,13 @@ class LimitEnforcer:
         return max(min((job.next_look for job in jobs), default=INFINITY), self._next_record) - now
 
     def _look(self, job: RunningJob) -> None:
-        """See what a job uses at least."""
+        """Update a lower bound of the memory that a job uses."""
         if processes := process_tree.tree(job.supervisor.pid):
             job.meter.watch(processes)
             job.peak_memory = max(job.peak_memory or 0, job.meter.at_least)
 
     def _measure(self, jobs: list[RunningJob]) -> None:
-        """Measure the jobs of which a look does not tell enough, and end those that use more than they may."""
+        """Measure the jobs whose sample is not enough, and kill those that exceed their limit."""
         for job in sorted(jobs, key=lambda job: job.measured_at):
             limit = INFINITY if job.supervisor.memory_limit is None else job.supervisor.memory_limit
             is_due = time.monotonic() >= self._next_measurement and job.meter.unseen >= UNSEEN

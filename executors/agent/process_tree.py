@@ -1,10 +1,11 @@
-"""The process tree of a job, read from /proc (Linux): its processes, its use of memory, its end.
+"""The process tree of a job, read from /proc (Linux): its processes, their memory, and how to kill them.
 
-The root of a job's tree is its supervisor. It is a session leader, and it adopts orphans (PR_SET_CHILD_SUBREAPER), so
-whatever a job starts stays below it while it lives. After its death what is left is found by session, by descent and
-by the environment variable :data:`MARK`, which a child process inherits unless it clears its environment.
+The root of a job's tree is its supervisor. It is a session leader and adopts orphans (PR_SET_CHILD_SUBREAPER), so
+whatever a job starts stays below it while it is alive. After its death, the remaining processes are found by session,
+by descent and by the environment variable :data:`MARK`, which a child process inherits unless it clears its
+environment.
 
-A process is a pid together with its start in clock ticks after boot, which guards against pids that are used again.
+A process is identified by its pid and its start in clock ticks after boot, which guards against reused pids.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MIB = 2**20
 FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC, linux/sched.h
 PR_SET_CHILD_SUBREAPER = 36
 
-# A tree that forks while it is being killed needs several rounds; should one outrun these, the caller tries again.
+# A tree that forks while it is being killed needs several rounds; if these are not enough, the caller tries again.
 KILL_ROUNDS = 20
 
 
@@ -48,13 +49,13 @@ class Process:
 
     @classmethod
     def read(cls, pid: int) -> Process | None:
-        """The process, None when there is none of this pid."""
+        """Return the process with this pid; None: it does not exist."""
         try:
             with open(f"/proc/{pid}/stat", "rb") as stream:
                 stat = stream.read()
         except OSError:
             return None
-        # The name, in parentheses, may hold blanks and parentheses itself.
+        # The name is in parentheses, and can contain blanks and parentheses itself.
         fields = stat[stat.rindex(b")") + 2 :].split()
         return cls(
             pid,
@@ -68,7 +69,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it still has memory and can run: a zombie only waits for its parent."""
+        """Whether it still has memory and can run, unlike a zombie, which only waits for its parent."""
         return self.state not in "ZX"
 
     @property
@@ -80,7 +81,7 @@ class Process:
         return bool(self.flags & FORKED_WITHOUT_EXEC)
 
     def send(self, number: int) -> None:
-        """Send a signal, unless the pid belongs to another process by now."""
+        """Send a signal, unless the pid has been reused for another process."""
         now = Process.read(self.pid)
         if now is not None and now.started == self.started:
             with contextlib.suppress(ProcessLookupError):
@@ -95,7 +96,7 @@ def adopt_orphans() -> None:
 
 
 def tree(root: int) -> list[Process]:
-    """A living process and all its descendants, parents first; empty when it is gone."""
+    """Return a live process and all its descendants, parents first; empty if it is gone."""
     processes = []
     pids = [root]
     while pids:
@@ -107,12 +108,12 @@ def tree(root: int) -> list[Process]:
 
 
 def descendants(root: int) -> list[Process]:
-    """The tree without its root."""
+    """Return the tree without its root."""
     return [process for process in tree(root) if process.pid != root]
 
 
 def _children(pid: int) -> list[int]:
-    """The children of all threads of a process (zombies too)."""
+    """Return the children of all threads of a process, including zombies."""
     children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -126,18 +127,17 @@ def _children(pid: int) -> list[int]:
 
 
 def everything() -> Iterator[Process]:
-    """All processes of the machine."""
+    """Iterate over all processes of the machine."""
     for name in os.listdir("/proc"):
         if name.isdecimal() and (process := Process.read(int(name))) is not None:
             yield process
 
 
 def leftovers(leader: int, started: int, token: str) -> list[Process]:
-    """What a job has left after the death of its supervisor.
+    """Return the remaining processes of a job after the death of its supervisor.
 
     :param leader: the pid of the supervisor
-    :param started: when it started; what is older can't belong to the job
-    :param token: the token of the job
+    :param started: when the supervisor started; older processes cannot belong to the job
     """
     candidates = [process for process in everything() if process.alive and process.started >= started]
     reused = any(process.pid == leader and process.started != started for process in candidates)
@@ -160,19 +160,19 @@ def _is_marked(pid: int, token: str) -> bool:
 
 
 def send(processes: Iterable[Process], number: int) -> None:
-    """Send a signal to each of the processes that we may send one to."""
+    """Send a signal to each process, skipping those that belong to other users."""
     for process in processes:
         with contextlib.suppress(PermissionError):
             process.send(number)
 
 
 def kill_descendants(root: int) -> None:
-    """Kill all that is below a process, as often as more appears."""
+    """Kill all descendants of a process, in rounds until no more appear."""
     _kill_all(lambda: descendants(root))
 
 
 def kill_leftovers(leader: int, started: int, token: str) -> None:
-    """Kill all that a job has left after the death of its supervisor."""
+    """Kill the remaining processes of a job after the death of its supervisor (see :func:`leftovers`)."""
     _kill_all(lambda: leftovers(leader, started, token))
 
 
@@ -180,27 +180,27 @@ def _kill_all(find: Callable[[], list[Process]]) -> None:
     was_empty = False
     for _ in range(KILL_ROUNDS):
         found = find()
-        # One look can miss a process that changes parents meanwhile, as an orphan does: two of them may not.
+        # One search can miss a process whose parent changes meanwhile, such as an orphan; two empty ones are needed.
         if not found and was_empty:
             return
         was_empty = not found
         send(found, signal.SIGKILL)
-        time.sleep(0.001)  # the kernel needs a moment to make zombies of them
+        time.sleep(0.001)  # the kernel needs a moment until they are zombies
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """The memory of one process that only its end gives back, in bytes; pages of files never count, however dirty.
+    """The memory of one process that is only freed when it ends, in bytes. File pages never count, not even dirty ones.
 
-    What a process has written to a private mapping of a file is anonymous memory of its own. Shared memory is tmpfs,
-    POSIX and System V shared memory and ``MAP_SHARED | MAP_ANONYMOUS``, as far as the process has it mapped.
+    Pages that a process has written in a private mapping of a file are anonymous memory. Shared memory means tmpfs,
+    POSIX and System V shared memory and ``MAP_SHARED | MAP_ANONYMOUS``, as far as the process has mapped it.
 
-    :param anonymous: anonymous pages, in RAM or swapped out, with those that it shares with its parent since the fork
-    :param shared: its proportional share of shared memory where the kernel shows it, else all that it has touched
-    :param own_huge: pages of hugetlbfs that no other process has mapped
-    :param shared_huge: pages of hugetlbfs that other processes have mapped, or may have: the kernel knows no shares
-    :param proportional: its proportional share of the anonymous pages; None where the kernel does not show it
-    :param resident: pages of all kinds that are in RAM; 0 where only totals are known
+    :param anonymous: anonymous pages, in RAM or swapped out, including those shared with the parent since the fork
+    :param shared: proportional share of shared memory if the kernel reports it, otherwise all that it has touched
+    :param own_huge: hugetlbfs pages that no other process has mapped
+    :param shared_huge: hugetlbfs pages that other processes have or may have mapped; the kernel reports no shares
+    :param proportional: proportional share of the anonymous pages; None: the kernel does not report it
+    :param resident: pages of all kinds in RAM; 0: only totals are known
     """
 
     anonymous: int
@@ -212,10 +212,10 @@ class ProcessMemory:
 
     @classmethod
     def read(cls, pid: int) -> ProcessMemory:
-        """The memory of a process, none when it is gone.
+        """Read the memory of a process; all zeros if it is gone.
 
-        Only root may look closely into a process that has made itself undumpable, as Airflow's supervisor and its task
-        do; of such a process any user may know the totals.
+        Only root can read the details of a process that has made itself undumpable, as Airflow's supervisor and task
+        do. The totals of such a process are readable by any user.
         """
         close = _amounts(
             f"/proc/{pid}/smaps_rollup",
@@ -223,7 +223,7 @@ class ProcessMemory:
         )
         if b"Pss_Anon:" not in close:  # Linux before 5.4 does not report it
             return cls.read_totals(pid)
-        swapped = close[b"SwapPss:"]  # without shared memory, which "Swap" has as well
+        swapped = close[b"SwapPss:"]  # excludes shared memory, unlike "Swap"
         return cls(
             close[b"Anonymous:"] + swapped,
             close[b"Pss_Shmem:"],
@@ -235,7 +235,7 @@ class ProcessMemory:
 
     @classmethod
     def read_totals(cls, pid: int) -> ProcessMemory:
-        """What any user may know of a process. It takes the kernel the same time however much memory that has."""
+        """Read what any user can know about a process, in a time that does not depend on the size of its memory."""
         names = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
         found = _amounts(f"/proc/{pid}/status", names)
         anonymous, shared, swapped, huge = (found.get(name, 0) for name in names)
@@ -244,15 +244,15 @@ class ProcessMemory:
 
 @dataclass(slots=True)
 class WatchedProcess:
-    """What a meter knows of a process.
+    """What a meter knows about a process.
 
-    :param totals: as of the last look
-    :param faults: page faults until then
-    :param inherited: the bytes of anonymous pages that it got by being forked, which count with another process
-    :param source: pid and start of the process from which it has them, as long as that has them too
-    :param measured: the bytes of anonymous pages as of the last measurement; before the first one what it had inherited
-    :param measured_huge: those of huge pages
-    :param measured_faults: page faults until then
+    :param totals: at the last sample
+    :param faults: page faults until the last sample
+    :param inherited: bytes of anonymous pages that it got through fork, which count for another process
+    :param source: pid and start of the process that it got them from, while that process still has them
+    :param measured: bytes of anonymous pages at the last measurement; before the first, the inherited ones
+    :param measured_huge: bytes of huge pages at the last measurement
+    :param measured_faults: page faults until the last measurement
     """
 
     totals: ProcessMemory
@@ -265,9 +265,9 @@ class WatchedProcess:
 
     @property
     def unseen(self) -> int:
-        """Bytes of pages that it may have made its own since the last measurement without growing by as much.
+        """Bytes of pages that it may have made its own since the last measurement without a growth of its totals.
 
-        Each costs a fault, other than huge ones.
+        Each such page costs a page fault, except for huge pages.
         """
         grown = self.totals.anonymous - self.measured
         faulted = (self.faults - self.measured_faults) * PAGE
@@ -281,33 +281,33 @@ class WatchedProcess:
 class MemoryMeter:
     """Measures the memory of one job's tree, in MiB, so that memory shared by several of its processes counts once.
 
-    The memory of a job is the anonymous pages that its processes have not inherited from the agent, and the shared
-    memory that they have mapped. Pages of files do not count: the kernel takes them back when it needs room. Files in
-    tmpfs count with those that map them; a file that none maps counts with nobody, for the kernel does not say whose
+    A job's memory consists of the anonymous pages that its processes have not inherited from the agent, and the shared
+    memory that they have mapped. File pages do not count, because the kernel reclaims them when it needs room. Files in
+    tmpfs count for the processes that map them; an unmapped file counts for nobody, as the kernel does not tell whose
     it is.
 
-    A fork shares all memory with its parent until one side writes to it. What a process has got that way is counted
-    with its parent, and with the process itself only what it has made its own since; so neither a pool of forked
-    processes counts its data several times, nor a job the heap of the agent that it was forked from. When the parent
-    has gone, its oldest child stands in for it.
+    A forked process shares all memory with its parent until either side writes to it. Inherited pages count for the
+    parent, and only pages that the process has made its own since count for itself. Thus the data of a pool of forked
+    processes counts once, and the heap of the agent does not count for the job. When the parent is gone, its oldest
+    child takes its place.
 
-    Where the kernel lets us look closely, proportional shares correct this history: the shares of all processes of the
-    job add up to its pages and to a part of the agent's. Where it does not, a page that a process has copied from its
-    parent counts as inherited still, and of the shared memory of several processes the largest counts: processes that
-    share memory share most of it, and adding up would end innocent jobs.
+    If the kernel reports details, proportional shares correct these estimates: the shares of all processes of the job
+    add up to its own pages plus a part of the agent's. Otherwise, a page that a process has copied from its parent
+    still counts as inherited, and of the shared memory of several processes only the largest amount counts: processes
+    that share memory usually share most of it, and adding it up would kill innocent jobs.
     """
 
     def __init__(self) -> None:
         self.processes: Sequence[Process] = ()
-        """As of the last look."""
+        """The processes at the last sample."""
         self._watched: dict[tuple[int, int], WatchedProcess] = {}
         self._measured = 0
-        self._estimated = 0  # by _estimate, when it was measured
+        self._estimated = 0  # result of _estimate at the last measurement
 
     def begin(self, supervisor: Process) -> None:
-        """Note what the process that runs the job has when that begins, or is taken over from another agent.
+        """Note the supervisor's memory when the job starts, or is adopted from another agent.
 
-        This is not the job's, nor is what this process copies of it later.
+        This memory is not the job's, and neither are the supervisor's later copies of it.
         """
         found = ProcessMemory.read_totals(supervisor.pid)
         self._watched[supervisor.identity] = WatchedProcess(
@@ -319,37 +319,40 @@ class MemoryMeter:
         )
 
     def watch(self, processes: Sequence[Process]) -> None:
-        """Look at the processes, and note what new ones have inherited, as soon as possible after they were forked."""
+        """Sample the processes, and note what new ones have inherited.
+
+        Call it as soon as possible after a fork, before the new process has memory of its own.
+        """
         self.processes = processes
         before, self._watched = self._watched, {}
         for process in processes:
             totals = ProcessMemory.read_totals(process.pid)
             known = before.get(process.identity)
             if known is None or (known.source is not None and not process.forked_without_exec):
-                known = self._first(process, totals, processes[0], before)
+                known = self._first_sample(process, totals, processes[0], before)
             else:
                 before.pop(process.identity)
                 known.totals, known.faults = totals, process.faults
             self._watched[process.identity] = known
         for identity, gone in before.items():
-            self._bequeath(identity, gone)
+            self._pass_to_heir(identity, gone)
 
-    def _first(
+    def _first_sample(
         self, process: Process, totals: ProcessMemory, root: Process, before: Mapping[tuple[int, int], WatchedProcess]
     ) -> WatchedProcess:
         found = WatchedProcess(totals, process.faults)
         if process.forked_without_exec:
             parent = Process.read(process.parent)
             sources = {} if parent is None else {parent.identity: ProcessMemory.read_totals(parent.pid).anonymous}
-            if process.parent == root.pid:  # it adopts orphans: then it was another process that has forked this one
+            if process.parent == root.pid:  # the root adopts orphans, so another process may have forked this one
                 sources |= {identity: seen.totals.anonymous for identity, seen in before.items()}
             if sources:
                 found.source = max(sources, key=lambda identity: sources[identity])
                 found.inherited = found.measured = min(totals.anonymous, sources[found.source])
         return found
 
-    def _bequeath(self, identity: tuple[int, int], gone: WatchedProcess) -> None:
-        """Count with its oldest child what a process has left that has ended, or has become another program."""
+    def _pass_to_heir(self, identity: tuple[int, int], gone: WatchedProcess) -> None:
+        """Count for its oldest child the shared pages of a process that has ended or executed another program."""
         heirs = [each for each in self._watched.items() if each[1].source == identity]
         heirs.sort(key=lambda each: each[0][1])
         for place, (_, heir) in enumerate(heirs):
@@ -359,12 +362,12 @@ class MemoryMeter:
 
     @property
     def at_least(self) -> int:
-        """What the processes use together, MiB: as measured last, and what their totals have grown by since then."""
+        """What the processes use together, MiB: the last measurement plus the growth of their totals since then."""
         return (self._measured + self._estimate() - self._estimated) // MIB
 
     @property
     def unseen(self) -> int:
-        """How much more the processes may use than totals tell since the last measurement; MiB."""
+        """How much more than :attr:`at_least` the processes may use, MiB."""
         return sum(each.unseen for each in self._watched.values()) // MIB
 
     def _estimate(self) -> int:
@@ -374,9 +377,9 @@ class MemoryMeter:
         return own + shared + max((each.totals.shared_huge for each in found), default=0)
 
     def measure(self, processes: Iterable[Process]) -> int:
-        """What the processes use together, MiB; takes the kernel some time when it is much.
+        """Measure what the processes use together, MiB. The more memory they have, the longer the kernel takes.
 
-        :param processes: as of the last look
+        :param processes: those of the last sample
         """
         own = proportional = shares = shared = own_huge = shared_huge = 0
         inherited, are_all_shown = 0, True
@@ -386,9 +389,9 @@ class MemoryMeter:
             watched.note_measurement()
             memory = ProcessMemory.read(process.pid)
             if memory.resident and memory == memories.get(process.parent):
-                continue  # it was started by vfork, and runs in the memory of its parent until it executes a program
+                continue  # started by vfork: it runs in the memory of its parent until it executes a program
             if not memories:
-                inherited = watched.inherited  # of the tree's root: from outside the tree
+                inherited = watched.inherited  # of the tree's root, which inherited it from outside the tree
             memories[process.pid] = memory
             own += self._own(process, memory, watched)
             if memory.proportional is None:
@@ -400,28 +403,28 @@ class MemoryMeter:
             own_huge += memory.own_huge
             shared_huge = max(shared_huge, memory.shared_huge)
         if own < proportional - inherited or (are_all_shown and own > proportional):
-            own = proportional - inherited  # what they have inherited was not known, or is not shared any more
+            own = proportional - inherited  # inherited memory was unknown, or is no longer shared
         self._measured = own + max(shares, shared) + own_huge + shared_huge
         self._estimated = self._estimate()
         return self._measured // MIB
 
     def _own(self, process: Process, memory: ProcessMemory, watched: WatchedProcess) -> int:
-        """Of the anonymous pages of a process those that it has not inherited."""
+        """Return the bytes of a process's anonymous pages that it has not inherited."""
         own = max(memory.anonymous - watched.inherited, 0)
         if watched.source is None or memory.proportional is None or own >= memory.proportional:
             return own
         return max(own, _private(process.pid))
 
 
-# Of each mapping, in this order.
+# The lines of each mapping that are needed, in the order of the file.
 _OF_MAPPING = re.compile(rb"^(?:Shared_Clean|Shared_Dirty|Anonymous): +([0-9]+)", re.MULTILINE)
 
 
 def _private(pid: int) -> int:
-    """The bytes of anonymous pages that a process shares with no other.
+    """Return the bytes of anonymous pages that a process shares with no other.
 
-    Summed up over all mappings the kernel does not separate them from pages of files, which are private as well if no
-    other process has mapped them; so this goes through the mappings one by one.
+    The kernel's sums over all mappings do not separate them from file pages, which are also private if no other process
+    has mapped them. Therefore this reads the mappings one by one.
     """
     try:
         with open(f"/proc/{pid}/smaps", "rb") as stream:
@@ -433,7 +436,7 @@ def _private(pid: int) -> int:
 
 
 def _amounts(path: str, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """The lines of ``path`` with these names, converted from kB to bytes; none where we may not or cannot read it."""
+    """Return the lines of ``path`` with these names, converted from kB to bytes; empty if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             lines = stream.read().split(b"\n")

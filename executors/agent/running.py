@@ -1,4 +1,4 @@
-"""The jobs that run on this location: how they are started and ended, and their outcome."""
+"""The running jobs of a location: how they are started and terminated, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
-# After the task's processes have been killed their supervisor has this long to upload the log, seconds.
+# After the task's processes have been killed, their supervisor has this long to upload the log, seconds.
 UPLOAD_GRACE = 60.0
 
 # How much of the end of a failed job's output goes into the agent's log, bytes.
 MOST_OUTPUT = 4096
 
-# A task that is to be killed is killed this often until its supervisor says that it has ended, seconds.
+# How often a task is killed again until its supervisor reports its end, seconds.
 AGAIN = 0.5
 
-# How many jobs wait for an answer of the API server is counted this often: each of them reports each count, seconds.
+# How often the jobs that wait for an answer of the API server are counted, seconds: each of them reports every count.
 SECONDS_PER_COUNT = 60.0
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class WaitingJobs(Protocol):
-    """Where the jobs of this location wait to be started, as far as those that run depend on it."""
+    """The part of the inbox that running jobs need."""
 
     def refresh(self) -> None:
-        """Read what is new or was replaced."""
+        """Read new and replaced envelopes."""
 
     def hold(self, token: str, error: object) -> None:
-        """Leave a job alone for a while, because starting it has failed."""
+        """Do not start a job for a while, because starting it has failed."""
 
 
 @dataclass(slots=True)
 class RunningJob:
-    """A job that runs, or whose supervisor still has reports to make."""
+    """A job that runs, or whose supervisor still has something to report."""
 
     token: str
     folder: JobFolder
@@ -73,13 +73,13 @@ class RunningJob:
     meter: MemoryMeter = field(default_factory=MemoryMeter)
     peak_memory: int | None = None
     unanswered_since: float | None = None
-    """Since when it cannot begin, because Airflow's API server does not answer, epoch seconds; None: it can."""
+    """Since when it cannot begin because Airflow's API server does not answer, epoch seconds; None: it can."""
     is_reported_unanswered: bool = False
     next_look: float = 0.0
     measured_at: float = 0.0
 
     def end(self, cause: EndCause, grace: float) -> None:
-        """Ask the job to end (the operator's ``on_kill`` runs), and kill it when it has not after ``grace`` seconds."""
+        """Send SIGTERM, on which the operator's ``on_kill`` runs; kill it if it still runs ``grace`` seconds later."""
         self.task_has_ended = self.task_has_ended or job_folder.task_has_ended(self.folder)
         if self.cause is None and not self.task_has_ended:
             self._note(cause)
@@ -87,51 +87,51 @@ class RunningJob:
             self.kill_task_at = time.monotonic() + grace
 
     def kill(self, cause: EndCause) -> None:
-        """Kill the task with everything that it has started; its supervisor lives on to report and upload the log."""
+        """Kill the task and everything it has started; its supervisor survives to report and upload the log."""
         self._note(cause)
         self.kill_task_at = time.monotonic()
         self.press()
 
     def kill_supervisor_after(self, seconds: float) -> None:
-        """Let the supervisor live this long at most."""
+        """Kill the supervisor after this time, if it is still alive."""
         deadline = time.monotonic() + seconds
         self.kill_supervisor_at = min(self.kill_supervisor_at or deadline, deadline)
 
     def press(self) -> None:
-        """Do what is due when a job was asked to end and has not."""
+        """Send the signals that are due if a job that should end has not."""
         now = time.monotonic()
         if self.kill_task_at is not None and now >= self.kill_task_at and not self.task_has_ended:
             process_tree.kill_descendants(self.supervisor.pid)
-            self.kill_task_at = now + AGAIN  # it may have been about to start the task
+            self.kill_task_at = now + AGAIN  # the supervisor may have been about to start the task
             self.kill_supervisor_after(UPLOAD_GRACE)
         if self.kill_supervisor_at is not None and now >= self.kill_supervisor_at:
             self._signal(signal.SIGKILL)
 
     def begin_to_measure(self) -> None:
-        """Note what the supervisor has that is not the job's: the agent's pages, and what earlier jobs have left."""
+        """Note the supervisor's memory that is not the job's: the agent's pages, and the remains of earlier jobs."""
         found = Process.read(self.supervisor.pid)
         if found is not None and found.started == self.supervisor.started:
             self.meter.begin(found)
 
     @property
     def age(self) -> float:
-        """For how long it has run, seconds; setting the machine's clock does not change it."""
+        """How long it has run, seconds, regardless of changes of the machine's clock; 0 while it cannot begin."""
         if self.unanswered_since is not None:
             return 0.0
         return host.since_boot() - self.supervisor.began
 
     @property
     def is_gone(self) -> bool:
-        """Whether its supervisor is no more."""
+        """Whether its supervisor has ended."""
         return self.exit_status is not None if self.is_child else not self.supervisor.alive
 
     def _note(self, cause: EndCause) -> None:
-        log.info("ending job %s, %s: %s", self.token, cause.cause, cause.reason)
+        log.info("terminating job %s, %s: %s", self.token, cause.cause, cause.reason)
         self.cause = cause
         try:
             cause.write(self.folder)
         except OSError as error:
-            log.error("the supervisor of job %s will not know why it is ended: %s", self.token, error)
+            log.error("the supervisor of job %s will not know why the job is terminated: %s", self.token, error)
 
     def _signal(self, number: int) -> None:
         found = Process.read(self.supervisor.pid)
@@ -140,9 +140,9 @@ class RunningJob:
 
 
 class RunningJobs:
-    """The jobs that run on this location.
+    """The running jobs of a location.
 
-    :param close: the agent's descriptors, which the jobs' processes must not keep
+    :param close: the agent's descriptors, which the jobs' processes must not inherit
     """
 
     def __init__(self, spool: Spool, journal: Journal, runner: Runner, close: Sequence[int]) -> None:
@@ -154,7 +154,7 @@ class RunningJobs:
         self.boot_id = host.boot_id()
         self.jobs: dict[str, RunningJob] = {}
         self.failures = 0
-        # Those whose programs this process has imported, beside what all jobs need.
+        # The runners whose programs this process has imported, in addition to what all jobs need.
         self.runners = {""}
         self.supervisor_lines = SupervisorLines()
         self.trouble = Trouble(log)
@@ -162,11 +162,11 @@ class RunningJobs:
         self._away_until = 0.0
 
     def used(self) -> Resources:
-        """What the jobs occupy whose task has not ended."""
+        """Return the resources of the jobs whose task has not ended."""
         return sum((job.supervisor.resources for job in self._occupying()), Resources())
 
     def free_devices(self, devices: Sequence[str]) -> dict[str, float]:
-        """The free share of each GPU."""
+        """Return the free share of each GPU."""
         free = dict.fromkeys(devices, 1.0)
         for job in self._occupying():
             for device, share in job.supervisor.devices.items():
@@ -175,7 +175,7 @@ class RunningJobs:
         return free
 
     def adopt(self, inbox: WaitingJobs) -> None:
-        """Find the jobs of the agent before this one: what runs is ours now, what has not been started waits again."""
+        """Take over the jobs of the previous agent: adopt those that run, and return the others to the inbox."""
         job_folder.remove_remains(self.spool.jobs)
         for path in visible(self.spool.jobs):
             if not TOKEN.fullmatch(path.name):
@@ -186,15 +186,13 @@ class RunningJobs:
                     self.take_back(path.name, inbox)
                 else:
                     self._adopt(path.name, owner)
-            except Exception as error:  # whatever a task has left there, it is this job's trouble alone
-                log.error(
-                    "cannot find out how it stands with job %s, the next agent will try again: %r", path.name, error
-                )
+            except Exception as error:  # whatever a task has left there must affect only this job
+                log.error("cannot determine the state of job %s, the next agent will try again: %r", path.name, error)
 
     def start(self, entry: InboxEntry, assignment: HandedOverJob) -> None:
-        """Let a spare supervisor run a job whose envelope is in its folder, or fork one.
+        """Start a job whose envelope is in its folder, in a spare supervisor or a new one.
 
-        :raises OSError: the machine has no room for one more process
+        :raises OSError: the machine cannot fork another process
         """
         token = assignment.token
         if entry.runner not in self.runners:
@@ -220,9 +218,9 @@ class RunningJobs:
         self.journal.started(token, at=now, pid=pid)
 
     def _fork(self, assignment: HandedOverJob) -> int:
-        """Make a new supervisor; its pid."""
+        """Fork a new supervisor; returns its pid."""
         end, line = make_line()
-        # Until the process has left the agent's handlers behind it must not run them: it would miss a signal to itself.
+        # Block signals until the new process has removed the agent's handlers: they would swallow a signal to it.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         try:
             pid = os.fork()
@@ -239,14 +237,14 @@ class RunningJobs:
         return pid
 
     def collect(self, inbox: WaitingJobs) -> None:
-        """Find out which jobs have ended since the last time, and how."""
+        """Report the jobs that have ended since the last call."""
         self._reap()
         for job in list(self.jobs.values()):
-            what = f"cannot find out how it stands with job {job.token}"
+            what = f"cannot determine the state of job {job.token}"
             try:
                 self._collect(job, inbox)
                 self.trouble.end(what)
-            except Exception as error:  # whatever a task has left in the folder, it is this job's trouble alone
+            except Exception as error:  # whatever a task has left in its folder must affect only this job
                 self.trouble.begin(what, error, traceback=True)
 
     def _collect(self, job: RunningJob, inbox: WaitingJobs) -> None:
@@ -258,15 +256,15 @@ class RunningJobs:
         if left is not None:
             self._finish(job, left)
         elif gone:
-            self._find_out(job, inbox)
+            self._settle_without_exit_file(job, inbox)
 
     @property
     def unanswered(self) -> list[RunningJob]:
-        """The jobs that cannot begin because Airflow's API server does not answer."""
+        """The jobs that cannot begin because Airflow's API server does not answer them."""
         return [job for job in self.jobs.values() if job.unanswered_since is not None]
 
     def _follow_start(self, job: RunningJob) -> None:
-        """Notice that a job waits for an answer of Airflow's API server, and that it has got one and begins."""
+        """Note when a job waits for an answer of Airflow's API server, and when it has got one and begins."""
         is_marked = job_folder.is_unanswered(job.folder)
         if is_marked and not job.task_has_ended:
             job.unanswered_since = job.unanswered_since or time.time()
@@ -277,18 +275,18 @@ class RunningJobs:
                 self.journal.started(job.token, at=anew.at, pid=job.supervisor.pid)
 
     def api_away(self, waiting: int = 0) -> Reason | None:
-        """Why jobs cannot begin here while Airflow's API server does not answer; None: as far as is known it does.
+        """Return the reason that Airflow's API server does not answer jobs here; None: it answers, as far as known.
 
-        Those that were started and cannot begin are reported.
+        Also reports the jobs that were started and cannot begin.
 
-        :param waiting: how many further jobs are not started for that reason
+        :param waiting: number of further jobs that are not started for this reason
         """
         if not (unanswered := self.unanswered):
             self._away = None
             return None
         if self._away is None or time.monotonic() >= self._away_until:
             since = min(job.unanswered_since or math.inf for job in unanswered)
-            is_counted_soon = self._away is None  # others have been started that are not known to get no answer
+            is_counted_soon = self._away is None  # jobs started in the meantime may get no answer either
             self._away = because("api_away", jobs=waiting + len(unanswered), since=since)
             pause = SECONDS_UNTIL_REPORTED if is_counted_soon else SECONDS_PER_COUNT
             self._away_until = time.monotonic() + pause
@@ -313,17 +311,17 @@ class RunningJobs:
                 if pid in by_pid:
                     by_pid[pid].exit_status = os.waitstatus_to_exitcode(status)
 
-    def _find_out(self, job: RunningJob, inbox: WaitingJobs) -> None:
-        """Report the end of a job that is gone and has left no exit file."""
+    def _settle_without_exit_file(self, job: RunningJob, inbox: WaitingJobs) -> None:
+        """Deal with a job whose supervisor is gone and has left no exit file: report its end, or queue it again."""
         waits = job.folder.workload
         if (owner := job_folder.owner(job.folder)) is None and not waits.exists():
-            owner = job_folder.owner(job.folder)  # it may have been claimed in this very moment
-        # What has neither an owner nor an envelope was claimed by this process: the task has spoilt what said so.
+            owner = job_folder.owner(job.folder)  # it may have been claimed at this moment
+        # A job with neither an owner nor an envelope did start: its task has damaged the file that says so.
         if owner is None and waits.exists():
             del self.jobs[job.token]
             self.take_back(job.token, inbox, "its process ended before it could claim the job")
         elif owner is not None and (owner.pid, owner.started) != (job.supervisor.pid, job.supervisor.started):
-            # A process forked by an agent before this one has won the claim.
+            # A process forked by an earlier agent has claimed the job first.
             job.supervisor, job.is_child, job.exit_status = owner, False, None
         else:
             self._end_leftovers(job)
@@ -335,7 +333,7 @@ class RunningJobs:
         process_tree.kill_leftovers(job.supervisor.pid, job.supervisor.started, job.token)
         if job.supervisor.container is not None:
             container.remove(job.supervisor.container, job.token)
-        # The agent adopts orphans too, so what the dead supervisor's tree has hidden from the search is our child now.
+        # The agent adopts orphans, too, so processes that the search has missed are its children now.
         supervisors = {other.supervisor.pid for other in self.jobs.values()} | set(self.supervisor_lines.pids)
         for stray in process_tree.descendants(os.getpid()):
             if stray.parent == os.getpid() and stray.pid not in supervisors:
@@ -343,20 +341,23 @@ class RunningJobs:
         self._reap()
 
     def kill_all(self) -> None:
-        """Kill all jobs with their supervisors; nothing is reported of them."""
+        """Kill all jobs and their supervisors, without reporting their ends."""
         for job in self.jobs.values():
             self._end_leftovers(job)
         process_tree.kill_descendants(os.getpid())
 
     def take_back(self, token: str, inbox: WaitingJobs, problem: str | None = None) -> None:
-        """Let a job that has not been started wait again."""
+        """Return a job that has not started to the inbox.
+
+        :param problem: why it could not be started; it then waits for a while
+        """
         folder = self.spool.job(token)
         cause = EndCause.read(folder)
-        if cause is not None and cause.cause == "cancelled":  # before it could start: ask again where it waits now
+        if cause is not None and cause.cause == "cancelled":  # before its start, so repeat the request for the inbox
             self.spool.ask_to_cancel({token: cause.reason})
         if not job_folder.give_back(folder, self.spool.envelope(token)):
             owner = job_folder.owner(folder)
-            if owner is not None:  # claimed in this very moment
+            if owner is not None:  # claimed at this moment
                 self._adopt(token, owner)
                 return
         job_folder.remove(folder)
@@ -402,17 +403,18 @@ def judge_end(
     was_rebooted: bool,
     is_short: bool = False,
 ) -> dict[str, Any]:
-    """The event of a job's end, without when it began.
+    """Return the event of a job's end, without its start.
 
-    Its supervisor says so in an exit file. Where it could leave none, its exit status says what is known, and where
-    that went with an agent before this one, only that the job is gone.
+    It is based on the supervisor's exit file. Without one, the supervisor's exit status is used; if that is unknown as
+    well, because an earlier agent was the parent, the job is only known to be gone.
 
-    :param left: by its supervisor; None: it is gone without
-    :param cause: why the agent has ended it; None: it has not
-    :param exit_status: of its supervisor; None: it is not known
-    :param peak_memory: the most that the agent has measured, MiB; None: the job was too short for that
-    :param was_rebooted: whether the machine was started anew since the job began
-    :param is_short: whether it may have used most of its memory between two looks: what it has touched counts as well
+    :param left: the exit file; None: the supervisor has left none
+    :param cause: why the agent has terminated the job; None: it has not
+    :param exit_status: of the supervisor; None: unknown
+    :param peak_memory: the highest measurement of the agent, MiB; None: the job was too short to be measured
+    :param was_rebooted: whether the machine has rebooted since the job started
+    :param is_short: whether the job may have used most of its memory between two samples, so that the memory it touched
+        counts as well
     """
     file = as_written(left or _without_file(exit_status, was_rebooted=was_rebooted))
     end = of_sentinel(file, as_written(cause) if cause else None)
@@ -422,7 +424,7 @@ def judge_end(
 
 
 def _without_file(status: int | None, *, was_rebooted: bool) -> ExitFile:
-    """What a supervisor would have left that has left nothing but its exit status."""
+    """Return the exit file that corresponds to a supervisor's exit status."""
     if was_rebooted:
         cause, reason = "node_failure", because("machine_rebooted")
     elif status == supervisor.SUCCEEDED:

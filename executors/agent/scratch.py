@@ -1,9 +1,9 @@
-"""Scratch space: a folder for each job, which goes when the job has ended, and what a disk has left for further jobs.
+"""Scratch space: a folder for each job that is removed after the job, and how much disk is left for further jobs.
 
-All folders of a user lie in one folder of the machine, also those of several agents; in another one if other users
-have made something of its name. While anything of a job lives,
-``TOKEN.lock`` is locked; of a job that failed ``TOKEN.kept`` says by its time until when its folder is kept, and holds
-the MiB of disk that the job had asked for. What is hidden is being deleted.
+All scratch folders of a user on a machine, including those of several agents, have one parent folder; it gets another
+name if other users have created something with its usual one. While any process of a job is alive, ``TOKEN.lock`` is
+locked. After a failure, the modification time of ``TOKEN.kept`` says until when the job's folder is kept, and its
+content is the disk that the job had requested, in MiB. Hidden folders are being deleted.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from lading.hooks.files import child_processes, host
 from lading.hooks.files.safe_files import NotReadable, open_regular, own_folder, own_folders, read_regular
 
 MIB = 2**20
-# Where a job finds its folder, besides TMPDIR.
+# The variable that names a job's folder, in addition to TMPDIR.
 VARIABLE = "LADING_SCRATCH"
-# Where Airflow keeps its copies of Dag bundles: one folder for all jobs of a user on a machine.
+# The folder of Airflow's copies of Dag bundles, one for all jobs of a user on a machine.
 BUNDLES_VARIABLE = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH"
-# What a mark says, bytes: MiB, at most those of a disk of a million TiB; nothing where the job has not said it.
+# Length of a mark, bytes: a number of MiB, up to a million TiB; empty if the job did not write it.
 MOST_MARK_BYTES = 12
 _AMOUNT = re.compile(rb"[0-9]*")
-# A node agent looks so often for folders whose time is over, seconds.
+# How often a node agent removes folders whose time is over, seconds.
 INTERVAL = 60.0
 
 
 def root(configured: str) -> Path:
-    """The folder of all folders of this user.
+    """Return the parent of this user's scratch folders, creating it if necessary.
 
     :param configured: ``scratch`` of the site
-    :raises OSError: there is no such place on this machine, or it cannot be made there
+    :raises OSError: the configured folder does not exist on this machine, or the parent cannot be created in it
     """
     return own_folder(host.scratch(configured), _name())
 
@@ -49,9 +49,9 @@ def _name() -> str:
 
 
 class JobScratch:
-    """The folder of a job, in the process that runs it.
+    """A job's scratch folder, held by the process that runs the job.
 
-    :raises OSError: it cannot be made
+    :raises OSError: it cannot be created
     """
 
     def __init__(self, configured: str, token: str) -> None:
@@ -61,17 +61,17 @@ class JobScratch:
         while (held := _hold(self._lock, os.O_CREAT)) is None:
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISREG(self._lock.lstat().st_mode):
-                    raise OSError(f"{self._lock} is there, and is no file: remove it")
-            time.sleep(0.01)  # another process only looks whether it is held
+                    raise OSError(f"{self._lock} exists and is not a file: remove it")
+            time.sleep(0.01)  # another process is briefly checking whether it is locked
         self._held = held
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
 
     def end(self, keep: float, disk: int) -> None:
-        """Remove the folder, or let it be.
+        """Remove the folder, or keep it for a while.
 
-        :param keep: seconds for which it is kept
-        :param disk: MiB that it counts for meanwhile
+        :param keep: for how many seconds; 0: remove it now
+        :param disk: MiB that it counts for while it is kept
         """
         if keep:
             os.ftruncate(self._held, 0)
@@ -85,10 +85,10 @@ class JobScratch:
 
 @dataclass(frozen=True, slots=True)
 class KeptScratch:
-    """The folder of a job that failed.
+    """The kept folder of a failed job.
 
-    :param mark: the file that says so
-    :param until: seconds since the epoch, by the clock that dates files there
+    :param mark: its ``TOKEN.kept`` file
+    :param until: epoch seconds, by the clock of the file system
     :param disk: MiB that it counts for
     """
 
@@ -98,13 +98,14 @@ class KeptScratch:
 
 
 class Scratch:
-    """The scratch space of a machine, as its node agent manages it.
+    """The scratch space of a machine, managed by its node agent.
 
-    What a job was promised is free until the job writes it, so what is free now does not say what may be promised.
-    It does while nothing is promised; that is remembered, less what is promised since then.
+    Disk that was promised to a job stays free until the job writes to it, so the free space now does not tell how much
+    can be promised. It does while nothing is promised; that value is remembered, and what has been promised since then
+    is subtracted.
 
     :param configured: ``scratch`` of the site
-    :param keep_failed: seconds for which the folder of a job is kept whose process died before it could see to that
+    :param keep_failed: for how many seconds to keep the folder of a job whose process died before it could do so itself
     """
 
     def __init__(self, configured: str = "", keep_failed: float = 0.0) -> None:
@@ -117,9 +118,9 @@ class Scratch:
         self._remover: subprocess.Popen[bytes] | None = None
 
     def measure(self, promised: int) -> int:
-        """Measure what may be promised to further jobs, in MiB.
+        """Return how much can be promised to further jobs, MiB.
 
-        :param promised: MiB that running jobs have been promised, used by now or not
+        :param promised: MiB promised to running jobs, whether they use it or not
         """
         free = shutil.disk_usage(host.scratch(self.configured)).free // MIB
         self.whole = max(self.whole, free) if promised else free
@@ -127,13 +128,13 @@ class Scratch:
 
     @property
     def counted(self) -> int:
-        """MiB that the folders of failed jobs count for."""
+        """MiB that the kept folders of failed jobs count for."""
         return sum(each.disk for each in self.kept)
 
     def expire(self, failures: int = 0) -> None:
-        """Now and then, and when a job has failed, see which folders are kept, and let go of those whose time is over.
+        """Remove kept folders whose time is over, periodically and whenever a job has failed.
 
-        :param failures: how many jobs have failed so far
+        :param failures: number of jobs that have failed so far
         """
         if time.monotonic() >= self._due or failures != self._failures:
             self._failures = failures
@@ -141,18 +142,18 @@ class Scratch:
             self._sweep()
 
     def make_room(self) -> None:
-        """Remove the folder of the failed job whose time is over first, for another job needs the room."""
+        """Remove the kept folder that expires first, because another job needs the room."""
         self._sweep()
         if self.kept and not self._removes():
             self._sweep(min(each.until for each in self.kept))
 
     def _sweep(self, now: float | None = None) -> None:
-        with contextlib.suppress(OSError):  # there is none, or no such place: what needs it says so
+        with contextlib.suppress(OSError):  # the folder does not exist, which a job that needs it reports
             swept = [sweep(each, self.keep_failed, now) for each in own_folders(host.scratch(self.configured), _name())]
             self.kept = [each for kept, _ in swept for each in kept]
             hidden = [each for _, hidden in swept for each in hidden]
             if hidden and not self._removes():
-                # On its own, for it may take minutes; if it is killed another look begins it anew.
+                # In a process of its own, as it can take minutes; if it is killed, the next sweep starts another.
                 parents = sorted({str(each.parent) for each in hidden})
                 command = child_processes.python_command(__name__, *parents)
                 self._remover = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -162,21 +163,22 @@ class Scratch:
 
 
 def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[list[KeptScratch], list[Path]]:
-    """Hide what is not needed any more; returns the folders that are kept, and those that are hidden.
+    """Hide folders that are no longer needed, for deletion.
 
-    :param keep_failed: seconds for which the folder of a job is kept that has died without a report
-    :param now: epoch seconds by the clock that dates the files there, which nodes may share; None: what it says
-    :raises OSError: there is no such folder
+    :param keep_failed: for how many seconds to keep the folder of a job whose process died without keeping it
+    :param now: epoch seconds by the clock of the file system, which several nodes can share; None: its current time
+    :returns: the kept folders, and the hidden ones
+    :raises OSError: ``parent`` does not exist
     """
     now = host.file_time(parent) if now is None else now
     kept = []
     for mark in list(parent.glob("*.lock")):
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
+        with contextlib.suppress(FileNotFoundError):  # another process has removed it
             if (held := _hold(mark)) is not None:
                 _keep(mark, now + keep_failed)
                 os.close(held)
     for mark in list(parent.glob("*.kept")):
-        with contextlib.suppress(OSError):  # it has gone, or is none of ours and stays where it is
+        with contextlib.suppress(OSError):  # it was removed, or is not ours and is left alone
             found = _kept(mark)
             if found.until > now:
                 kept.append(found)
@@ -187,18 +189,18 @@ def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[l
 
 
 def _kept(mark: Path) -> KeptScratch:
-    """What a mark says. Jobs may leave anything beside their folders.
+    """Read a mark.
 
-    :raises OSError: it is no file of ours, or not there
+    :raises OSError: the file does not exist, or is not ours: jobs can leave anything next to their folders
     """
     content = read_regular(mark, MOST_MARK_BYTES)
     if not _AMOUNT.fullmatch(content):
-        raise NotReadable(f"{mark} says no amount of MiB")
+        raise NotReadable(f"{mark} does not contain a number of MiB")
     return KeptScratch(mark, mark.lstat().st_mtime, int(content or b"0"))
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder, what is write-protected in it as well; what cannot be deleted stays. No link is followed."""
+    """Delete a folder, including write-protected contents, without following links; undeletable files stay."""
     with contextlib.suppress(OSError):
         if not stat.S_ISDIR(folder.lstat().st_mode):
             folder.unlink()
@@ -213,7 +215,7 @@ def remove(folder: Path) -> None:
 
 
 def _hide(folder: Path) -> Path:
-    """Mark a folder as one that is not needed any more."""
+    """Rename a folder to mark it for deletion."""
     hidden = folder.with_name(f".{folder.name}")
     with contextlib.suppress(FileNotFoundError):
         os.rename(folder, hidden)
@@ -221,10 +223,11 @@ def _hide(folder: Path) -> Path:
 
 
 def _hold(lock: Path, flags: int = 0) -> int | None:
-    """Lock a file; None: it is locked, or no file. The descriptor must stay open.
+    """Lock a file; None: it is locked already, or is not a regular file.
 
-    :param flags: with which it is opened
-    :raises FileNotFoundError: it is not there
+    :param flags: additional flags for opening it
+    :returns: the descriptor, which holds the lock while it is open
+    :raises FileNotFoundError: the file does not exist
     """
     while True:
         try:
@@ -239,18 +242,18 @@ def _hold(lock: Path, flags: int = 0) -> int | None:
             os.close(held)
             return None
         except FileNotFoundError:
-            pass  # it was removed in this very moment
+            pass  # it was removed at this moment
         os.close(held)
 
 
 def _keep(lock: Path, until: float) -> None:
-    """Let what a held lock stands for be kept until then, epoch seconds by the clock that dates files there."""
+    """Turn a held lock into a mark that keeps its folder until then, epoch seconds by the file system's clock."""
     os.utime(lock, (int(until), int(until)))
     lock.rename(lock.with_suffix(".kept"))
 
 
 def main() -> None:
-    """Delete what is hidden in some folders."""
+    """Delete the hidden entries of the folders given as arguments."""
     for folder in sys.argv[1:]:
         for path in Path(folder).glob(".*"):
             remove(path)

@@ -1,4 +1,4 @@
-"""How a job's process passes SIGTERM on to what runs its workload."""
+"""Pass SIGTERM from a job's process on to the program that runs its workload."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from types import FrameType
 
 
 class SignalPassing:
-    """Passes SIGTERM on, once: a second one would end what the first one made a program start to tidy up.
+    """Passes SIGTERM on once: a second one would interrupt the clean-up that the first one started.
 
-    It is made before the program is started, which may have something to tidy up before its job's process has its pid.
+    Create it before starting the program, which may need a clean-up even before the job's process knows its pid.
     """
 
     def __init__(self) -> None:
@@ -19,10 +19,10 @@ class SignalPassing:
         signal.signal(signal.SIGTERM, self._pass_on)
 
     def start(self, send: Callable[[int], None], *, is_asked: bool) -> None:
-        """Pass on from now on, and what has come until now.
+        """Begin to pass signals on, including one that has already arrived.
 
-        :param send: sends a signal to what was started
-        :param is_asked: whether the job was asked to end before
+        :param send: sends a signal to the program
+        :param is_asked: whether the job's termination was already requested
         """
         self._send = send
         if self.is_asked or is_asked:

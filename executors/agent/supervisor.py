@@ -1,7 +1,7 @@
-"""The process of a job: the node agent forks it, it claims the job, runs it, leaves the sentinel, and may run another.
+"""The process of a job: forked by the node agent, it claims a job, runs it, writes the exit file, and can run another.
 
 It runs Airflow's supervisor, which forks the task's process. It is a session leader and adopts orphans, so that the
-whole tree can be found, measured and ended; whatever the task has left running is ended with it.
+whole tree can be found, measured and killed. It terminates whatever the task has left running.
 """
 
 from __future__ import annotations
@@ -38,30 +38,31 @@ from lading.scheduling.resources import CPUS_VARIABLE
 
 log = logging.getLogger(__name__)
 
-# Exit codes of this process, from which the agent reads the outcome when there was no room on disk for the sentinel.
+# Exit codes of this process, which tell the agent the outcome if the disk had no room for the exit file.
 SUCCEEDED, FAILED, NOT_STARTED = 0, 1, 75
 
-# When the machine runs out of memory the kernel shall end jobs rather than the agent or Airflow's own services.
+# If the machine runs out of memory, the kernel should kill jobs rather than the agent or Airflow's own services.
 OOM_SCORE = 500
 
-# What a task leaves running gets SIGTERM when the task has ended, and SIGKILL so many seconds later.
+# Processes that a task leaves running get SIGTERM when the task has ended, and SIGKILL this many seconds later.
 LEFTOVERS_GRACE = 2.0
 
-# A job that has used no more than this hands its process on, KiB: the peak of children is only known over all of them.
+# Only a job whose peak was below this, in KiB, hands its process on: the kernel reports one peak over all children that
+# a process ever had, which would hide the peaks of later jobs.
 LIGHT = 32 * 1024
 
-# The unit in which getrusage(2) counts what was written to files, through mappings as well, bytes.
+# The unit in which getrusage(2) counts writes to files, including those through mappings, bytes.
 RUSAGE_BLOCK = 512
 
-# On a full disk the sentinel is tried again for so many seconds.
+# How long to keep trying to write the exit file on a full disk, seconds.
 SENTINEL_PATIENCE = 300.0
 
 
 class AgentJobFailed(Exception):
-    """A job that has ended without success.
+    """A job that has failed.
 
     :param reason: why
-    :param exit_code: of the task's process; negative: the signal that ended it
+    :param exit_code: of the task's process; negative: the signal that killed it
     """
 
     cause = "error"
@@ -73,22 +74,22 @@ class AgentJobFailed(Exception):
 
     @staticmethod
     def of_error(error: BaseException) -> AgentJobFailed:
-        """How a job has ended that has raised something."""
+        """Return the failure of a job that has raised an exception."""
         if isinstance(error, AgentJobFailed):
             return error
         return AgentJobFailed(because("job_error", text=f"{type(error).__name__}: {error}"))
 
 
 class JobRefused(AgentJobFailed):
-    """A job whose task Airflow did not let start; its failure would be none of the task's."""
+    """A job whose task Airflow did not let start, which is no failure of the task."""
 
     cause = "cancelled"
 
 
 class JobSettled(AgentJobFailed):
-    """A job about whose task Airflow has decided while it ran: it was cleared, marked or deleted.
+    """A job whose task was cleared, marked or deleted in Airflow while it ran.
 
-    Its exit code is 0, by which it differs from a job that is ended for another cause: Airflow has decided already.
+    The exit code 0 distinguishes it from a job cancelled otherwise: Airflow already knows the outcome.
     """
 
     cause = "cancelled"
@@ -98,14 +99,16 @@ class JobSettled(AgentJobFailed):
 
 
 class NoScratch(AgentJobFailed):
-    """A job that cannot have a folder for temporary files on this machine, which is none of the task's doing."""
+    """A job that cannot get a scratch folder on this machine, which is not the task's fault."""
 
     cause = "node_failure"
 
 
 class MachineOutOfMemory(AgentJobFailed):
-    """A job whose process the kernel has killed, for its machine had no memory left: the job used too much, or others
-    did, which are packed by less than they use."""
+    """A job killed by the kernel because its machine ran out of memory.
+
+    Either this job used too much, or other jobs use more memory than they were packed by.
+    """
 
     cause = "out_of_memory"
 
@@ -114,104 +117,104 @@ class MachineOutOfMemory(AgentJobFailed):
 
 
 class AgentJob:
-    """The job of this process, as the code that runs it sees it."""
+    """The job of this process, for the code that runs it."""
 
     def __init__(self, token: str, spool: Spool, expires_at: float = 0.0) -> None:
         self.token = token
         self.spool = spool
         self.expires_at = expires_at
-        """When its JWT runs out, seconds since the epoch."""
+        """When its JWT expires, epoch seconds."""
         self.folder: JobFolder = spool.job(token)
         self.outputs: dict[str, int] = {}
-        """The files that it leaves on this machine, with their bytes."""
+        """The files that it leaves on this machine, with their sizes in bytes."""
         self.envelope: Envelope | None = None
         self.devices: Sequence[str] = ()
         self.used: tuple[float, int, int] | None = None
-        """The CPU seconds, the measured peak of memory and the touched memory (KiB) of what this process did not start.
+        """CPU seconds, peak memory (KiB) and touched memory (KiB) of a container that is not below this process.
 
-        The agent cannot measure that, for it is not in the tree of this process.
+        The agent cannot measure it, as its processes are not in the tree of this one.
         """
         self.scratch: JobScratch | None = None
         self.ended_at: float | None = None
-        """When the task's process had ended, seconds since the epoch: from then on its room is another job's."""
+        """When the task's process ended, epoch seconds; from then on, other jobs can use its resources."""
         self.is_unanswered = False
-        """Whether the task cannot begin, because Airflow's API server does not answer."""
+        """Whether the task cannot begin because Airflow's API server does not answer."""
 
     def cause(self) -> EndCause | None:
-        """Why the agent has ended this job, if it has."""
+        """Return why the agent has terminated this job; None: it has not."""
         return EndCause.read(self.folder)
 
     def is_cancelled(self) -> bool:
-        """Whether the agent has ended this job because it was cancelled."""
+        """Return whether the agent has terminated this job because it was cancelled."""
         return (ended := self.cause()) is not None and ended.cause == "cancelled"
 
     def api_is_silent(self) -> None:
-        """Signal to the agent that the task cannot begin, because the API server does not answer."""
+        """Tell the agent that the task cannot begin because the API server does not answer."""
         if not self.is_unanswered:
             self.is_unanswered = True
             job_folder.mark_unanswered(self.folder)
             self.spool.ring()
 
     def api_has_answered(self) -> None:
-        """Signal to the agent that the API server answers again, if it did not."""
+        """Tell the agent that the API server answers again, if it did not before."""
         if self.is_unanswered:
             self.is_unanswered = False
-            with contextlib.suppress(OSError):  # the mark goes with the job
+            with contextlib.suppress(OSError):  # the mark is removed with the job's folder
                 job_folder.begin_anew(self.folder)
             self.spool.ring()
 
     def leave_scratch(self, keep: float, disk: int) -> None:
-        """Remove the job's folder for temporary files, or keep it, as :meth:`JobScratch.end` does."""
+        """Remove or keep the job's scratch folder (see :meth:`JobScratch.end`)."""
         if self.scratch is not None:
             with contextlib.suppress(OSError):  # it was removed
                 self.scratch.end(keep, disk)
 
     def task_has_ended(self) -> None:
-        """Signal to the agent that the task's process has ended, so that the next job gets its cpus and memory."""
+        """Tell the agent that the task's process has ended, so that the next job can use its cpus and memory."""
         if self.ended_at is None:
             self.ended_at = time.time()
             job_folder.mark_task_ended(self.folder)
             self.spool.ring()
 
     def asked_to_end(self, number: int, _: Any) -> None:
-        """The handler of SIGTERM while Airflow's supervisor, which passes it on to the task, is not watching the task.
+        """Handle SIGTERM while Airflow's supervisor, which would pass it on to the task, is not watching the task.
 
-        Once the task has ended only reports are left to make, and asking would not make them faster.
+        Once the task has ended, the signal is ignored: only reports are left, and it would not speed them up.
         """
         if self.ended_at is None:
             signal.signal(number, signal.SIG_DFL)
             if self.is_cancelled():
-                self.leave_scratch(0.0, 0)  # as of a job that has died without a report it would be kept
+                self.leave_scratch(0.0, 0)  # otherwise the folder would be kept, as for a job that died unreported
             os.kill(os.getpid(), number)
 
 
 class Runner(Protocol):
-    """What runs the workloads of an agent."""
+    """Runs the workloads of an agent's jobs."""
 
     def preload(self, runner: str = "") -> None:
-        """Import and warm up in the agent whatever each job would have to import.
+        """Import and warm up in the agent whatever each job would otherwise have to import.
 
-        :param runner: for jobs that name this one: what only they need
+        :param runner: for jobs that name this runner, what only they need; empty: what all jobs need
         """
 
     def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         """Run a workload to its end, in the process of its job.
 
-        :raises AgentJobFailed: it did not succeed
+        :raises AgentJobFailed: the workload failed
         """
 
 
 def preload(runner: Runner, named: str = "") -> None:
-    """Import what jobs need into this process, from which theirs are forked.
+    """Import what jobs need into this process, from which the jobs' processes are forked.
 
-    :param named: the runner that they name
+    :param named: the runner that the jobs name
     """
-    gc.disable()  # to look for garbage among what stays would take a tenth of the time
+    gc.disable()  # imported modules stay in memory; collecting garbage meanwhile would take a tenth of the time
     try:
         runner.preload(named)
     finally:
         gc.enable()
-    # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
+    # Exclude these objects from garbage collection, which would touch and so copy their pages in a job's process.
     gc.collect()
     gc.freeze()
 
@@ -224,11 +227,11 @@ def become(
     close: Sequence[int],
     cpu_groups: CpuGroups | None,
 ) -> NoReturn:
-    """Turn this freshly forked copy of the agent into the process of a job, and of those that follow. Never returns.
+    """Turn this newly forked copy of the agent into the process of a job and of its successors. Never returns.
 
-    :param line: to the agent, for the jobs that follow
-    :param close: descriptors of the agent that are none of the job's business, first of all its lock
-    :param cpu_groups: where this process has one of its own; None: nowhere
+    :param line: to the agent, for further jobs
+    :param close: descriptors of the agent that the job must not keep, above all its lock
+    :param cpu_groups: the cgroups in which this process gets its own; None: cgroups cannot be used
     """
     code = NOT_STARTED
     try:
@@ -258,7 +261,7 @@ def become(
 
 
 def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob, cpu_groups: CpuGroups | None) -> tuple[int, bool]:
-    """Run one job; its exit code, and whether it has left this process as it was."""
+    """Run one job; returns its exit code, and whether this process is fit for another job."""
     os.environ[process_tree.MARK] = job.token
     if assignment.gpu_site:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.devices)
@@ -272,7 +275,7 @@ def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob, cpu_groups:
     job.envelope, job.devices, job.expires_at = envelope, list(assignment.devices), envelope.expires_at
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
     if envelope.dags is not None:
-        from lading.hooks.dags import bundles  # what only jobs of Airflow need, whose runner has imported it
+        from lading.hooks.dags import bundles  # only Airflow's jobs need it, and their runner has imported it
 
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
     if envelope.team is not None:
@@ -283,7 +286,7 @@ def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob, cpu_groups:
 
 
 def _tidy_up(environment: Mapping[str, str]) -> None:
-    """Undo what one job has set for itself."""
+    """Undo the changes that a job has made to this process: signal handlers, environment, temporary folder."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     for name in os.environ.keys() - environment.keys():
@@ -303,14 +306,14 @@ def _leave_the_agent() -> None:
     process_tree.adopt_orphans()
     child_processes.restore_open_files_limit()
     _volunteer_for_the_oom_killer()
-    # What the agent has made since it froze its heap is not ours to collect either: touching it would copy it.
+    # Also exclude objects that the agent has created since it froze its heap: collecting them would copy their pages.
     gc.freeze()
 
 
 def _volunteer_for_the_oom_killer() -> None:
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError):
-        if int(score.read_text()) < OOM_SCORE:  # the deployment may have asked for more
+        if int(score.read_text()) < OOM_SCORE:  # the deployment may have set a higher score
             score.write_text(str(OOM_SCORE))
 
 
@@ -324,7 +327,7 @@ def _redirect_output(path: Path) -> None:
 
 
 def _take(job: AgentJob, devices: Mapping[str, float]) -> Envelope | None:
-    """Claim the job and note who runs it; None when another process has claimed it."""
+    """Claim the job, and note that this process runs it; None: another process has claimed it."""
     pid = os.getpid()
     started = host.started(pid)
     claimed = job_folder.claim(job.folder, pid, started)
@@ -366,7 +369,7 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
             failure = MachineOutOfMemory()
         exit_code, reason, cause = failure.exit_code, failure.reason, failure.cause
     job.task_has_ended()
-    # The end that is recorded is the moment at which the room is given back, not that at which all is reported.
+    # The recorded end is when the resources were freed, not when everything has been reported.
     ended_at = job.ended_at or time.time()
     clean = end_leftovers()
     has_failed = reason is not None and cause != "cancelled" and not job.is_cancelled()
@@ -376,17 +379,17 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
     used = job.used or (usage.cpu_seconds - before.cpu_seconds, 0, usage.touched_since(before))
     cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024 or None, used[2] // 1024
     sentinel = ExitFile(exit_code, reason, ended_at, cpu_seconds, memory, touched, cause, job.outputs)
-    written = _leave(sentinel, job)
+    written = _write_exit_file(sentinel, job)
     light = clean and written and reason is None and job.cause() is None and peak < LIGHT
-    # A hook that was tried in this very process may have left anything in it.
+    # A connection test runs a hook in this process itself, which may have left anything behind.
     alone = threading.active_count() == 1 and envelope.workload.get("type") != "TestConnection"
     return FAILED if reason else SUCCEEDED, light and alone
 
 
 def _enter_scratch(job: AgentJob, assignment: HandedOverJob) -> JobScratch:
-    """Make the job's folder for temporary files, and say where it is.
+    """Create the job's scratch folder, and set the variables that name it.
 
-    :raises NoScratch: that cannot be done
+    :raises NoScratch: it cannot be created
     """
     try:
         made = JobScratch(assignment.scratch, job.token)
@@ -397,14 +400,14 @@ def _enter_scratch(job: AgentJob, assignment: HandedOverJob) -> JobScratch:
     return made
 
 
-def _leave(sentinel: ExitFile, job: AgentJob) -> bool:
-    """Write the sentinel; returns whether that was possible."""
+def _write_exit_file(sentinel: ExitFile, job: AgentJob) -> bool:
+    """Write the exit file; returns whether that succeeded."""
     deadline = time.monotonic() + SENTINEL_PATIENCE
     while time.monotonic() < deadline:
         try:
             sentinel.write(job.folder)
         except OSError as error:
-            log.warning("cannot write the sentinel: %s", error)
+            log.warning("cannot write the exit file: %s", error)
             time.sleep(1)
         else:
             return True
@@ -412,7 +415,7 @@ def _leave(sentinel: ExitFile, job: AgentJob) -> bool:
 
 
 def end_leftovers() -> bool:
-    """End what the task has left running: first asking, then not. Returns whether there was nothing."""
+    """Terminate what the task has left running, with SIGTERM, then SIGKILL; returns whether there was nothing."""
     me = os.getpid()
     deadline = time.monotonic() + LEFTOVERS_GRACE
     _reap()
@@ -430,21 +433,21 @@ def end_leftovers() -> bool:
 
 
 def reap_orphans(task: int) -> None:
-    """Let go of adopted processes that have ended, which would stay zombies; the task's own end is Airflow's to see."""
+    """Reap adopted processes, which would stay zombies, but not the task, whose exit Airflow's supervisor waits for."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != task:
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def _reap() -> None:
-    """Let go of all children that have ended, so that their CPU time counts."""
+    """Reap all children that have ended, so that their CPU time counts."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 class ProcessUsage:
-    """What this process and its children have used so far; amounts of memory are KiB."""
+    """What this process and its children have used so far; memory in KiB."""
 
     def __init__(self) -> None:
         own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -455,14 +458,17 @@ class ProcessUsage:
         self.childrens_writes = children.ru_oublock * RUSAGE_BLOCK
 
     def peak_since(self, before: ProcessUsage) -> int:
-        """The largest single process, with the files that it had mapped, less what it had by being forked."""
+        """Return the peak of the largest single process, including mapped files, less what it inherited by fork."""
         inherited = before.own_peak
-        # Of all children that there have been; one of this job was the largest only if it has grown.
+        # This peak covers all children so far, so it belongs to this job only if it has grown.
         children = self.childrens_peak if self.childrens_peak > before.childrens_peak else 0
         return max(children - max(inherited, self.own_peak), self.own_peak - inherited, 0)
 
     def touched_since(self, before: ProcessUsage) -> int:
-        """What the children have made their own: each page costs a fault, also one of a file that is written."""
+        """Estimate the memory that the children have made their own, from page faults less writes to files.
+
+        Each page costs a fault, including pages of files that are written.
+        """
         faults = (self.childrens_faults - before.childrens_faults) * resource.getpagesize()
         writes = self.childrens_writes - before.childrens_writes
         return max(min(faults, self.childrens_peak * 1024) - writes, 0) // 1024

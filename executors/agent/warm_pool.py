@@ -1,12 +1,11 @@
 """Spare supervisors: processes that have run a job and can run another.
 
-A fork of the agent is cheap until both sides write to the memory that they share: each page is copied then, thousands
-for each job, which costs more than most of what a short task does. Jobs that follow one another can therefore share a
-supervisor, as they do in Airflow's LocalExecutor. Only a job that has succeeded and left nothing behind hands its
-supervisor on.
+A fork of the agent is cheap until both sides write to the memory that they share. Each page is then copied, thousands
+for each job, which costs more than most of a short task's work. Therefore successive jobs can share a supervisor, as in
+Airflow's LocalExecutor, provided that each has succeeded and left nothing behind.
 
-Each supervisor has a line to the agent that forked it. When that agent is gone the line is closed, and a supervisor
-ends when its job has: the next agent never has to find out which of several jobs a process runs.
+Each supervisor has a line to the agent that forked it. When that agent is gone, the line is closed, and a supervisor
+exits after its job: the next agent never has to find out which of several jobs a process runs.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ LONGEST_ORDER = 65536
 
 @dataclass(frozen=True, slots=True)
 class HandedOverJob:
-    """A job whose envelope is in its folder, on its way to the process that shall run it.
+    """A job whose envelope is in its folder, handed over to the process that will run it.
 
-    :param devices: the share of each GPU that it has
-    :param gpu_site: whether the machine has GPUs to be handed out
-    :param scratch: the folder in which it has one of its own; empty: the machine's folder for temporary files
-    :param keep_failed: seconds for which that is kept when it fails
+    :param devices: the job's share of each GPU
+    :param gpu_site: whether the machine has GPUs for jobs
+    :param scratch: the parent of its scratch folder; empty: the machine's folder for temporary files
+    :param keep_failed: for how many seconds its folder is kept if it fails
     """
 
     token: str
@@ -50,20 +49,20 @@ class SupervisorLine:
         self._end = end
 
     def announce(self) -> bool:
-        """Signal to the agent that this process can run another job; returns whether there is an agent."""
+        """Tell the agent that this process can run another job; returns whether the agent is still alive."""
         try:
             return self._end.send(READY) > 0
         except OSError:
             return False
 
     def wait(self) -> HandedOverJob | None:
-        """The next job; None: there is none, and none will come."""
+        """Wait for the next job; None: no job will come."""
         try:
             self._end.settimeout(PATIENCE)
             try:
                 message = self._end.recv(LONGEST_ORDER)
             except TimeoutError:
-                self._end.shutdown(socket.SHUT_RD)  # what the agent sends from now on fails; what it has sent counts
+                self._end.shutdown(socket.SHUT_RD)  # the agent's later sends fail; a job sent before still counts
                 message = self._end.recv(LONGEST_ORDER)
         except OSError:
             return None
@@ -78,48 +77,48 @@ class SupervisorLines:
         self._ready: set[int] = set()
 
     def add(self, pid: int, end: socket.socket) -> None:
-        """Keep the line to a process that was just forked."""
+        """Keep the line to a newly forked supervisor."""
         self._lines[pid] = end
 
     def forget(self, pid: int) -> None:
-        """A process has ended."""
+        """Drop the line to a process that has ended."""
         self._ready.discard(pid)
         if (end := self._lines.pop(pid, None)) is not None:
             end.close()
 
     @property
     def pids(self) -> Collection[int]:
-        """All supervisors, with a job or without."""
+        """The pids of all supervisors, busy or spare."""
         return self._lines.keys()
 
     def hang_up(self) -> None:
-        """Let go of all lines in a process that was just forked, else no supervisor would see the end of the agent."""
+        """Close all lines in a newly forked process; otherwise, supervisors would not notice the agent's end."""
         for end in self._lines.values():
             end.close()
 
     def give(self, assignment: HandedOverJob, busy: Collection[int]) -> int | None:
-        """Give a job to a supervisor that has none; its pid, None when there is none.
+        """Give a job to a spare supervisor; returns its pid, or None if there is no spare one.
 
-        :param busy: the pids of those of which it has not been noticed that their job has ended
+        :param busy: pids of supervisors whose last job has not been collected yet
         """
         self._listen()
         for pid in list(self._ready - set(busy)):
             self._ready.discard(pid)
             try:
                 self._lines[pid].send(json.dumps(asdict(assignment)).encode())
-            except OSError:  # it has lost its patience
+            except OSError:  # it has stopped waiting
                 continue
             return pid
         return None
 
     def _listen(self) -> None:
         for pid, end in self._lines.items():
-            with contextlib.suppress(OSError):  # no signal yet, or it is gone, which its end of the line shows
+            with contextlib.suppress(OSError):  # nothing to read yet, or the supervisor is gone
                 if end.recv(1, socket.MSG_DONTWAIT) == READY:
                     self._ready.add(pid)
 
 
 def make_line() -> tuple[socket.socket, SupervisorLine]:
-    """A new line: the agent's end and the supervisor's."""
+    """Return the two ends of a new line: the agent's and the supervisor's."""
     agents, supervisors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return agents, SupervisorLine(supervisors)

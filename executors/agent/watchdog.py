@@ -1,7 +1,7 @@
-"""Ends a task's processes when its batch job is killed, so that none runs on a node that counts as free.
+"""Terminate a task's processes when its batch job is killed, so that none keep running on a node that counts as free.
 
-Some batch systems kill without a warning, and some kill only the processes that they know of. A small process watches
-the batch job, and when that dies it ends what it has left: first asking, then not.
+Some batch systems kill without warning, and some kill only the processes that they know. A small process watches the
+batch job. When the batch job dies, the watcher terminates the remaining processes with SIGTERM, then SIGKILL.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
 
 DONE, TAKEN = b".", b"+"
-# A job's process takes milliseconds until it has written who it is; this long is waited for it, seconds.
+# How long to wait for a job's process to write its identity, seconds; it usually takes milliseconds.
 CLAIM_PATIENCE = 5.0
 # A supervisor whose task was killed has this long to upload the log, seconds.
 UPLOAD_GRACE = 10.0
 
 
 def make(folder: JobFolder, token: str, grace: float, deaf_to: tuple[signal.Signals, ...]) -> int:
-    """Start the watcher of this process; the descriptor keeps it waiting, and no child may have it.
+    """Start the watcher of this process. It does nothing before :func:`take_up`.
 
-    To be called before anything large is imported: the watcher is a copy of this process. It has nothing to do before
-    :func:`take_up`.
+    Call this before importing anything large, because the watcher is a copy of this process.
 
-    :param grace: seconds between asking the task to end and killing it
-    :param deaf_to: what the watcher does not listen to
+    :param grace: seconds between SIGTERM and SIGKILL
+    :param deaf_to: signals that the watcher ignores
+    :returns: a descriptor that keeps the watcher waiting while it is open; no child must inherit it
     """
 
     def fulfil_taken(state: bytes) -> None:
@@ -45,7 +45,7 @@ def make(folder: JobFolder, token: str, grace: float, deaf_to: tuple[signal.Sign
 
 
 def make_for_all(spool: Spool, grace: float, deaf_to: tuple[signal.Signals, ...]) -> int:
-    """The same for a process that runs all jobs of a spool."""
+    """Start a watcher like :func:`make`, for a process that runs all jobs of a spool."""
 
     def fulfil_all(state: bytes) -> None:
         threads = [
@@ -62,32 +62,32 @@ def make_for_all(spool: Spool, grace: float, deaf_to: tuple[signal.Signals, ...]
 
 
 def take_up(descriptor: int) -> None:
-    """The batch job has taken its task: what runs it from now on dies with it.
+    """Tell the watcher that the batch job has taken its task, whose processes must die with it from now on.
 
-    Before, it is another batch job of the same task that may run it, maybe on this very machine.
+    Before that, another batch job of the same task may be running it, possibly on this machine.
     """
     with contextlib.suppress(BrokenPipeError):  # the watcher was killed
         os.write(descriptor, TAKEN)
 
 
 def revoke(descriptor: int) -> None:
-    """The batch job has done its work: its watcher ends."""
+    """Tell the watcher that the batch job is done, so that the watcher exits."""
     with contextlib.suppress(BrokenPipeError):  # the watcher was killed
         os.write(descriptor, DONE)
     os.close(descriptor)
 
 
 def end_task(folder: JobFolder, token: str, grace: float) -> None:
-    """End the task of a batch job that is no more."""
+    """Terminate the task of a batch job that has died."""
     deadline = time.monotonic() + CLAIM_PATIENCE
     while (owner := Supervisor.read(folder)) is None:
         if time.monotonic() > deadline:
             return
         time.sleep(0.1)
-    if owner.boot_id != host.boot_id():  # its pid is another process here
+    if owner.boot_id != host.boot_id():  # on this machine, the pid is another process
         return
     if EndCause.read(folder) is None and not task_has_ended(folder):
-        # The supervisor then leaves it to the controller to report the failure to Airflow, with its reason.
+        # With this, the supervisor leaves it to the controller to report the failure and its reason to Airflow.
         with contextlib.suppress(OSError):
             TERMINATED.write(folder)
     if owner.alive:
@@ -98,15 +98,15 @@ def end_task(folder: JobFolder, token: str, grace: float) -> None:
         _wait(owner, UPLOAD_GRACE)
     process_tree.kill_leftovers(owner.pid, owner.started, token)
     if owner.container is not None:
-        from lading.executors.agent import container  # not at the top: the watcher is a copy of a small process
+        from lading.executors.agent import container  # imported late, to keep the watcher small
 
         container.remove(owner.container, token)
 
 
 def _watch(will: Callable[[bytes], None], deaf_to: tuple[signal.Signals, ...]) -> int:
-    """Start a process that does something if this one ends before it says that all is done.
+    """Start a process that acts if this one dies before it reports that it is done.
 
-    :param will: what it does, by the last byte that it has got
+    :param will: called with the last byte that the watcher received
     """
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     if between := os.fork():
@@ -114,7 +114,7 @@ def _watch(will: Callable[[bytes], None], deaf_to: tuple[signal.Signals, ...]) -
         os.waitpid(between, 0)
         return write_end
     try:
-        if os.fork():  # the watcher must not be our child: children that a task leaves behind are ended with it
+        if os.fork():  # the watcher must not be our child, as children left behind by a task are terminated
             os._exit(0)
         os.setsid()
         for number in deaf_to:

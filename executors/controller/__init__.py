@@ -1,4 +1,4 @@
-"""The controller: the one process that decides where jobs run, and has them started and ended there.
+"""The controller: the one process that decides where jobs run, and has sites start and cancel them.
 
-It reaches sites through their interface alone.
+It talks to sites only through the interface in :mod:`lading.hooks.site`.
 """

@@ -1,7 +1,7 @@
-"""What sites answer: as placement sees it, and what follows for the rows of the store.
+"""Turn the answers of sites into views for placement and into changes of the store's rows.
 
-The events are valid ones (see :mod:`lading.hooks.spool.events`). A location that could not be asked changes nothing for
-its jobs.
+Events have been validated before they get here (see :mod:`lading.hooks.spool.events`). A location that did not answer
+changes nothing for its jobs.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ from lading.scheduling.provisioning import recalls
 from lading.scheduling.reasons import Reason, because, combined
 from lading.scheduling.resources import Resources
 
-# A job that has been at a location for so long may be given to another one that has room for it at once, seconds.
+# A job that has waited at a location for this long, in seconds, can be moved to one that has room for it now.
 SECONDS_UNTIL_MOVED = 15.0
-# What is said to a job that waits for something of which its site says nothing.
+# Reasons of jobs that wait for something the site gives no details about.
 NOT_BEGUN = because("not_begun")
 NO_MARKET = because("no_market")
 NO_LOCATIONS = because("no_locations")
 
-# These two causes are not failures of the job.
+# The states for causes that are not failures of the job.
 STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
 
-# A job that its location does not know may be between two of its files, or its news may be on the way.
+# When a location does not list a job, the agent may be moving it between two files, or its event may still be in
+# transit. Seconds.
 SECONDS_UNTIL_REPEATED = 5.0
 SECONDS_UNTIL_LOST = 30.0
-# What a site has and the store does not want: another database, or a job that was taken for lost too early.
+# A job that a site has and the store does not may belong to another database, or was declared lost too early. Seconds.
 SECONDS_UNTIL_STRANGE = 60.0
 STRANGE = because("unknown_job")
 
 
 @dataclass(frozen=True, slots=True)
 class SiteAnswer:
-    """What a site answered last, and what it has by the store.
+    """The last answer of a site, with what the store has about that site.
 
-    :param jobs: that it was given
-    :param instances: that were launched there and have not ended, oldest first
-    :param is_new: whether nothing was concluded from the answer yet
-    :param sizes: what its machines really have, by instance type and image
-    :param boots: instance types and seconds of its last boots
-    :param files: by location, the bytes of files there that runs have left which have not ended
-    :param promised: by the names of waiting jobs, what boots and has a place for them
+    :param jobs: jobs given to the site
+    :param instances: live instances of the site, oldest first
+    :param is_new: whether the answer has not been processed yet
+    :param sizes: measured sizes of its machines, by instance type and image
+    :param boots: instance type and boot time in seconds of each of its latest boots
+    :param files: bytes of files that unfinished runs have left, by location
+    :param promised: the booting instance that has room for a waiting job, by the job's name
     """
 
     site: Site[Any]
@@ -70,10 +71,10 @@ class SiteAnswer:
 
 
 def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Sequence[Location]) -> SiteView:
-    """A site as placement sees it, but for its locations and for what the controller has noted of it.
+    """Return a site's view for placement, without its locations and without the controller's own records about it.
 
-    :param answer: what it has answered; None: it could not be asked
-    :param silence: why not, as text
+    :param answer: None: the site did not answer
+    :param silence: why it did not answer, as text
     """
     config = site.config
     silent = because("site_silent", site=site.name, text=silence)
@@ -97,9 +98,9 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
 
 
 def with_locations(site: SiteView, answer: SiteAnswer, prefetchable: Mapping[str, int], now: float) -> SiteView:
-    """The view with what there is at the site, and what is on it.
+    """Return the view with the site's locations and the jobs on them.
 
-    :param prefetchable: how many jobs may be prefetched to a location, by its name, where its jobs are short
+    :param prefetchable: how many short jobs can be prefetched, by the name of the location
     :param now: epoch seconds
     """
     here, seen, market = queue.by_location(answer.jobs), answer.observation.locations, market_of(answer)
@@ -133,42 +134,43 @@ def with_locations(site: SiteView, answer: SiteAnswer, prefetchable: Mapping[str
 
 
 def why_not_up(seen: ObservedLocation) -> Reason | None:
-    """What jobs wait for that wait for a machine which is not up yet; None: nothing is said."""
+    """Return what a booting machine, and so the jobs that need it, wait for; None: the site gives no reason."""
     return seen.waits or (because("booting", text=seen.note) if seen.note else None)
 
 
 def paused(site: SiteView, by: str | None) -> SiteView:
-    """The view of a site that is paused: it is given nothing. What is idle there ends by itself.
+    """Return the view of a paused site, which gets no jobs. Its idle machines are released as usual.
 
-    :param by: who; None: it is not paused
+    :param by: the user who paused it; None: it is not paused
     """
     return site if by is None else replace(site, trouble=because("paused", site=site.name, by=by))
 
 
 def market_of(answer: SiteAnswer) -> Market | MachineMarket | None:
-    """What can be launched at a site; None: nothing ever is, whatever it says."""
+    """Return what a site can launch; None: launching is off there, whatever market the site reports."""
     market = answer.observation.market if answer.site.launches and isinstance(answer.site, ElasticSite) else None
     return market.sized(answer.sizes).booting_as(answer.boots) if isinstance(market, MachineMarket) else market
 
 
 def recalled(answer: SiteAnswer, site: SiteView, now: float) -> dict[str, list[str]]:
-    """By location, the jobs that are to come back from where they have not begun.
+    """Return the jobs to recall from locations where they have not started, by location.
 
-    From a site that takes none now, as one that is paused, only those that could not run there any more.
+    While a site takes no jobs, for example because it is paused, only those are recalled that can no longer run there.
     """
     if site.trouble is not None:
         return recalls(site.launched, frozenset(), now=now)
-    # What seems to be placed later than now was placed by a controller of another machine, before this one began.
+    # A placement time in the future was written by an earlier controller on a machine whose clock is ahead.
     placed = ((each.token, each.placed_at) for each in answer.jobs if each.placed_at is not None)
     settled = (token for token, at in placed if abs(now - at) > SECONDS_UNTIL_MOVED)
     return recalls(site.launched, frozenset(settled), now=now)
 
 
 def withdrawn(answer: SiteAnswer) -> tuple[list[Change], dict[str, list[str]]]:
-    """The jobs of a site that have not started and may not any more, as their budget is spent: those that were not sent
-    there wait again, and by location those that are to come back.
+    """Return the jobs of a site that must not start because their budget is spent.
 
-    Members of a gang have their room together, and so begin.
+    Members of a gang already hold room together, so they start anyway.
+
+    :returns: changes that queue jobs again which were not sent yet, and the jobs to recall, by location
     """
     changes: list[Change] = []
     back: dict[str, list[str]] = {}
@@ -184,7 +186,7 @@ def withdrawn(answer: SiteAnswer) -> tuple[list[Change], dict[str, list[str]]]:
 
 
 def trouble(answer: SiteAnswer) -> Reason | None:
-    """Why a site that has answered takes no jobs at all now; None: it does."""
+    """Return why a site that has answered takes no jobs at all now; None: it takes jobs."""
     why = answer.observation.trouble or _trouble(answer.site.launches, answer.observation)
     return None if why is None else because("site_trouble", site=answer.site.name).with_also(why)
 
@@ -204,9 +206,9 @@ def _trouble(launches: bool, observation: Observation) -> Reason | None:
 
 
 def changes_by_events(events: Iterable[dict[str, Any]]) -> list[Change]:
-    """The changes that events make, those of each job in order: at most one for each state that it had.
+    """Return the changes that events cause, in order for each job: at most one for each of its states.
 
-    An unknown kind of event is from a newer agent and changes nothing.
+    An unknown kind of event comes from a newer agent and changes nothing.
     """
     found: dict[str, list[Change]] = {}
     for event in events:
@@ -216,7 +218,7 @@ def changes_by_events(events: Iterable[dict[str, Any]]) -> list[Change]:
 
 
 def _add(steps: list[Change], change: Change) -> None:
-    """Add a change of a job to those before it; what is reported a thousand times is stored once."""
+    """Append a change of a job, or merge it into the one before, so that repeated reports are stored once."""
     before = steps[-1] if steps else None
     if before is not None and before.values.get("state") in ENDED:
         return
@@ -227,14 +229,14 @@ def _add(steps: list[Change], change: Change) -> None:
         steps.append(change)
 
 
-# What a job has of the place to which it was given.
+# The columns of a job that describe where it was placed.
 OF_A_PLACE = (
     "site", "location", "placed_at", "submitted_at", "expires_at", "native_id", "node", "queue", "native_start",
 )  # fmt: skip
 
 
 def change_by_event(event: dict[str, Any]) -> Change | None:
-    """The change that one event of the journal makes."""
+    """Return the change that one event of the journal causes; None: it changes no job."""
     if event["event"] == "started":
         values = {"state": State.RUNNING, "started_at": event["at"], "reason": None, **batch_job_columns(event)}
         if event.get("nodes"):
@@ -256,7 +258,7 @@ def change_by_event(event: dict[str, Any]) -> Change | None:
             "exit_code": event["exit_code"],
             "peak_memory": event["peak_memory"],
             "cpu_seconds": event["cpu_seconds"],
-            # A batch system does not say it of a job that has not; what is known stays.
+            # A batch system reports no start for a job that never started; a start already stored is kept.
             **({"started_at": event["started_at"]} if "started_at" in event else {}),
             **batch_job_columns(event),
         }
@@ -265,42 +267,42 @@ def change_by_event(event: dict[str, Any]) -> Change | None:
 
 
 def queued_again(token: str, reason: Reason | None, only_if: Mapping[str, Any]) -> Change:
-    """A job that was given to a site and has not begun waits again."""
+    """Return the change that queues a job again which was given to a site and has not started."""
     return Change(token, dict.fromkeys(OF_A_PLACE) | {"state": State.QUEUED, "reason": reason}, only_if=only_if)
 
 
 def holds_in_events(events: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, Reason | None]]:
-    """What events say of holds: the token of each, what it is now, and why."""
+    """Yield the token, the new state and the reason of each hold that events are about."""
     for event in events:
         if event["event"] in hold.EVENTS:
             yield event["token"], event["event"], event.get("reason")
 
 
 def batch_job_columns(event: dict[str, Any]) -> dict[str, Any]:
-    """Which batch job it is and on which node, as far as the event says so; what is known stays."""
+    """Return the columns for the batch job's id and node that an event names; the others keep their values."""
     return {key: as_name(event[key]) for key in ("native_id", "node") if event.get(key)}
 
 
 @dataclass(slots=True)
 class Comparison:
-    """The differences at one site, and for how long there have been any.
+    """How the jobs at one site differ from those in the store, and for how long.
 
-    :param absent: the jobs that it was given and does not know
-    :param strange: those that it knows and was not given
+    :param absent: jobs that were given to the site and that it does not list
+    :param strange: jobs that the site lists and that were not given to it
     """
 
     absent: MissingSince = field(default_factory=MissingSince)
     strange: MissingSince = field(default_factory=MissingSince)
 
     def apply(self, answer: SiteAnswer, decision: Decision, now: float) -> Decision:
-        """The decision with what follows from the differences: jobs are lost, given again, or ended as strangers."""
+        """Extend the decision: absent jobs are sent again or declared lost, and strange ones are cancelled."""
         site, here, seen = answer.site.name, queue.by_location(answer.jobs), answer.observation.locations
         asked = {each.name: each.known for each in seen if each.known is not None}
         if answer.site.launches:
-            # What was launched and is not named any more is gone, and all that was on it.
+            # A launched location that the site no longer lists is gone, with every job on it.
             named = {each.name for each in seen}
             asked |= {name: frozenset() for name in here if name is not None and name not in named}
-        # Those of locations that could not be asked, and what another machine was given, before a fail-over.
+        # Jobs at locations that did not answer, or that were given to another machine before a failover.
         unasked = {job.token for job in answer.jobs if job.location not in asked}
         where = {token: name for name, known in asked.items() for token in known}
         elsewhere = (job for job in answer.jobs if job.token not in asked.get(str(job.location), ()))
@@ -321,15 +323,15 @@ class Comparison:
 
 
 def relocations(moved: Mapping[str, str]) -> list[Change]:
-    """Jobs are at another location than in the store, which an older version of Lading may have left so.
+    """Return changes for jobs at another location than the store says, as an older version of Lading could leave them.
 
-    :param moved: the location that has each, by token
+    :param moved: the location that has each job, by token
     """
     return [Change(token, {"location": location}) for token, location in moved.items()]
 
 
 def lost(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float) -> list[Change]:
-    """The end of running jobs that their site has not known for long. Missing is never success."""
+    """Fail running jobs that their site has not listed for :data:`SECONDS_UNTIL_LOST`: missing is never success."""
     values = {
         "state": State.FAILED,
         "cause": "lost",
@@ -344,13 +346,13 @@ def lost(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float) -> l
 
 
 def repeats(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, jwt_seconds: float) -> list[str]:
-    """Placed jobs to be given again: they did not arrive, or their JWT is not known to be fresh.
+    """Return the placed jobs to send again: they did not arrive, or their JWT may expire soon.
 
-    One that runs out later than one made now was made by a controller whose clock is ahead of this one's, on another
-    machine: how much of its time is left is not known here.
+    A JWT that expires later than a new one would was made on another machine whose clock is ahead, so its remaining
+    time is unknown here.
 
     :param now: epoch seconds
-    :param jwt_seconds: for which a JWT is valid at the site
+    :param jwt_seconds: how long a JWT is valid at the site
     """
 
     def due(job: GivenJob) -> bool:
@@ -362,8 +364,8 @@ def repeats(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, j
 
 
 def strangers(unknown: Mapping[str, float]) -> dict[str, Reason]:
-    """The jobs to be ended that a site has and the store does not: by token, the reason.
+    """Return the jobs to cancel because a site has them and the store does not, with the reason, by token.
 
-    :param unknown: for how many seconds each has not been known
+    :param unknown: for how many seconds the store has not had each job
     """
     return {token: STRANGE for token, seconds in unknown.items() if seconds > SECONDS_UNTIL_STRANGE}

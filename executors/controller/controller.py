@@ -1,8 +1,8 @@
-"""The controller: the loop that decides where jobs run, and has them started and ended there.
+"""The controller's loop: it decides where jobs run, and has sites start and cancel them.
 
-Each tick observes the sites, decides, records what is to be done, and does it, in that order: an intent with its
-token is in the store before it has any effect, so after a crash at any point nothing runs twice and nothing is lost.
-Several controllers may run; the one that holds the lease acts.
+Each tick observes the sites, decides, records the decision, and acts on it, in that order. Every intent is stored with
+its token before it has any effect, so that a crash at any point neither runs a job twice nor loses one.
+Several controllers can run; only the one that holds the lease acts.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-# A database that is away is asked again after this; nothing is lost meanwhile.
+# Seconds until the next tick after one that failed, for example because the database is unreachable.
 PAUSE_AFTER_TROUBLE = 2.0
-# Sites are looked at again after so many times as long as a tick has taken, and within so many seconds: where each tick
-# looks at a thousand jobs, or the machine is busy, few ticks find as much as many.
+# After a tick, sites rest for this multiple of its duration, up to this many seconds: where ticks take long because
+# they handle a thousand jobs or the machine is busy, a few ticks achieve as much as many.
 REST_AFTER_TICK, LONGEST_REST = 2.0, 0.5
 
-# Of so many waiting jobs it is asked every second whether they are still wanted, beside those for which anything is
-# about to be done. They are read anew too: a hand may have changed them.
+# Every second, the orchestrator is asked whether it still wants this many waiting jobs, in addition to those that are
+# about to be acted on. They are also read again, because someone may have changed them manually.
 MOST_CHECKED_PER_SECOND = 100
 
-# It begins when nothing has happened for so long, seconds.
+# The controller idles once nothing has happened for this long, in seconds.
 SECONDS_UNTIL_LULL = 5.0
-# Sites are looked at so often then. What comes with time alone, as the end of a machine that has long been idle, is
-# decided so late at most, seconds.
+# While idle, it decides this often, in seconds. Decisions that depend on time alone, such as releasing a machine that
+# has been idle for long, are late by at most this much.
 SECONDS_BETWEEN_DECISIONS = 5.0
 
 
@@ -86,11 +86,11 @@ class Controller:
     """Runs ticks until it is stopped.
 
     :param sites: the sites by name, in the order of the sites file; the first is the default
-    :param mint: makes a JWT for a subject that is valid for so many seconds
+    :param mint: makes a JWT for a subject, valid for the given number of seconds
     :param settings: the ``[lading]`` section
-    :param managed: whether an executor started it and may stop it
-    :param notify: is called with changes after they have been stored
-    :param extensions: what third parties add to the choice of places
+    :param managed: whether an executor started the controller and can stop it
+    :param notify: called with changes after they have been stored
+    :param extensions: what plugins add to placement
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class Controller:
         self.turn = 0
         self.queued = QueuedJobs(self.leadership.holder)
         self.looked_at: Sequence[str] = ()
-        """The waiting jobs that were looked at in the last tick."""
+        """The waiting jobs that the last tick considered."""
         self.unchecked: list[str] = []
-        """The waiting jobs of which it is still to be asked whether they are wanted, in this round of all."""
+        """The waiting jobs that this round has not yet checked for whether they are still wanted."""
         self.next_check = 0.0
         self.had_gangs = True
-        """Whether there may be gangs of which no job waits."""
+        """Whether gangs without a waiting job may exist."""
         self.idle_detector = IdleDetector()
         self.metrics = Metrics()
         self.durations = Durations()
@@ -161,7 +161,7 @@ class Controller:
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
-        """Tick until ``stop`` is called, or until this controller is not needed any more."""
+        """Tick until ``stop`` is called, or until this controller is no longer needed."""
         self.leadership.clock.start()
         with Bell(self.settings.controller_bell) as bell:
             while not self.stopping:
@@ -170,22 +170,23 @@ class Controller:
         self.close()
 
     def stop(self) -> None:
-        """End after the current tick."""
+        """Stop after the current tick."""
         self.stopping = True
 
     def _mark(self, token: str | None) -> None:
-        """Mark the job for which a plugin is asked from now on; None: it has answered.
+        """Mark the job for which a plugin is being called; None: the call has returned.
 
-        Each answer is a step of the loop: thousands of quick ones are no hang, of which the job of that moment would be
-        taken for the cause.
+        Each call counts as a step of the loop. Otherwise thousands of quick calls would look like a hang, and whichever
+        job is marked at that moment would be blamed for it.
         """
         self.mark.put(token)
         self.leadership.clock.beat()
 
     def _note_hang(self, hangs: bool) -> None:
-        """Note the job for which a plugin hangs that was asked, as two looks in a row have found it; or take it back.
+        """Record a strike against the job for which a plugin hangs, or take it back once the call has returned.
 
-        What else is noted has not brought the controller to a halt. Called by the lease's clock.
+        A job is recorded when two checks in a row find the loop hanging at it. Strikes of other jobs are taken back,
+        as they did not cause the hang. Called by the lease's clock.
         """
         at = self.placing.at if hangs else None
         if at is not None and at == self.hangs_at and not self.has_noted:
@@ -194,7 +195,7 @@ class Controller:
                 strikes.note(session, self.leadership.holder, [at])
                 is_noted = store.knows(session, at)
             if is_noted:
-                self.mark.put(None)  # it counts once
+                self.mark.put(None)  # so that the next controller does not count it again
             self.has_noted = True
         elif at is None and self.has_noted and self.hangs_at is not None:
             with open_session() as session:
@@ -203,25 +204,28 @@ class Controller:
         self.hangs_at = at
 
     def _tick_safely(self) -> float:
-        """One tick; returns the seconds to wait for the next. Trouble is logged and tried again, never fatal."""
+        """Run one tick; a failure is logged and the tick repeated, so that no error ends the controller.
+
+        :returns: seconds to wait for the next tick
+        """
         try:
             self.tick()
         except Exception as error:
-            self.queued.forget()  # it may have what was not committed
+            self.queued.forget()  # it may contain uncommitted changes
             self.trouble.begin("The tick failed", error, traceback=True)
             return PAUSE_AFTER_TROUBLE
         self.trouble.end("The tick failed")
         return TICK_SECONDS
 
     def tick(self) -> None:
-        """Observe, decide, record, act."""
+        """Observe, decide, record and act, if this controller holds the lease and there is work."""
         if current.orchestrator().has_lost_store():
-            log.error("The store was removed, so the controller ends; its node agents end by themselves")
+            log.error("The store was removed, so the controller exits; its node agents exit on their own")
             self.leadership.clock.end_process()
             self.stop()
             return
         if not self.leadership.lead():
-            # Another controller acts. One that only stands by ends with the executor that started it.
+            # Another controller acts. A standby exits together with the executor that started it.
             if self.managed and os.getppid() != self.parent:
                 self.stop()
             return
@@ -240,7 +244,6 @@ class Controller:
             self.stop()
 
     def _work(self, started: float) -> None:
-        """What a tick does where anything may be to be done."""
         seen = self.observe()
         any_wait = self.any_wait()
         if any_wait:
@@ -248,16 +251,16 @@ class Controller:
             self.size()
         decision = self.decide(seen, any_wait)
         if any_wait and self.drop_unwanted_of(decision):
-            self.ring()  # what was decided was so with them
+            self.ring()  # the decision included jobs that are gone now, so decide again
             return
         self.record(decision, any_wait, started)
         self.act(decision)
         self.idle_detector.decided(seen, decision, is_work=any_wait or len(seen) < len(self.sites))
 
     def observe(self) -> list[SiteAnswer]:
-        """Store what the sites' threads have found. No site is waited for.
+        """Store what the sites' threads have found, without waiting for any site.
 
-        What is wrong with one site, or with what it says, stays with that site: nothing is concluded about it.
+        A failure of one site, or in its answer, affects only that site, about which nothing is then concluded.
         """
         seen = []
         for thread in self.threads.answering():
@@ -265,14 +268,14 @@ class Controller:
                 is_new = self._take_news(thread)
                 if thread.last is not None:
                     seen.append(self._answer(thread.site, thread.last, is_new))
-            except Exception as error:  # a third party's site may say anything, also what no column holds
+            except Exception as error:  # a third party's site can return anything, even values that fit no column
                 if isinstance(error, SQLAlchemyError) and not isinstance(error, DataError):
-                    raise  # no site's trouble: the same events are taken again
+                    raise  # the database's fault, not the site's: the next tick takes the same events again
                 thread.settle(error)
         return seen
 
     def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> SiteAnswer:
-        """What a site has said beside what the store has of it, brought up to date."""
+        """Combine a site's observation with the store's records of that site, which are updated first."""
         with open_session() as session:
             durations = self.durations.read(session) if site.launches else None
             shares, ahead = self.shares, self.leadership.database_ahead
@@ -285,9 +288,9 @@ class Controller:
         return SiteAnswer(site, observation, jobs, rows, is_new, known, boots, files, there.promised)
 
     def _take_news(self, thread: SiteThread) -> bool:
-        """Store what a site's thread has found since the last time; returns whether there was anything and is no more.
+        """Store what a site's thread has found since the last tick; many events are spread over several ticks.
 
-        Of many events some are stored in each tick.
+        :returns: whether there was anything new and all of it is stored
         """
         site, news = thread.site, thread.take()
         if news is None or thread.last is None:
@@ -313,7 +316,10 @@ class Controller:
         return is_all
 
     def any_wait(self) -> bool:
-        """Whether any job waits. An idle controller asks the database for little else than this and what people ask."""
+        """Return whether any job or gang waits, after reading users' requests and the jobs that wait.
+
+        An idle controller queries the database for little else.
+        """
         with open_session() as session:
             self.shares.load(session)
             self.budgets.sum_up(session, time.time(), is_asked=self.requests.step(session))
@@ -321,19 +327,19 @@ class Controller:
                 self.durations.read(session)
             self.staging.sweep(session)
             any_wait = bool(self.queued.read(session).jobs)
-            # A gang is made of jobs that wait, so without any there are none but those that there were.
+            # Gangs are formed from waiting jobs, so without waiting jobs only earlier gangs can exist.
             has_gangs = self.had_gangs and not any_wait and gangs.any_gang(session)
             self.had_gangs = any_wait or has_gangs
             return any_wait or has_gangs
 
     def drop_unwanted(self) -> None:
-        """End jobs that wait and that Airflow does not want any more, before anything is done for them."""
+        """Cancel waiting jobs that Airflow no longer wants, before anything is done for them."""
         with open_session() as session:
             tokens = [*self.queued.unsized, *self._next_unchecked(), *self.queued.ganged]
             tokens += gangs.asleep(session)
             changes = housekeeping.drop_unwanted(session, [*dict.fromkeys(tokens)], time.time())
         self._publish(changes)
-        if changes:  # whoever clears a run, or ends it, does so with all of its tasks
+        if changes:  # clearing or failing a run affects all of its tasks, so check those too
             jobs = (self.queued.jobs.get(each.token) for each in changes)
             runs = {(job.row.dag_id, job.row.run_id) for job in jobs if job is not None}
             its = [token for token, job in self.queued.jobs.items() if (job.row.dag_id, job.row.run_id) in runs]
@@ -344,8 +350,7 @@ class Controller:
                 self.queued.read(session)
 
     def drop_unwanted_of(self, decision: Decision) -> bool:
-        """End the jobs that Airflow does not want any more of those for which anything is to be done now; returns
-        whether there are any."""
+        """Cancel jobs that the decision acts on and Airflow no longer wants; returns whether there were any."""
         tokens = [each.token for each in decision.changes if each.values.get("state") == State.PLACED]
         if any(decision.orders.values()) or any(decision.holds.values()):
             tokens += self.looked_at
@@ -357,19 +362,19 @@ class Controller:
         return bool(changes)
 
     def _next_unchecked(self) -> list[str]:
-        """Some of the jobs that wait, others each time."""
+        """Return the next few waiting jobs to check, working through all of them in turn."""
         if (now := time.monotonic()) < self.next_check:
             return []
         self.next_check = now + TICK_SECONDS
         if not self.unchecked:
-            self.unchecked = sorted(self.queued.jobs)  # tokens are random, and so is their order
+            self.unchecked = sorted(self.queued.jobs)  # tokens are random, so this order is, too
         taken = self.unchecked[-MOST_CHECKED_PER_SECOND:]
         del self.unchecked[-MOST_CHECKED_PER_SECOND:]
         self.queued.note(taken)
         return taken
 
     def size(self) -> None:
-        """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
+        """Store the resources of jobs whose requests depend on their inputs or earlier tries."""
         with open_session() as session:
             found, lessons = self.estimator.step(session, any_wait=bool(self.queued.unsized))
             changes = sizing.stored(session, found)
@@ -379,7 +384,7 @@ class Controller:
         self._publish([change for change in changes if "state" in change.values])
 
     def decide(self, seen: Sequence[SiteAnswer], any_wait: bool) -> Decision:
-        """Choose where waiting jobs go, and what to do with jobs that a site does not know (any more)."""
+        """Choose where waiting jobs go, and what to do about jobs that a site no longer lists."""
         now = time.time()
         decision = Decision()
         self.site_plans.live_runs.may_look_ahead = self.leadership.may_look_ahead
@@ -441,7 +446,7 @@ class Controller:
         return decision
 
     def _gangs(self) -> gangs.GangRecords:
-        """The jobs that start together, each gang with its turn."""
+        """Load the gangs, and tell the fair queue their turns."""
         fair = self.shares.fair
         with open_session() as session:
             by_dag, ahead, rests = self.by_dag, self.leadership.database_ahead, self.site_plans.rests
@@ -451,7 +456,10 @@ class Controller:
         return known
 
     def _waiting(self) -> tuple[list[WaitingJob], list[AtWork]]:
-        """The jobs that wait, by what is known of their tasks now, and those at work whose machines count for them."""
+        """Return the waiting jobs with the latest estimates for their tasks, and the running jobs of their groups.
+
+        Running jobs count where a group limits how many machines it uses.
+        """
         with open_session() as session:
             current.orchestrator().note(session, self.needs.resize(session, self.queued.read(session)))
             self.queued.read(session)
@@ -472,7 +480,10 @@ class Controller:
             return found, [*queue.on_machines(session, found)]
 
     def views(self, seen: Sequence[SiteAnswer], now: float, *, is_work: bool = True) -> list[SiteView]:
-        """All sites as placement sees them, in their order; where no work is to be done, without what is on them."""
+        """Return the views of all sites for placement, in the order of the sites file.
+
+        :param is_work: False: leave out the locations, which nothing needs
+        """
         answers = {each.site.name: each for each in seen}
         views = []
         for name, site in self.sites.items():
@@ -493,9 +504,9 @@ class Controller:
         ]
 
     def record(self, decision: Decision, any_wait: bool, started: float) -> None:
-        """Commit every intent before anything is done about it.
+        """Commit every intent before it has any effect.
 
-        :param started: when this tick began, seconds since the epoch
+        :param started: when this tick began, epoch seconds
         """
         if not (any_wait or decision.changes or decision.provisions):
             return
@@ -513,13 +524,13 @@ class Controller:
         self._publish(decision.changes)
 
     def _publish(self, changes: Sequence[Change]) -> None:
-        """Pass on to metrics and listeners what has been stored."""
+        """Tell metrics and listeners about changes that have been stored."""
         self.queued.note(change.token for change in changes if "state" in change.values or "reason" in change.values)
         self.metrics.count(changes)
         self.notify(changes)
 
     def act(self, decision: Decision) -> None:
-        """Have the sites' threads give them their jobs. What fails is seen in a later look and repeated then."""
+        """Hand the decision to the sites' threads. A later observation reveals what failed, and it is repeated then."""
         if not self.leadership.may_act():
             return  # this tick took so long that another controller may act by now
         for thread in self.threads:
@@ -538,7 +549,7 @@ class Controller:
                 thread.provide(decision.orders.get(name, ()), provision.releases)
 
     def _envelopes(self, site: Site[Any], placed: Mapping[str, Sequence[str]]) -> dict[str, list[Envelope]]:
-        """Placed jobs as they travel, by location, each with a JWT, and those that have waited for their files."""
+        """Return the envelopes to send, by location: of jobs placed now, and of jobs whose files have arrived."""
         if not placed and not self.staging.waiting[site.name]:
             return {}
         with open_session() as session:
@@ -550,10 +561,10 @@ class Controller:
         return found
 
     def close(self) -> None:
-        """Let go of the sites, take in their last news, and release the lease.
+        """Close the sites, store their last events, and release the lease.
 
-        One that was stopped before it has led does so as well, where no other controller acts: it has taken the
-        place of one that was killed, whose agents and jobs go on.
+        A controller that was stopped before it ever led does the same if no other one acts: it may have replaced one
+        that was killed, whose agents and jobs are still running.
         """
         self.estimator.close()
         self.site_plans.close()
@@ -564,11 +575,11 @@ class Controller:
                 self._let_go()
             self.leadership.release()
         except (SQLAlchemyError, OSError):
-            log.exception("The last news could not be stored; the next controller reads them")
-        log.info("Controller %s has ended", self.leadership.holder)
+            log.exception("The sites' last events could not be stored; the next controller will read them")
+        log.info("Controller %s has stopped", self.leadership.holder)
 
     def _let_go(self) -> None:
-        """Let go of all sites at the same time, and store what they have to report; one that hangs is left as it is."""
+        """Close all sites at the same time, and store their last events; a site that hangs is left as it is."""
         how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
         if how != "hand_over":
             self.threads.await_first_answers(self.settings.shutdown_seconds)
@@ -580,9 +591,9 @@ class Controller:
         self.threads.end()
 
     def _pass_cancellations(self) -> None:
-        """Have the sites end the jobs that were asked to since the last tick.
+        """Have the sites cancel the jobs whose cancellation was requested since the last tick.
 
-        Those that wait at a machine for their turn would else wait there for the next controller.
+        Otherwise jobs that wait on a machine would stay there until the next controller starts.
         """
         with open_session() as session:
             asked = queue.cancellations(session)
@@ -591,9 +602,9 @@ class Controller:
 
 
 class IdleDetector:
-    """Whether there is nothing to do now.
+    """Detects when the controller has nothing to decide.
 
-    While jobs are at a site, or a site cannot be asked, there is none: their deadlines are checked in each tick.
+    It is never idle while jobs are at a site or a site does not answer: their deadlines are checked in each tick.
     """
 
     def __init__(self) -> None:
@@ -601,10 +612,7 @@ class IdleDetector:
         self._is_quiet = False
 
     def lasts(self, threads: SiteThreads) -> bool:
-        """Whether nothing is to be decided now, as far as the sites are concerned.
-
-        :param threads: of all sites, with what they have found
-        """
+        """Return whether the sites give no cause for a decision now."""
         now = time.monotonic()
         if threads.have_news():
             self._stirred_at = now
@@ -613,9 +621,8 @@ class IdleDetector:
         return self._is_quiet and not is_late and now - self._stirred_at >= SECONDS_UNTIL_LULL
 
     def decided(self, seen: Sequence[SiteAnswer], decision: Decision, *, is_work: bool) -> None:
-        """A decision was made.
+        """Note that a decision was made.
 
-        :param seen: what the sites have answered
         :param is_work: whether jobs wait, or a site has not answered
         """
         self._decided_at = time.monotonic()

@@ -1,6 +1,6 @@
-"""Dispatch: from what waits and what sites answered to what is to be done. The decisions here are pure.
+"""Dispatch: turn an assignment into a decision, and placed jobs into the envelopes that are sent to sites.
 
-What travels is read from the store, so that one that ended meanwhile does not.
+Envelopes are made from the rows in the store, so that a job which ended in the meantime is not sent.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ BEHIND_OTHERS = because("turn")
 
 
 def decided(jobs: Sequence[WaitingJob], found: Assignment, now: float) -> Decision:
-    """What is to be done about waiting jobs.
-
-    :param found: where they go
-    """
+    """Turn the assignment of waiting jobs into a decision: changes, placements, orders and reasons."""
     changes = [refused(token, reason, now) for token, reason in found.refused.items()]
     placed: dict[str, dict[str, list[str]]] = {}
     by_token = {job.name: job for job in jobs} if found.stops else {}
@@ -58,11 +55,11 @@ def decided(jobs: Sequence[WaitingJob], found: Assignment, now: float) -> Decisi
     for job in jobs:
         reason = found.waits.get(job.name)
         if reason is None and job.reason is not None and job.name in found.waits:
-            # A short wait for its turn is not worth a reason; but one that does not hold any more is replaced.
+            # A short wait for its turn needs no reason, but an outdated reason is replaced.
             reason = BEHIND_OTHERS
         if reason is None or reason is job.reason:
             continue
-        pair = id(reason), id(job.reason)  # few pairs of thousands of jobs
+        pair = id(reason), id(job.reason)  # thousands of jobs share a few pairs
         if pair not in is_new:
             is_new[pair] = reason != job.reason
         if is_new[pair]:
@@ -75,10 +72,11 @@ def decided(jobs: Sequence[WaitingJob], found: Assignment, now: float) -> Decisi
 def explain(
     session: Session, queued: QueuedJobs, decision: Decision, before: float, fair: FairTurns | None = None
 ) -> None:
-    """Store why jobs wait; of those that were not looked at, for the ones queued before this (epoch seconds, by the
-    database's clock).
+    """Store why jobs wait.
 
-    :param fair: how shares go in turn, and whose jobs may not start; None: all may
+    :param before: jobs that this tick did not consider get a reason only if they were queued before this, epoch seconds
+        by the database's clock
+    :param fair: the turns of shares, and whose jobs cannot start; None: all can
     """
     for reason, tokens in decision.reasons.items():
         queued.explain(session, reason, tokens)
@@ -99,24 +97,24 @@ def to_send(
     rests: Mapping[str, float] = queue.NO_RESTS,
     fair: FairTurns | None = None,
 ) -> tuple[dict[str, list[Envelope]], list[Change]]:
-    """Placed jobs as they travel, by location, each with a JWT that is valid as long as the site says; and what was
-    stored.
+    """Make the envelopes of placed jobs, each with a JWT that is valid for as long as the site requires.
 
-    One whose row cannot be read fails, and it alone; and so does one that has come to a site which is not open to its
-    Dag, by whatever has placed it and whenever that was. Where a request is a limit, one without hints requests the
-    defaults at least: what would pack it by less would kill it.
+    A job whose row is unreadable fails, without affecting the others. So does a job placed at a site that its Dag is
+    not admitted to, whoever placed it and whenever. Where the site enforces requests as limits, a job without hints
+    requests at least the defaults, because packing it by a smaller estimate could kill it.
 
-    :param site: where they are placed
-    :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
-    :param rests: by which those of one priority go, by token, seconds; empty: they go by arrival
-    :param fair: how shares go in turn; None: they do not
+    :param placed: tokens by location
+    :param database_ahead: seconds by which the database's clock, which dates queueing, is ahead of ours
+    :param rests: longest remaining path in seconds by token, which orders jobs of one priority; empty: by arrival
+    :param fair: the turns of shares; None: shares take no turns
+    :returns: envelopes by location, and the stored changes that end jobs
     """
     seconds, open_to = site.jwt_seconds, [(site.name, site.admission)]
     expires_at = time.time() + seconds
     jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
     by_token, changes = dict[str, Envelope](), list[Change]()
     for job in jobs:
-        # One that is there is given another JWT alone.
+        # A job that is already at the site only gets a new JWT.
         if job.expires_at is None and not admitted(open_to, job.dag_id, job.team):
             changes.append(refused(job.token, refusal(open_to, job.dag_id, job.team), time.time()))
             continue
@@ -133,23 +131,23 @@ def to_send(
                 values |= {"cpus": made.resources.cpus, "memory": made.resources.memory}
             by_token[job.token] = made
             changes.append(Change(job.token, values))
-        except Exception as error:  # the data is whatever was stored
+        except Exception as error:  # stored data can be anything
             reason = because("row_unreadable", text=f"{type(error).__name__}: {error}")
             log.error("Job %s: %s", job.token, reason, exc_info=error)
             changes.append(refused(job.token, reason, time.time()))
-    # After the JWTs, which take a while: a transaction that has written to SQLite holds its one lock to its end.
+    # Write only after making the JWTs, which takes a while: from its first write on, a transaction locks all of SQLite.
     store.apply(session, changes)
     sent = {location: [by_token[each] for each in tokens if each in by_token] for location, tokens in placed.items()}
     return sent, [change for change in changes if "state" in change.values]
 
 
 def envelope(job: JobRow, jwt: str, expires_at: float, database_ahead: float = 0.0, rest: float = 0.0) -> Envelope:
-    """A job as it travels.
+    """Return the envelope of a job.
 
-    :param jwt: with which its task introduces itself
-    :param expires_at: when that is no longer valid, epoch seconds
-    :param database_ahead: seconds by which the database's clock, which dates its queueing, is ahead of this one's
-    :param rest: seconds of the longest way from its start to the end of its run; 0: it goes by arrival
+    :param jwt: authenticates its task to Airflow's API
+    :param expires_at: when the JWT expires, epoch seconds
+    :param database_ahead: seconds by which the database's clock, which dates queueing, is ahead of ours
+    :param rest: longest remaining path of its run in seconds; 0: it is ordered by arrival
     """
     return Envelope(
         token=job.token,

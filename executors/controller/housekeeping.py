@@ -1,4 +1,4 @@
-"""Housekeeping: what a controller does beside its ticks, now and then."""
+"""Housekeeping: the controller's periodic checks and clean-ups that need not run in every tick."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from lading.scheduling.resources import Resources
 from lading.scheduling.site_names import is_named
 from lading.scheduling.text.printable import storable
 
-# The column of the type takes so many characters; what an allocation is for may take more.
+# Length of the column for the instance type, characters. The description of an allocation can be longer.
 LONGEST_TYPE = 64
 
 
@@ -67,25 +67,24 @@ log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_ROUNDS = 10.0
 SECONDS_BETWEEN_PURGES = 600.0
-# It is looked at whether a day is over, and what has changed of those that are kept.
+# How often daily bills are updated, which also closes days that are over.
 SECONDS_BETWEEN_SUMS = 60.0
 SECONDS_PER_DAY = 86400
-# A task instance is made QUEUED and its job is made in one transaction, but the two are read in two.
+# A task instance is set to QUEUED and its job is created in one transaction, but they are read in two.
 SECONDS_UNTIL_UNWANTED = 10.0
-# A controller that an executor started ends when Airflow has been gone for so long and nothing is left to do.
+# A controller that an executor started exits when Airflow has been gone for this long and no work is left.
 SECONDS_UNTIL_NEEDLESS = 60.0
-# A site that could not be asked at the start may only be slow.
+# Jobs placed less than this ago are never taken for orphans: a site that does not answer yet may only be slow.
 SECONDS_UNTIL_HOMELESS = 60.0
 NOTHING_LAUNCHED = because("nothing_launched")
 UNWANTED = because("unwanted")
 
 
 class Housekeeping:
-    """Rounds of checks that need not happen in every tick.
+    """Runs the periodic checks, and publishes what the sites have.
 
-    :param managed: whether the controller belongs to an executor, and may end when there is none any more
-    :param sites: all sites by name
-    :param needs_inputs: whether plugins ask for the values of the inputs of all jobs
+    :param managed: whether an executor started the controller, which then exits once no scheduler is left
+    :param needs_inputs: whether plugins need the input values of all jobs
     """
 
     def __init__(
@@ -109,20 +108,21 @@ class Housekeeping:
         self.dialects: dict[str, dict[str, Any] | None] = {}
 
     def _potential(self, site: Site[Any]) -> tuple[Location, ...]:
-        """What could be at a site, empty where it does not say that as it should."""
+        """Return the locations that a site could have; empty if the site fails to say or describes them wrongly."""
         try:
             locations = tuple(site.potential())
             for each in locations:
                 check_location(each)
-        except Exception as error:  # a third party's site may say anything
-            self.trouble.begin(f"What site {site.name!r} could have is not known", error, traceback=True)
+        except Exception as error:  # a third party's site can return or raise anything
+            self.trouble.begin(f"The possible locations of site {site.name!r} are unknown", error, traceback=True)
             return ()
         return locations
 
     def due(self, metrics: Metrics, troubles: Mapping[str, str | None], queued: QueuedJobs) -> bool:
-        """Do what is due; returns whether the controller is needless and should end.
+        """Run the checks that are due.
 
-        :param troubles: of each site why it does not answer, as text; None: it does
+        :param troubles: why each site does not answer, as text; None: it answers
+        :returns: whether the controller is no longer needed and should exit
         """
         now = time.monotonic()
         if now < self.next_round:
@@ -134,7 +134,7 @@ class Housekeeping:
                 site_rows.save(session, map(site_row, self.sites.values(), count()))
             barred = {name: each.barred for name, each in self.stored.items()}
             site_rows.note_answers(session, troubles, barred, time.time())
-        # Apart from what was written, for this looks through many rows: others wait for the one lock that SQLite has.
+        # In a session of its own, because this reads many rows and a session that has written holds SQLite's one lock.
         with open_session() as session:
             cancel_unwanted(session, time.time())
             fail_orphaned_jobs(session, self.is_known, time.time())
@@ -160,20 +160,21 @@ class Housekeeping:
         return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
 
     def _note_missed(self, tokens: Collection[str]) -> None:
-        """Say that jobs were missed in the queue, as a scheduler of an older version or a hand has changed them."""
+        """Log that jobs were changed by an older version's scheduler, or manually, without notice to the controller."""
         what = "Jobs were queued or changed without this controller being told"
         if tokens:
-            self.trouble.begin(what, LookupError(f"{len(tokens)} of them; they are read now"))
+            self.trouble.begin(what, LookupError(f"number of jobs: {len(tokens)}; they have been read now"))
         else:
             self.trouble.end(what)
 
     def _purge(self, session: Session, before: float) -> bool:
-        """Delete what ended before a time, of very many jobs some; returns whether that was all.
+        """Delete records that ended before a time; of very many jobs, only some at once.
 
         :param before: epoch seconds
+        :returns: whether all were deleted
         """
         is_all = store.forget_ended(session, before) < MOST_FORGOTTEN
-        if is_all:  # those that were on a machine go before it
+        if is_all:  # jobs are deleted before the machines that they ran on
             usage.keep_launched(session, before)
             instances.forget_ended(session, before)
         data.forget(session, before)
@@ -183,29 +184,29 @@ class Housekeeping:
         return is_all
 
     def _note_tenants(self, session: Session) -> None:
-        """Tell sites whose the jobs on their machines are."""
+        """Tell sites which tenants' jobs run on their machines."""
         for name, site in self.sites.items():
             if isinstance(site, ElasticSite) and site.launches:
                 found = instances.tenants(session, name)
                 site.note_tenants({location: Tenancy(*its) for location, its in found.items()})
 
     def is_known(self, site: str, place: str, token: str, state: str) -> bool:
-        """Whether a job or its location may still be there; of a site that could not be asked yet, any may."""
+        """Return whether a job or its location may still exist; True while the site has not answered yet."""
         if site in self.sites and self.sites[site].launches:
-            return True  # its end may not be stored yet; one that is nowhere is missed, or given again and comes back
+            return True  # the end of its machine is handled by the comparison of each tick, or is not stored yet
         if site in self.stored:
             return any(each.name == place or token in (each.known or ()) for each in self.stored[site].locations)
         return site in self.sites
 
     def possible(self, site: Site[Any]) -> Sequence[Location]:
-        """All that could ever be at a site, and what it had when it answered last; empty: that is not known."""
+        """Return all locations that a site has or could ever have; empty: unknown."""
         stored = self.stored.get(site.name)
         return possible(self.potential[site.name], lasting(site, () if stored is None else stored.locations))
 
     def largest(self, name: str | None) -> Resources | None:
-        """The most of everything that a location has which a job can get; None: that is not known.
+        """Return the largest amount of each resource that any location has for a job; None: unknown.
 
-        :param name: the only site that it may go to; None: each that takes jobs which name none
+        :param name: the site that the job names; None: it names none
         """
         asked = [
             site
@@ -219,10 +220,9 @@ class Housekeeping:
         return Resources(*(max(getattr(each, name) for each in found) for name in ("cpus", "memory", "disk", "gpus")))
 
     def save_locations(self, session: Session, site: Site[Any], observation: Observation) -> None:
-        """Store a site's locations when they have changed; ``saved`` is to be called when that is committed.
+        """Store a site's locations if they have changed, and publish them for the check at Dag parse.
 
-        They are published for the check at Dag parse. Where that fails it is tried again the next time, for it keeps
-        nothing else from being done.
+        Call ``saved`` once the session is committed. Publishing that fails is tried again the next time.
         """
         seen, stored = observation.locations, self.stored.get(site.name)
         if stored is None or not stored.looks_like(observation):
@@ -232,16 +232,16 @@ class Housekeeping:
         published = self.published.get(site.name)
         if published is None or not alike(published, seen):
             self.dialects[site.name] = site.dialect()
-            if published is None:  # it has been asked for the first time, and may know more by now
+            if published is None:  # this is its first answer, so it may know more now than at the start
                 self.potential[site.name] = self._potential(site)
             self._publish({**self.published, site.name: seen})
 
     def saved(self, site: Site[Any], observation: Observation) -> None:
-        """The locations of a site are in the store."""
+        """Note that the locations of a site have been committed."""
         self.stored[site.name] = observation
 
     def _publish(self, seen: dict[str, Sequence[ObservedLocation]]) -> None:
-        """Publish what the sites have, and by which edition of the sites file this controller goes."""
+        """Publish the sites' locations, and the edition of the sites file that this controller has read."""
         sites = {name: self._about(site, seen.get(name, ())) for name, site in self.sites.items()}
         found = {"sites": sites, "edition": self.edition, "bindings": self.bindings}
         try:
@@ -253,64 +253,60 @@ class Housekeeping:
             self.published = seen
 
     def _look_at_the_file(self) -> None:
-        """Say it when the sites file is another by now, and publish what is known before any site could be asked."""
+        """Log if the sites file has changed, and publish the sites' tables before any site has answered."""
         if not self.published:
             self._publish({})
-        what = "this controller is older than the sites file and goes on with what it has read; restart it"
+        what = "this controller keeps using the sites file as it was at its start; restart it"
         if (message := difference(self.edition, self.settings.sites_file)) is not None:
             self.trouble.begin(what, ValueError(message))
         else:
             self.trouble.end(what)
 
     def _about(self, site: Site[Any], seen: Sequence[ObservedLocation]) -> dict[str, Any]:
-        """What is published of a site, also of one that could not be asked yet or has no location now."""
+        """Return what is published about a site, even if it has not answered yet or has no locations now."""
         dialect = self.dialects.get(site.name) if seen else site.dialect()
         locations = possible(self.potential[site.name], lasting(site, seen))
         return published_site(site, locations, dialect, needs_inputs=self.needs_inputs)
 
 
 def lasting(site: Site[Any], seen: Sequence[ObservedLocation]) -> list[Location]:
-    """The locations of a site but for what was launched: that is a part of what could be, and soon gone."""
+    """Return the permanent locations of a site; launched ones are temporary and part of what it could have anyway."""
     return [] if site.launches else [each.location for each in seen]
 
 
 def drop_unwanted(session: Session, tokens: Sequence[str], now: float) -> list[store.Change]:
-    """End those of these jobs that wait and that the orchestrator does not want any more, or does not know.
-
-    :returns: what has changed
-    """
+    """Cancel those of these waiting jobs that the orchestrator no longer wants, or does not have."""
     tokens = current.orchestrator().unwanted(session, tokens, SECONDS_UNTIL_UNWANTED)
     if not tokens:
         return []
-    log.info("%d jobs that wait are not wanted any more", len(tokens))
+    log.info("%d waiting jobs are no longer wanted", len(tokens))
     return store.apply(session, [store.Change(token, ended_unwanted(now), report=True) for token in tokens])
 
 
 def ended_unwanted(now: float) -> dict[str, Any]:
-    """The columns of a job that waits and that is not wanted any more."""
     return {"state": State.CANCELLED, "cause": "cancelled", "reason": UNWANTED, "ended_at": now}
 
 
 def cancel_unwanted(session: Session, now: float) -> None:
-    """End jobs that have a place, or sleep, and that the orchestrator does not want any more, or does not know."""
+    """Cancel jobs that are placed or asleep and that the orchestrator no longer wants, or does not have."""
     tokens = current.orchestrator().disowned(session, SECONDS_UNTIL_UNWANTED, CHUNK)
     for state in (State.ATTEMPTED, State.PLACED):
         values = {"cancel": UNWANTED} if state == State.PLACED else ended_unwanted(now)
         chosen = [token for token, its_state in tokens if its_state == state]
         if chosen:
-            log.info("%d jobs in state %s are not wanted any more", len(chosen), state.value)
+            log.info("%d jobs in state %s are no longer wanted", len(chosen), state.value)
             store.apply(session, [store.Change(token, values, report=state != State.PLACED) for token in chosen])
 
 
 def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str], bool], now: float) -> None:
-    """End jobs at locations that are gone: the site was taken out of the file, or no longer names its machine.
+    """Fail jobs whose location is gone: the site was removed from the sites file, or no longer lists the machine.
 
-    One that still runs there, as after a fail-over to another machine, and of which the orchestrator hears by itself,
-    is left alone as long as it does.
+    A job that still runs, for example after a failover to another machine, is left alone while it reports to the
+    orchestrator itself.
     """
     rows = session.execute(
         select(JobRow.token, JobRow.site, JobRow.location, JobRow.state)
-        # What seems to be placed later than now was placed by a controller of another machine, before this one began.
+        # A placement time in the future was written by an earlier controller on a machine whose clock is ahead.
         .where(
             JobRow.state.in_((State.PLACED, State.RUNNING)), func.abs(now - JobRow.placed_at) > SECONDS_UNTIL_HOMELESS
         )
@@ -327,18 +323,17 @@ def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str]
             continue
         reason = because("location_gone", location=place, site=site)
         values = {"state": State.FAILED, "cause": "lost", "reason": reason, "ended_at": now}
-        log.warning("Job %s is failed as lost: %s", token, reason)
+        log.warning("Job %s has failed as lost: %s", token, reason)
         changes.append(store.Change(token, values, report=True))
     store.apply(session, changes)
 
 
 def site_row(site: Site[Any], position: int) -> store.SiteRow:
-    """The row of a site."""
     return store.SiteRow(name=site.name, kind=site.kind, position=position, limits=json.dumps(site.config.limits))
 
 
 def location_rows(site: Site[Any], observation: Observation, now: float) -> list[store.LocationRow]:
-    """The rows of all that a site has; one that launches its locations has a row of its own before these."""
+    """Return the rows of a site's locations; if it launches them, a row for the site itself comes first."""
     if not site.launches or (market := observation.market) is None:
         return [location_row(site, seen, seen.note, seen.location.instance_type, now) for seen in observation.locations]
     trouble = None if observation.trouble is None else observation.trouble.sentence
@@ -352,7 +347,7 @@ def location_rows(site: Site[Any], observation: Observation, now: float) -> list
 
 
 def machine_capacities(site: Site[Any], observation: Observation, now: float) -> list[store.Capacity]:
-    """What machines of a site have that were not launched; a queue is none, and what was launched has its own row."""
+    """Return the capacities of a site's permanent machines; queues have none, and instances have rows of their own."""
     if site.launches:
         return []
     machines = [each.location for each in observation.locations if each.state != LocationState.BOOTING]
@@ -372,7 +367,7 @@ def machine_capacities(site: Site[Any], observation: Observation, now: float) ->
 
 
 def cpu_hour(site: Site[Any], location: Location) -> float | None:
-    """What an hour of a cpu of a location costs, USD: as its site says of it, or as its table does; None: neither."""
+    """Return the price of one cpu-hour at a location in USD, from the site's answer or its table; None: unknown."""
     if location.usd_per_hour > 0 and location.capacity.cpus > 0:
         return location.usd_per_hour / location.capacity.cpus
     usd: float | None = site.config.cpu_hour(location.capacity)
@@ -382,7 +377,6 @@ def cpu_hour(site: Site[Any], location: Location) -> float | None:
 def location_row(
     site: Site[Any], seen: ObservedLocation, note: str | None, instance_type: str | None, now: float
 ) -> store.LocationRow:
-    """The row of one location."""
     location, capacity = seen.location, seen.location.capacity
     return store.LocationRow(
         site=site.name,

@@ -1,4 +1,4 @@
-"""What was launched at a site: the rows of the store beside what the site sees of it."""
+"""The instances launched at a site: their rows in the store, updated by what the site observes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lading.scheduling.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# What was ordered and is not to be seen for so long was never launched, or has gone without notice, seconds.
+# An instance that was not seen for this long, in seconds, was never launched, or has disappeared unnoticed.
 SECONDS_UNTIL_GONE = 60.0
 GONE = because("machine_forgotten")
 
@@ -42,10 +42,10 @@ Changes = dict[str, dict[str, Any]]
 
 
 class Launched:
-    """What was launched at one site, in the store.
+    """The store's instances of one site.
 
     :param site: its name
-    :param cpu_hour: what an hour of a cpu of an instance costs, by its capacity, USD; None: that is not known
+    :param cpu_hour: returns the price in USD of one cpu-hour of an instance of this capacity; None: unknown
     """
 
     def __init__(self, site: str, cpu_hour: Callable[[Resources], float | None] = lambda _: None) -> None:
@@ -54,41 +54,44 @@ class Launched:
         self.gone = MissingSince()
         self.sizes: MeasuredSizes | None = None
         self.ordered_for: dict[str, Sequence[str]] = {}
-        """The jobs for which each instance was ordered, by its token."""
+        """The jobs that each instance was ordered for, by the instance's token."""
         self.for_gangs: dict[str, Sequence[str]] = {}
-        """Those of them that were ordered for members of gangs alone."""
+        """The subset of ``ordered_for`` that was ordered only for members of gangs."""
         self.wanted: frozenset[str] = frozenset()
-        """The members of gangs for which something was to be launched in the last decision."""
+        """The members of gangs that the last decision launched instances for."""
         self.boots: Sequence[tuple[str, float]] | None = None
-        """Instance types and seconds of the last boots; None: they are to be read."""
+        """Instance type and boot time in seconds of the latest boots; None: not read yet."""
         self.promised: Mapping[str, str] = {}
-        """What boots and has a place for a waiting job, by the job's name."""
+        """The booting instance that has room for a waiting job, by the job's name."""
 
     def refresh(self, session: Session, seen: Sequence[ObservedLocation], is_new: bool) -> Sequence[InstanceRow]:
-        """Store what is seen of the instances.
+        """Update the instances by what the site sees of them.
 
-        :param is_new: whether nothing was concluded from what is seen yet
-        :returns: those that have not ended, oldest first, apart from the session
+        :param is_new: whether this observation has not been processed yet
+        :returns: the live instances, oldest first, detached from the session
         """
         rows = instances.living(session, self.site)
         if is_new and (rows or seen):
-            self._take_in(session, rows, seen)
+            self._store_observation(session, rows, seen)
             rows = instances.living(session, self.site)
         session.expunge_all()
-        # Forget orders whose row has ended by other means: no refusal can come for them.
+        # Forget orders whose instance has ended otherwise: they can no longer be refused.
         living = {row.token for row in rows}
         self.ordered_for = {token: jobs for token, jobs in self.ordered_for.items() if token in living}
         self.for_gangs = {token: jobs for token, jobs in self.for_gangs.items() if token in living}
         return rows
 
-    def _take_in(self, session: Session, rows: Sequence[InstanceRow], seen: Sequence[ObservedLocation]) -> None:
+    def _store_observation(
+        self, session: Session, rows: Sequence[InstanceRow], seen: Sequence[ObservedLocation]
+    ) -> None:
         now, names = time.time(), {each.name for each in seen}
         if missing := names - {row.token for row in rows}:
             known = instances.known(session, missing)
             session.add_all(
                 self._priced(stranger(self.site, each, now)) for each in seen if each.name in missing - known
             )
-            # Late, but there: it would run on, unused, if its end were the last word. One that goes anyway is let go.
+            # An instance recorded as ended that shows up after all would run unused, so it is revived, unless it is
+            # draining anyway.
             back = (each for each in seen if each.name in known and each.state != LocationState.DRAINING)
             instances.revive(session, self.site, [each.name for each in back])
             session.flush()
@@ -103,7 +106,7 @@ class Launched:
         instances.settle(session, self.site, [token for token, values in found.items() if "ended_at" in values])
 
     def measured(self, session: Session, observation: Observation) -> Mapping[tuple[str, str], Resources]:
-        """What its machines really have, by instance type and image, also by what earlier controllers have seen."""
+        """Return the measured sizes of the machines by instance type and image, including earlier controllers'."""
         if self.sizes is None:
             self.sizes = MeasuredSizes(capacity.sizes(session, self.site))
         if news := self.sizes.learn(observation):
@@ -111,13 +114,13 @@ class Launched:
         return self.sizes.known
 
     def last_boots(self, session: Session) -> Sequence[tuple[str, float]]:
-        """Instance types and seconds of the last boots, also those of earlier controllers."""
+        """Return instance type and boot time in seconds of the latest boots, including earlier controllers'."""
         if self.boots is None:
             self.boots = instances.last_boots(session, self.site)
         return self.boots
 
     def record(self, session: Session, orders: Sequence[Order], provision: Provision, now: float) -> None:
-        """Store what was decided, before the site gets it."""
+        """Store orders, promised room and idle times before the site gets the decision."""
         session.add_all(self._priced(row(self.site, each, now)) for each in orders)
         self.ordered_for |= {each.name: each.launch.jobs for each in orders}
         self.for_gangs |= {each.name: each.launch.jobs for each in orders if self.wanted.issuperset(each.launch.jobs)}
@@ -128,12 +131,12 @@ class Launched:
     def without_abandoned(
         self, provision: Provision, there: SiteView, wanted: Iterable[PlannedJob], active: Collection[str]
     ) -> Provision:
-        """What was decided, and the end of the allocations that wait for gangs which look for room no more.
+        """Add releases of the pending allocations that were requested for gangs which no longer need them.
 
-        :param wanted: the jobs before all others for which something is to be launched
-        :param active: the members of gangs that look for room, or have started
+        :param wanted: the jobs that instances are launched for before all others
+        :param active: the members of gangs that search for room, or have started
         """
-        # What is asked ahead for a run is for no gang: it waits for tasks that are still to come.
+        # Allocations requested ahead for a run belong to no gang: they wait for upcoming tasks.
         self.wanted = frozenset(job.name for job in wanted).intersection(active)
         if not self.for_gangs or not isinstance(there.market, Market):
             return provision
@@ -155,13 +158,13 @@ class Launched:
         instances.settle(session, self.site, {*bills, *(event["token"] for event in ends)})
         refused = []
         for event in ends:
-            tokens = self.ordered_for.get(event["token"], ())  # forgotten when its row has ended
+            tokens = self.ordered_for.get(event["token"], ())  # empty if the instance has already ended
             refused += [refusal(token, event) for token in tokens if event.get("refused")]
         return refused
 
 
 def end(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of an instance that its end changes."""
+    """Return the columns that change when an instance ends."""
     known = {"native_id": as_name(event.get("native_id")), "launched_at": event.get("launched_at")}
     values = {"state": InstanceState.ENDED, "ended_at": event["at"], "cause": event.get("cause")}
     values["reason"] = event.get("reason")
@@ -169,19 +172,19 @@ def end(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refusal(token: str, event: Mapping[str, Any]) -> Change:
-    """The end of a job for which nothing can be launched, if it still waits."""
+    """Return the change that fails a job whose launch was refused, if it still waits."""
     values = {"state": State.FAILED, "cause": "submit_rejected", "ended_at": event["at"]}
     values["reason"] = event.get("reason")
     return Change(token, values, report=True, only_if={"state": State.QUEUED})
 
 
 def orders(launches: Iterable[Launch]) -> list[Order]:
-    """Launches with the names by which they are found again; TORQUE takes names of 15 characters."""
+    """Give launches the names by which they are found again; TORQUE limits names to 15 characters."""
     return [Order(new_name(), launch) for launch in launches]
 
 
 def row(site: str, order: Order, now: float) -> InstanceRow:
-    """The row of an order, to be stored before the site gets it."""
+    """Return the row of an order, which is stored before the site gets the order."""
     capacity = order.launch.capacity
     return InstanceRow(
         token=order.name,
@@ -194,7 +197,7 @@ def row(site: str, order: Order, now: float) -> InstanceRow:
         seconds=order.launch.seconds if math.isfinite(order.launch.seconds) else 0.0,
         usd_per_hour=order.launch.usd_per_hour,
         zone=order.launch.zone,
-        # An allocation is not bought: it lasts for its seconds.
+        # An allocation has a time limit and is not bought, so it has no capacity type.
         capacity_type=None if math.isfinite(order.launch.seconds) else order.launch.capacity_type,
         state=InstanceState.ORDERED,
         ordered_at=now,
@@ -202,7 +205,7 @@ def row(site: str, order: Order, now: float) -> InstanceRow:
 
 
 def stranger(site: str, seen: ObservedLocation, now: float) -> InstanceRow:
-    """The row of what a site has and the store does not know: an older version launched it, or the rows were lost."""
+    """Return a row for an instance that only the site has: an older version launched it, or its row was lost."""
     location = seen.location
     launch = Launch(
         str(location.instance_type),
@@ -216,14 +219,14 @@ def stranger(site: str, seen: ObservedLocation, now: float) -> InstanceRow:
 
 
 def promised(orders: Sequence[Order], provision: Provision) -> dict[str, str]:
-    """What boots, or is about to, and has a place for a waiting job, by the job's name."""
+    """Return the booting or ordered instance that has room for a waiting job, by the job's name."""
     return {**provision.homes, **{job: each.name for each in orders for job in each.launch.jobs}}
 
 
 def live(
     rows: Iterable[InstanceRow], seen: Sequence[ObservedLocation], market: Market | MachineMarket | None, now: float
 ) -> list[Location]:
-    """All that was launched and has not ended, as placement and provisioning see it, oldest first."""
+    """Return all live instances as locations for placement and provisioning, oldest first."""
     by_name = {each.name: each for each in seen}
     locations = []
     for instance in rows:
@@ -237,7 +240,7 @@ def live(
 
 
 def as_seen(seen: ObservedLocation) -> Location:
-    """A location with what its state means for placement, whatever it says of that itself."""
+    """Return a location whose ``booting`` and ``draining`` follow its observed state, not what it says itself."""
     booting = seen.state == LocationState.BOOTING
     draining = seen.state in (LocationState.DRAINING, LocationState.UNREACHABLE)
     location = seen.location
@@ -247,7 +250,7 @@ def as_seen(seen: ObservedLocation) -> Location:
 
 
 def as_ordered(instance: InstanceRow, now: float) -> Location:
-    """What was ordered and has not been seen yet."""
+    """Return the location of an instance that was ordered and has not been seen yet."""
     return Location(
         instance.token,
         instance.capacity,
@@ -263,9 +266,9 @@ def as_ordered(instance: InstanceRow, now: float) -> Location:
 def changes(
     rows: Iterable[InstanceRow], seen: Sequence[ObservedLocation], gone: Mapping[str, float], now: float
 ) -> Changes:
-    """What has changed about instances since their rows were written.
+    """Return the changed columns of instances, by token.
 
-    :param gone: for how many seconds instances have not been seen at a site that answers
+    :param gone: for how many seconds each missing instance has not been seen, while its site answered
     """
     by_name = {each.name: each for each in seen}
     changed: Changes = {}
@@ -280,11 +283,11 @@ def changes(
 
 
 def news(instance: InstanceRow, seen: ObservedLocation, now: float) -> dict[str, Any]:
-    """The columns of an instance that are others by now."""
+    """Return the columns of an instance whose values have changed."""
     state = STATES.get(seen.state, InstanceState(instance.state))
     values: dict[str, Any] = {"state": state.value, "native_id": as_name(seen.native_id), "node": as_name(seen.node)}
     if seen.native_id is not None and instance.launched_at is None:
-        # What is bought is not paid for while it is pending, and its seller says since when it is.
+        # A bought instance costs nothing while it is pending, and the seller reports when billing began.
         is_unpaid = instance.capacity_type is not None and seen.state == LocationState.BOOTING
         values["launched_at"] = seen.billed_since or (None if is_unpaid else seen.location.launched_at or now)
     usd = seen.location.usd_per_hour
@@ -298,9 +301,9 @@ def news(instance: InstanceRow, seen: ObservedLocation, now: float) -> dict[str,
 
 
 def idle(rows: Iterable[InstanceRow], spare: Collection[str], now: float) -> Changes:
-    """Since when instances have nothing to do.
+    """Return changes of ``idle_since``.
 
-    :param spare: those that have nothing to do now
+    :param spare: the instances that have nothing to do now
     """
     changed: Changes = {}
     for instance in rows:

@@ -1,4 +1,4 @@
-"""How one of several controllers leads, and shows that it lives: by its lease, and the clock that renews it."""
+"""Leadership among several controllers: the lease, and the thread that renews it while the loop makes progress."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 20.0
 RENEWAL_SECONDS = 5.0
 
-# A loop that has not come to its next step for so long hangs, seconds. Each step is one site or a few queries.
+# A loop that has not reached its next step for this long hangs, seconds. Each step handles one site or a few queries.
 SECONDS_UNTIL_HUNG = 30.0
-# The process of a loop that does not even go on then is of no use, seconds.
+# A loop that has hung for this long, in seconds, will not recover, so its process exits.
 SECONDS_UNTIL_HOPELESS = 60.0
-# What fails, in the log.
+# Failures as they appear in the log.
 RENEWAL = "The lease could not be renewed"
 NOTE = "The job over which the controller hangs could not be noted"
 
@@ -42,12 +42,12 @@ NOTE = "The job over which the controller hangs could not be noted"
 class Leadership:
     """The lease of one controller.
 
-    One that has lost it never takes it again, so no two take it from each other for ever.
+    A controller that has lost its lease never takes it again, so that two cannot take it from each other for ever.
 
-    :param sites: the names of the sites that it acts for
-    :param managed: whether an executor started it and may stop it
-    :param on_lost: called when another controller has the lease
-    :param mark: says over which job a plugin has ended the controller before this one
+    :param sites: the names of the sites that the controller acts for
+    :param managed: whether an executor started the controller and can stop it
+    :param on_lost: called when another controller has taken the lease
+    :param mark: tells for which job a plugin crashed the previous controller
     """
 
     def __init__(self, sites: Collection[str], managed: bool, on_lost: Callable[[], None], mark: PluginMark) -> None:
@@ -60,53 +60,53 @@ class Leadership:
         self.renew_at = 0.0
         self.has_lost = False
         self.database_ahead = 0.0
-        """Seconds by which the database's clock is ahead of this one's."""
+        """Seconds by which the database's clock is ahead of ours."""
         self.may_look_ahead = True
-        """False: a plugin has ended the controller before this one over a task that is to come."""
+        """False: a plugin crashed the previous controller while it examined an upcoming task."""
         self.struck: list[Change] = []
-        """What the controllers before it have died or hung over, not yet passed on."""
+        """Changes of jobs that earlier controllers crashed or hung over, not published yet."""
         self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)
         self._renewal = threading.Lock()
 
     def lead(self) -> bool:
-        """Take the lease, or hold it still; False: another controller acts."""
+        """Take the lease, or keep it; False: another controller acts."""
         return self.leads_until > 0 if time.monotonic() < self.renew_at else self.renew()
 
     def may_act(self) -> bool:
-        """Whether the lease is certainly held, and its store is there: no other controller acts."""
+        """Return whether the lease is certainly held and its store exists, so that no other controller acts."""
         return time.monotonic() < self.leads_until and not current.orchestrator().has_lost_store()
 
     def renew(self) -> bool:
         """Take or renew the lease now; False: another controller acts.
 
-        The clock calls it, and the loop where it must.
+        Called by the clock's thread, and by the loop when a renewal is due.
         """
         with self._renewal:
             if self.has_lost:
                 return False
-            now = time.monotonic()  # a clock that jumps must not prolong what the others count on
+            now = time.monotonic()  # a wall clock that jumps must not extend the lease beyond what others expect
             leads = self._take()
             if leads and not self.leads_until:
                 log.info("Controller %s (pid %d) acts for sites %s", self.holder, os.getpid(), ", ".join(self.sites))
             if self.leads_until and not leads:
-                # Its sites' connections would go on, and a tunnel of this controller would be taken for the other's.
-                log.warning("Controller %s has lost the lease, so it ends", self.holder)
+                # Its connections would stay open, and its tunnels would be mistaken for the new controller's.
+                log.warning("Controller %s has lost the lease, so it exits", self.holder)
                 self.has_lost = True
                 self.on_lost()
             self.leads_until = now + LEASE_SECONDS if leads else 0.0
-            # The clock renews it before that; who stands by looks as often.
+            # The clock renews a held lease before that; a standby checks as often as the clock.
             self.renew_at = now + (2 if leads else 1) * RENEWAL_SECONDS
             return leads
 
     def release(self) -> None:
-        """Let the next controller act, and never take the lease again.
+        """Give up the lease for good, so that the next controller can act.
 
-        :raises SQLAlchemyError: the database is away; the lease runs out by itself
+        :raises SQLAlchemyError: the database is unreachable; the lease then expires on its own
         """
         self.clock.stop()
         self.mark.end()
         self.has_lost = True
-        self.leads_until = self.renew_at = 0.0  # a site that goes on only now must not be asked for anything
+        self.leads_until = self.renew_at = 0.0  # a site's thread that was stuck until now must not act any more
         with open_session() as session:
             strikes.take_all_back(session, self.holder)
             store.drop_lease(session, self.holder)
@@ -119,7 +119,7 @@ class Leadership:
             if held is not None and not self.managed:
                 ask_to_make_way(held)
             if held is not None and is_others and dead is None and held.left >= 0:
-                return False  # who stands by asks for nothing else
+                return False  # a standby queries nothing else
             asked_at = time.time()
             said = session.execute(select(DatabaseNow())).scalar_one()
             self.database_ahead = seconds_ahead(said, asked_at, time.time(), self.database_ahead)
@@ -143,7 +143,7 @@ class Leadership:
         if leads and not self.leads_until:
             self.mark.begin(self.holder)
             if not self.may_look_ahead:
-                log.error("A controller has died over a task that is to come, so nothing is asked ahead by this one")
+                log.error("A controller has died over an upcoming task, so this one requests nothing ahead")
         if struck:
             which = ", ".join(each.token for each in struck[:3])
             log.error("A controller has died or hung while it examined %d jobs (%s ...)", len(struck), which)
@@ -152,37 +152,35 @@ class Leadership:
 
 
 class LeaseClock:
-    """Renews the lease every few seconds while the loop says that it lives; of one that hangs the lease runs out.
+    """Renews the lease every few seconds while the loop makes progress; if the loop hangs, it lets the lease expire.
 
     :param seconds: between two renewals
-    :param renew: renews the lease
     """
 
     def __init__(self, seconds: float, renew: Callable[[], object]) -> None:
         self.seconds = seconds
         self.renew = renew
         self.hung = False
-        """Whether the loop hangs now, so that the lease is not renewed."""
+        """Whether the loop hangs, so that the lease is not renewed."""
         self.end_process: Callable[[], None] = lambda: None
-        """Called when there is no hope any more that the loop goes on, or nothing that it could go on with."""
+        """Called when the loop will not recover from a hang, or when its store is gone."""
         self.note_hang: Callable[[bool], None] = lambda hangs: None
-        """Called in each round in which the loop hangs, and with False in the first in which it does no more."""
+        """Called with True in each round in which the loop hangs, and with False in the first round after that."""
         self._trouble = Trouble(log)
         self._alive_at = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     def start(self) -> None:
-        """Begin; the loop lives."""
         self.beat()
         self._thread.start()
 
     def beat(self) -> None:
-        """The loop has come to its next step."""
+        """Note that the loop has reached its next step."""
         self._alive_at = time.monotonic()
 
     def stop(self) -> None:
-        """Renew no more. A renewal that hangs is not waited for beyond the next one's time."""
+        """Stop renewing. A renewal that hangs is waited for until the next one would be due."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(self.seconds)
@@ -192,7 +190,7 @@ class LeaseClock:
             still = time.monotonic() - self._alive_at
             hung = still > SECONDS_UNTIL_HUNG
             if hung and not self.hung:
-                log.error("The controller hangs, so it lets its lease expire. This is what it does:\n%s", stacks())
+                log.error("The controller hangs, so it lets its lease expire. Stacks of its threads:\n%s", stacks())
             if hung or self.hung:
                 self._try(NOTE, partial(self.note_hang, hung))
             self.hung = hung
@@ -205,12 +203,12 @@ class LeaseClock:
         try:
             act()
             self._trouble.end(what)
-        except Exception as error:  # such as a database that is away
+        except Exception as error:  # for example an unreachable database
             self._trouble.begin(what, error, traceback=True)
 
 
 def stacks() -> str:
-    """What each thread of this process does now."""
+    """Return the stack of each thread of this process."""
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file)
         file.seek(0)

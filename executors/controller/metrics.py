@@ -1,4 +1,4 @@
-"""What Lading reports to the orchestrator's metrics backend, as ``lading.*``: docs/reference/metrics.md lists it."""
+"""The controller's ``lading.*`` metrics for the orchestrator's backend; docs/reference/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from lading.scheduling.reasons import NEW
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# What a tag's value cannot have where StatsD puts it into the metric's name. Three of the longest fit into a name.
+# Characters that a tag's value cannot have where StatsD puts it into the metric's name, and the longest value: a name
+# has room for three of them.
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 LONGEST_VALUE = 64
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
-# Its name and its tags.
+# Name and tags.
 Gauge = tuple[str, tuple[tuple[str, str | None], ...]]
 
 
 class Counted(NamedTuple):
-    """That a job has started or ended.
+    """A job that has started or ended, to be counted in the next round.
 
     :param tags: without its team
-    :param cpu_seconds: that it has used; None: it has not ended, or that is not known
+    :param cpu_seconds: CPU time used; None: the job has not ended, or its usage was not measured
     """
 
     token: str
@@ -43,26 +44,24 @@ class Counted(NamedTuple):
 
 
 class Metrics:
-    """Counters, gauges and timers of the controller. Ids go into tags, never into names."""
+    """The controller's counters, gauges and timers. Names of sites, teams and the like are tags, not parts of names."""
 
     def __init__(self) -> None:
         self.stats = current.orchestrator().metrics()
         self.shown: set[Gauge] = set()
         self.started: set[str] = set()
-        """The jobs that have started since the last round."""
+        """Tokens of the jobs that have started since the last round."""
         self.counted: list[Counted] = []
-        """What is counted in the next round, when the teams are read."""
+        """What the next round counts, after it has read the jobs' teams."""
         self.last_round = time.time()
 
     @contextlib.contextmanager
     def tick(self) -> Iterator[None]:
-        """Time one tick: ``lading.tick.duration``."""
         with self.stats.timer("lading.tick.duration"):
             yield
 
     def count(self, changes: Iterable[Change]) -> None:
-        """Count jobs that started or ended, in the next round: ``lading.jobs.started``, ``lading.jobs.ended`` by state
-        and cause, each by team."""
+        """Note jobs that have started or ended, for the next round to count by team, and ends by state and cause."""
         for change in changes:
             state = change.values.get("state")
             if state in ENDED:
@@ -73,9 +72,9 @@ class Metrics:
                 self.started.add(change.token)
 
     def round(self, session: Session, live: Mapping[figures.LiveKey, int]) -> None:
-        """Show how things are now, and how long what has started since the last round had to wait.
+        """Report all gauges, and the counts and waits since the last round.
 
-        :param live: how many jobs have not ended
+        :param live: numbers of jobs that have not ended
         """
         self._counts(session)
         self._waits(session)
@@ -99,14 +98,13 @@ class Metrics:
         told: dict[Gauge, float] = {}
         for (name, tags), amount in gauges.items():
             gauge: Gauge = name, tuple(as_tags(dict(tags)).items())
-            told[gauge] = max(amount, told.get(gauge, amount))  # of names that differ in nothing else
+            told[gauge] = max(amount, told.get(gauge, amount))  # several names can become one
         self.shown |= told.keys()
-        for gauge in self.shown:  # what is gone is 0: a gauge keeps its last value
+        for gauge in self.shown:  # report 0 for what is gone, as a gauge keeps its last value
             name, tags = gauge
             self.stats.gauge(name, told.get(gauge, 0), tags=dict(tags))
 
     def _counts(self, session: Session) -> None:
-        """Count what has started and ended since the last round."""
         counted, self.counted = self.counted, []
         teams: dict[str, str | None] = {}
         for chunk in chunks(sorted({each.token for each in counted})):
@@ -120,7 +118,7 @@ class Metrics:
                 self.stats.timing("lading.jobs.cpu", each.cpu_seconds * 1000, tags=tags)
 
     def _waits(self, session: Session) -> None:
-        """Time the waits of jobs that have started, and the boots of instances that have come up."""
+        """Report how long started jobs had waited, and how long instances that came up took to boot."""
         started, since = sorted(self.started), self.last_round
         self.started, self.last_round = set(), time.time()
         for chunk in chunks(started):
@@ -145,20 +143,20 @@ class Metrics:
 
 
 def as_tags(tags: Mapping[str, str | None]) -> dict[str, str]:
-    """Return tags as every backend takes them: Airflow drops a metric whose name StatsD would refuse.
+    """Return tags that every backend accepts: Airflow drops a metric whose name StatsD would refuse.
 
-    :param tags: values as sites, teams and budgets are called; None, and an empty one: ``none``
+    :param tags: None and empty values become ``none``
     """
     return {key: fitting(NOT_IN_NAMES.sub("_", value or "none"), LONGEST_VALUE) for key, value in tags.items()}
 
 
 def of_team(team: str | None) -> tuple[tuple[str, str], ...]:
-    """The tag of a team; what has none has no tag, as everything where Airflow has no teams."""
+    """Return the tag of a team; empty without a team, which is always so if Airflow has no teams."""
     return () if team is None else (("team", team),)
 
 
 def by_site(session: Session) -> dict[str, dict[str, float | None]]:
-    """The cpus that are used and up, and what they cost by the hour; None: that is not known."""
+    """Return the gauges of each site: cpus in use and up, and their price per hour; None: unknown."""
     busy = figures.busy(figures.live_jobs(session, [State.RUNNING]))
     up, rates = figures.what_is_up(session), figures.queues(session)
     amounts: dict[str, dict[str, float | None]] = {}

@@ -1,4 +1,4 @@
-"""How places are chosen for jobs that wait: when it is tried, by which policies, and what these may know."""
+"""Choose locations for waiting jobs: when to try, with which policies and plugins, and with what data for them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Replaces the whole choice; None: it does not.
+# Replaces the whole decision; None: Lading decides.
 AssignJobs = Callable[..., Assignment | None]
-# Orders the sites of a job; None: it does not.
+# Orders the sites for a job; None: Lading's order.
 RankMatches = Callable[..., Sequence[Match] | None]
-# A decision that fails over more jobs than these in a tick fails by no fault of theirs.
+# If a decision fails over more jobs than this in one tick, the jobs are not the cause.
 MOST_CULPRITS = 10
 UNRANKED = "rank_matches of a plugin has failed, so sites are tried in Lading's order"
 REPLACED = "assign_jobs of a plugin has failed, so Lading decides where jobs go"
@@ -49,13 +49,14 @@ REPLACED = "assign_jobs of a plugin has failed, so Lading decides where jobs go"
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """What third parties add to the choice of places.
+    """What plugins and the sites file add to placement.
 
-    :param filters: the binding filters by name, with Lading's own
-    :param policies: by name, without Lading's own
-    :param rules: by which jobs do without what they only wish, those of the sites file or Lading's own
-    :param rank_matches: called with ``job`` and ``matches`` for each job; None: no plugin has it
-    :param assign_jobs: called with ``jobs``, ``sites``, ``at_work`` and ``now`` before Lading decides; None: likewise
+    :param filters: binding filters by name, including Lading's own
+    :param policies: placement policies by name, without Lading's own
+    :param rules: rules that relax preferences, from the sites file or by default
+    :param rank_matches: called with ``job`` and ``matches`` for each job; None: no plugin implements it
+    :param assign_jobs: called with ``jobs``, ``sites``, ``at_work`` and ``now`` before Lading decides; None: no plugin
+        implements it
     """
 
     filters: Mapping[str, GetTargets] = field(default_factory=lambda: FILTERS)
@@ -66,14 +67,14 @@ class Extensions:
 
     @property
     def ask_of_all(self) -> bool:
-        """Whether they decide about jobs at every site, by whatever they know of these."""
+        """Whether a plugin decides about the jobs of every site, and so may need any data about them."""
         return self.rank_matches is not None or self.assign_jobs is not None
 
 
 class PlacementAttempts:
-    """For which jobs a place was sought at a site since something has come free there.
+    """The jobs that have been tried at one site since room last became free there.
 
-    :param placement_interval: seconds after which it is sought again in any case; 0: it is not; None: it always is
+    :param placement_interval: seconds after which all jobs are tried again in any case; 0: never; None: in every tick
     """
 
     def __init__(self, placement_interval: float | None) -> None:
@@ -83,14 +84,14 @@ class PlacementAttempts:
         self._since = time.monotonic()
 
     def begin(self) -> None:
-        """A job has ended there, so that it is sought for all."""
+        """Try all jobs again, because one has ended at the site."""
         self._tried.clear()
         self._since = time.monotonic()
 
     def tried(self, locations: Iterable[str]) -> frozenset[str]:
-        """The jobs for which it need not be sought now.
+        """Return the jobs that need not be tried now.
 
-        :param locations: those that take jobs; one that did not when it was sought last is something new
+        :param locations: those that take jobs; all jobs are tried again if one of them is new
         """
         is_due = self.placement_interval and time.monotonic() - self._since >= self.placement_interval
         if is_due or not self._locations.issuperset(locations := frozenset(locations)):
@@ -99,13 +100,13 @@ class PlacementAttempts:
         return frozenset(self._tried)
 
     def note(self, turned_away: Iterable[str]) -> None:
-        """It was sought for these, and not found."""
+        """Note the jobs that were tried and found no room."""
         if self.placement_interval is not None:
             self._tried = set(turned_away)
 
 
 class NotedPolicy:
-    """A policy of a third party, during whose calls it is known which job they are for."""
+    """A plugin's policy that tells ``noted`` which job each call is for."""
 
     def __init__(self, policy: Policy, noted: Callable[[str, Callable[[], Any]], Any]) -> None:
         self.policy = policy
@@ -117,10 +118,10 @@ class NotedPolicy:
 
 
 class Placing:
-    """The choice of places for the jobs that wait.
+    """Places waiting jobs, with the plugins' extensions.
 
-    :param mark: called with the job for which a third party is asked from now on, and with None when it has answered
-    :ivar at: the job for which a third party is asked now; None: none is
+    :param mark: called with the job before a plugin is called for it, and with None after the call
+    :ivar at: the job that a plugin is being called for; None: no plugin is running
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Placing:
         self.extensions = replace(
             extensions,
             filters={name: self._filter(each) for name, each in extensions.filters.items()},
-            policies={name: NotedPolicy(each, self._noted) for name, each in extensions.policies.items()},
+            policies={name: NotedPolicy(each, self._call_marked) for name, each in extensions.policies.items()},
             rules=[each if each.relax is None else self._rule(each, each.relax) for each in extensions.rules],
         )
         self.trouble = Trouble(log)
@@ -148,37 +149,38 @@ class Placing:
         self.unranked = 0
         self.needs_files = not used.isdisjoint({DATA_LOCALITY, *extensions.policies})
 
-    def _noted(self, token: str, ask: Callable[[], Any]) -> Any:
-        """What a third party answers for a job, which is known while it is asked.
+    def _call_marked(self, token: str, ask: Callable[[], Any]) -> Any:
+        """Return a plugin's answer for a job, which is marked during the call.
 
-        :raises Exception: whatever it raises; in the place of the end of the process RuntimeError
+        :raises RuntimeError: the plugin has called ``sys.exit``
+        :raises Exception: whatever else the plugin raises
         """
         self.at = token
         self.mark(token)
         try:
             return ask()
         except SystemExit as error:
-            raise RuntimeError(f"it has called sys.exit({error.code!r})") from error
+            raise RuntimeError(f"it called sys.exit({error.code!r})") from error
         finally:
             self.at = None
             self.mark(None)
 
     def _filter(self, ask: GetTargets) -> GetTargets:
-        return lambda job, targets: self._noted(job.name, lambda: ask(job, targets))
+        return lambda job, targets: self._call_marked(job.name, lambda: ask(job, targets))
 
     def _rule(self, rule: Rule, ask: Relax) -> Rule:
-        return replace(rule, relax=lambda job: self._noted(job.name, lambda: ask(job)))
+        return replace(rule, relax=lambda job: self._call_marked(job.name, lambda: ask(job)))
 
     def note_events(
         self, session: Session, site: str, events: Iterable[dict[str, Any]], changes: Iterable[Change]
     ) -> None:
-        """Take note of what has happened at a site, when it has been stored."""
+        """Note the events of a site and the changes that have been stored for them."""
         if any(each.values.get("state") in ENDED for each in changes):
             self.attempts[site].begin()
         data.note(session, site, events)
 
     def needed(self, session: Session, site: Site[Any]) -> dict[str, int]:
-        """By location of a site, the bytes of files there that runs have left which have not ended."""
+        """Return the bytes of files that unfinished runs have left at a site, by location."""
         return data.needed(session, site.name)
 
     def assign(
@@ -192,17 +194,17 @@ class Placing:
         foreseen: Foreseen = Foreseen(),  # noqa: B008 (frozen)
         bounds: ShareBounds | None = None,
     ) -> Assignment:
-        """Where jobs go.
+        """Decide where jobs go, by a plugin or by Lading.
 
         :param now: epoch seconds
-        :param wanted: by site, gang members, there or to come, to launch capacity for; the gang pass places them
-        :param foreseen: what follows from what is to come
-        :param bounds: what is left for the jobs of each share; None: all there is
+        :param wanted: waiting and upcoming gang members to launch capacity for, by site; the gang pass places them
+        :param foreseen: conclusions from the forecast
+        :param bounds: what is left for each share's jobs; None: everything
         """
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
         ]
-        assignment = self._replaced(jobs, sites, at_work, now)
+        assignment = self._plugin_assignment(jobs, sites, at_work, now)
         if assignment is None:
 
             def assigned(some: Sequence[WaitingJob]) -> Assignment:
@@ -230,7 +232,7 @@ class Placing:
         return assignment
 
     def _choice(self, session: Session, jobs: Sequence[WaitingJob], sites: Sequence[SiteView], now: float) -> Choice:
-        """The choice of locations, with what policies see of the store."""
+        """Return the choice of locations, with the data from the store that policies use."""
         choice = Choice(now, self.extensions.policies)
         if self.needs_files:
             choice.files = data.read(session, [job.name for job in jobs])
@@ -240,45 +242,45 @@ class Placing:
         return choice
 
     def _without_culprits(self, jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment]) -> Assignment:
-        """Where jobs go; those over which the decision fails are refused, and they alone.
+        """Assign jobs; if that fails because of some jobs, refuse those and assign the others.
 
-        :raises Exception: it fails without any of them as well, or over too many to be their own fault
+        :raises Exception: it also fails without any jobs, or because of more than :data:`MOST_CULPRITS`
         """
         try:
             return assigned(jobs)
         except SQLAlchemyError:
             raise
-        except Exception as error:  # what an author or a plugin has said of one of them
+        except Exception as error:  # a hint or a plugin can make the decision fail for one job
             failures = culprits(jobs, assigned, error)
             found = assigned([job for job in jobs if job.name not in failures])
             for name, failure in failures.items():
-                log.error("No place could be sought for job %s, so it fails", name, exc_info=failure)
-                found.refused[name] = free_text(f"no place could be sought for it: {type(failure).__name__}: {failure}")
+                log.error("Placement of job %s raised an error, so the job fails", name, exc_info=failure)
+                found.refused[name] = free_text(f"its placement raised {type(failure).__name__}: {failure}")
             return found
 
     @property
     def rank(self) -> Rank | None:
-        """The order of a plugin for each job; None: no plugin ranks."""
+        """The function that orders the sites for each job; None: no plugin does."""
         return None if self.extensions.rank_matches is None else self.ranked
 
     def ranked(self, job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match] | None:
-        """The order of a plugin for a job; None: it has none."""
+        """Return a plugin's order of the sites for a job; None: the plugin gives none or has failed."""
         assert self.extensions.rank_matches is not None
         try:
             ask = self.extensions.rank_matches
-            order: Sequence[Match] | None = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
+            order: Sequence[Match] | None = self._call_marked(job.name, lambda: ask(job=job, matches=tuple(matches)))
             if order is not None and (len(order) != len(matches) or set(order) != set(matches)):
-                raise ValueError(f"it answers {shortened(order)}; valid: the matches in another order")
-        except Exception as error:  # a third party's may raise anything
+                raise ValueError(f"it returned {shortened(order)}; valid: the given matches, in any order")
+        except Exception as error:  # a plugin can raise anything
             self.unranked += 1
             self.trouble.begin(UNRANKED, error, traceback=True)
             return None
         return order
 
-    def _replaced(
+    def _plugin_assignment(
         self, jobs: Sequence[WaitingJob], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
     ) -> Assignment | None:
-        """What a plugin decides in Lading's place; None: nothing."""
+        """Return a plugin's assignment; None: no plugin decides, or it has failed."""
         if self.extensions.assign_jobs is None:
             return None
         try:
@@ -287,7 +289,7 @@ class Placing:
             if assignment is not None:
                 check(assignment, jobs, sites)
                 assignment = in_codes(assignment)
-        except (Exception, SystemExit) as error:  # a third party's may raise anything
+        except (Exception, SystemExit) as error:  # a plugin can raise anything
             self.trouble.begin(REPLACED, error, traceback=True)
             return None
         self.trouble.end(REPLACED)
@@ -295,10 +297,10 @@ class Placing:
 
 
 def culprits(jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment], error: Exception) -> dict[str, Exception]:
-    """The jobs over which a decision fails, each with how, found by halving.
+    """Find the jobs that make a decision fail, each with its error, by bisection.
 
-    :param error: how it has failed over all of them
-    :raises Exception: it fails without any of them as well, or over more than :data:`MOST_CULPRITS`
+    :param error: raised for all jobs together
+    :raises Exception: the decision also fails without any jobs, or because of more than :data:`MOST_CULPRITS`
     """
     assigned([])
     errors: dict[str, Exception] = {}
@@ -322,18 +324,18 @@ def culprits(jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment], er
 
 
 def check(found: Assignment, jobs: Sequence[WaitingJob], sites: Sequence[SiteView]) -> None:
-    """Refuse an answer that names what is not there.
+    """Validate a plugin's assignment.
 
-    :raises ValueError: it does
+    :raises ValueError: it names an unknown job or location, or a reason of another type
     """
     names, places = {job.name for job in jobs}, {(site.name, each.name) for site in sites for each in site.locations}
     if strange := sorted({*found.placed, *found.refused, *found.waits} - names):
-        raise ValueError(f"{strange[0]!r} is none of the jobs that wait")
+        raise ValueError(f"{strange[0]!r} is not a waiting job")
     reasons = [*found.refused.values(), *(each for each in found.waits.values() if each is not None)]
     if strange_ones := [each for each in reasons if not isinstance(each, (str, Reason))]:
-        raise ValueError(f"{shortened(strange_ones[0])} is no reason; valid: a Reason, or words")
+        raise ValueError(f"{shortened(strange_ones[0])} is not a reason; valid: a Reason or a string")
     if wrong := sorted(set(found.placed.values()) - places):
-        raise ValueError(f"{wrong[0]} is no location that takes jobs; valid: {', '.join(map(str, sorted(places)))}")
+        raise ValueError(f"{wrong[0]} is not a location that takes jobs; valid: {', '.join(map(str, sorted(places)))}")
 
 
 def _reason(answer: Reason | str) -> Reason:
@@ -341,7 +343,7 @@ def _reason(answer: Reason | str) -> Reason:
 
 
 def in_codes(found: Assignment) -> Assignment:
-    """A plugin's answer, in which reasons that are texts have the code of such."""
+    """Return a plugin's assignment with reasons that are strings turned into reasons with the code for free text."""
     waits = {name: reason and _reason(reason) for name, reason in found.waits.items()}
     refused = {name: _reason(reason) for name, reason in found.refused.items()}
     passed = {name: _reason(reason) for name, reason in found.passed.items()}

@@ -1,9 +1,9 @@
-"""The mark by which the next controller finds the job over which a plugin has ended this one.
+"""The mark that tells the next controller for which job a plugin crashed this one.
 
-It says for which job a plugin is asked, in a file of this machine that outlives the controller. Plugins are asked far
-too often for each question to be noted in the store, so a process that dies within an answer, by a signal or by
-``os._exit``, would leave nothing by which the job is known. It leaves the mark, which costs no more than a write into
-the cache of the file system; the next controller of this machine that takes the lease notes the job.
+It is a file on this machine that names the job a plugin is being called for, and outlives the controller. Plugins are
+called far too often to store each call in the database, so a process that dies within a call, by a signal or by
+``os._exit``, would leave no trace of the job. The mark costs only a write into the file system's cache. The next
+controller on this machine that takes the lease records the job.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomi
 
 log = logging.getLogger(__name__)
 
-# The length of the ids of controllers and the tokens of jobs, bytes.
+# Length of a controller's id and of a job's token, bytes.
 LENGTH = 36
 
 
 class PluginMark:
-    """The file with the job for which a plugin is asked now.
+    """The file that names the job a plugin is being called for.
 
-    :param path: of the file, which belongs to the controller of this machine that has taken the lease last
+    :param path: of the file, which belongs to the controller on this machine that took the lease last
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,30 +32,30 @@ class PluginMark:
         self._file: int | None = None
 
     def read(self) -> tuple[str, str] | None:
-        """By which controller, and over which job, the mark was left; None: over none."""
+        """Return which controller left the mark, and for which job; None: for no job."""
         try:
             text = read_regular(self.path, 2 * LENGTH + 1).decode()
         except (OSError, NotReadable, UnicodeDecodeError):
             return None
         words = text.split()
-        # What a disk makes of it at a power failure may have NUL, which no database takes.
+        # After a power failure the file may contain NUL bytes, which no database accepts.
         return (words[0], words[1]) if len(words) == 2 and text.isprintable() else None
 
     def begin(self, holder: str) -> None:
-        """Take the file over, with no job in it. A controller that still lives elsewhere keeps the old one.
+        """Replace the file by one without a job. A controller that is still alive keeps writing to the old file.
 
-        :param holder: by which the lease is held
+        :param holder: the controller that holds the lease
         """
         try:
             write_atomically(self.path, f"{holder:{LENGTH}} {'':{LENGTH}}")
             self._file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            log.warning("If this controller dies within a plugin, it is not known over which job: %s", error)
+            log.warning("If a plugin crashes this controller, the job it was called for will be unknown: %s", error)
 
     def put(self, token: str | None) -> None:
-        """Mark the job for which a plugin is asked from now on; None: for none."""
+        """Mark the job that a plugin is being called for; None: no plugin is running."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # a disk that is full stops no controller
+            with contextlib.suppress(OSError):  # a full disk must not stop the controller
                 os.pwrite(self._file, (token or "").encode()[:LENGTH].ljust(LENGTH), LENGTH + 1)
 
     def end(self) -> None:

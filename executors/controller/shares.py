@@ -1,4 +1,4 @@
-"""Shares and budgets in the controller: what is used is counted in each tick, and stored now and then."""
+"""Shares and budgets in the controller: usage is counted in each tick, and stored periodically."""
 
 from __future__ import annotations
 
@@ -37,21 +37,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What shares have used is stored so often, and so often it is summed up what budgets have spent, seconds.
+# How often the usage of shares is stored and the spending of budgets is summed up, seconds.
 SECONDS_BETWEEN_NOTES = 30.0
-# Dags that have the same now: the one that has had less in about so many seconds goes first. That is worth so much less
-# than what they have now; one that has used no more than that part of all there is is forgotten.
+# Among Dags with equal usage now, the one that used less over about this many seconds goes first. Recent usage is
+# weighted by the second number, so that it only breaks ties. A Dag whose recent usage is below the third number, as a
+# fraction of all capacity, is forgotten.
 SECONDS_OF_TIES, WORTH_OF_TIES, LEAST_PART = 600.0, 1e-3, 1e-6
 NO_TERMS = TenantTerms("")
-# What a job waits for where others have the room.
+# The reason's code of a job that waits because the site is full.
 NO_ROOM = "site_full"
 
 
 @dataclass(slots=True)
 class SiteUse:
-    """What there is at a site, and what each share has of it, as it was seen last.
+    """The capacity of a site and each share's usage of it, as observed last.
 
-    :param promised: by the names of budgets, the cpu-hours that jobs there will still use
+    :param there: capacity that exists now
+    :param possible: capacity that could exist
+    :param largest: the largest amount of each resource at any location
+    :param used: by share
+    :param promised: cpu-hours that the site's jobs are still expected to use, by the name of the budget
     """
 
     there: ShareAmounts = NONE_USED
@@ -62,7 +67,7 @@ class SiteUse:
 
 
 class Budgets:
-    """How budgets stand, and what jobs wait for that have none left.
+    """The spending of budgets, and the terms that follow for each tenant's jobs.
 
     :raises SitesError: the sites file cannot be read, or its budgets are not valid
     """
@@ -78,16 +83,16 @@ class Budgets:
         self._terms: dict[Tenant, BudgetTerms] = {}
 
     def sum_up(self, session: Session, now: float, *, is_asked: bool = False) -> None:
-        """Sum up now and then what was spent, store it, and warn where much of it is.
+        """Periodically sum up spending, store it, and warn about budgets that are nearly spent.
 
-        :param is_asked: whether one was lifted meanwhile, or holds again
+        :param is_asked: do it now, because a user has lifted or restored a budget
         """
-        # Where the sites file has none any more, those of an earlier controller are forgotten.
+        # If the sites file no longer has budgets, the first call removes those of an earlier controller.
         if not (self.table or self._is_first) or (time.monotonic() < self._next_look and not is_asked):
             return
         self._is_first = False
         begun = time.monotonic()
-        # A question for each Dag, where any budget goes by that.
+        # Tags take a query per Dag, so they are read only if a budget depends on them.
         tags = partial(_tags, session, self._facts) if self._needs_tags else _no_tags
         self.found = share_rows.spending(session, self.table, now, tags, self._ended)
         for each in share_rows.save_spending(session, self.found, now):
@@ -95,11 +100,11 @@ class Budgets:
             log.warning("%s", text)
             current.orchestrator().note(session, [TaskNote("lading budget", None, text)])
         self._terms.clear()
-        # Where that takes long it is done less often.
+        # The longer it takes, the less often it is done.
         self._next_look = begun + max(SECONDS_BETWEEN_NOTES, 10 * (time.monotonic() - begun))
 
     def terms(self, tenant: Tenant) -> BudgetTerms:
-        """What they allow a tenant's jobs: those that wait, and those that are still to come."""
+        """Return what budgets allow a tenant's waiting and upcoming jobs."""
         if not self.found:
             return NO_BUDGETS
         if (known := self._terms.get(tenant)) is None:
@@ -107,26 +112,25 @@ class Budgets:
         return known
 
     def promise(self, hours: Mapping[str, float]) -> None:
-        """Note which cpu-hours jobs will still use which sites were given, by the names of budgets."""
+        """Note the cpu-hours that jobs at sites are still expected to use, by the name of the budget."""
         self.found = [each._replace(promised=hours.get(each.budget.name, 0.0)) for each in self.found]
         self._terms.clear()
 
     @property
     def in_hours(self) -> bool:
-        """Whether one of them is of cpu-hours."""
+        """Whether any budget is counted in cpu-hours."""
         return any(each.unit is Unit.CPU_HOURS for each in self.table)
 
     @property
     def any_spent(self) -> bool:
-        """Whether one of them is spent."""
         return any(each.is_spent for each in self.found)
 
 
 class FairShares:
-    """How shares stand, and who of them goes first.
+    """The usage of shares, and the turns and bounds that follow from it.
 
-    :param potential: by site, what could be there
-    :param seconds: that the job of a row will run; None: that is not known
+    :param potential: possible locations, by site
+    :param seconds: returns the expected run time of a row's job; None: unknown
     :raises SitesError: the sites file cannot be read, or its shares are not valid
     """
 
@@ -141,7 +145,7 @@ class FairShares:
         self.budgets = budgets
         self.seconds = seconds
         self.shares = shares_of(settings.sites_file, sites, settings.share_half_life)
-        # Budgets hold in any case; all jobs are of one share then, in which they go as without any.
+        # Budgets apply even with fair shares off; all jobs then belong to one share, which does not change their order.
         self.is_on = settings.fair or bool(budgets.table)
         if not settings.fair:
             self.shares = Shares((Share(OTHERS),))
@@ -152,9 +156,9 @@ class FairShares:
         )
         self.sites: dict[str, SiteUse] = {name: SiteUse() for name in sites}
         self.history: UseHistory | None = None
-        """What shares of the table have used lately."""
+        """Recent usage of the shares in the sites file."""
         self.recent = UseHistory(SECONDS_OF_TIES)
-        """The same of Dags, where these are the shares: it decides between those that have the same now."""
+        """Recent usage of Dags where each Dag is a share: it breaks ties between Dags with equal usage now."""
         self.standing = Standing()
         self.apart: Mapping[str, int] = {}
         self.fair: FairTurns | None = None
@@ -164,7 +168,7 @@ class FairShares:
         self._is_first = True
 
     def terms(self, row: Any) -> TenantTerms:
-        """What a row's job goes by."""
+        """Return the share and the budgets of a row's job."""
         columns = row.team, row.dag_id, row.dag_owner, row.dag_tags
         if (known := self._known.get(columns)) is None:
             tenant = Tenant.from_columns(*columns)
@@ -172,25 +176,25 @@ class FairShares:
         return TenantTerms(known[1], *self.budgets.terms(known[0]))
 
     def hours(self, row: Any) -> float:
-        """The cpu-hours that a row's job will still use which a site was given, where it has a budget of such."""
+        """Return the cpu-hours that a row's job at a site is still expected to use; 0 without a cpu-hour budget."""
         if not self.terms(row).hour_budgets:
             return 0.0
         ran = None if row.started_at is None else time.time() - row.started_at
         return foreseen_hours(row.cpus * (row.nodes or 1), self.seconds(row), ran)
 
     def load(self, session: Session) -> None:
-        """Read what shares have used, when the controller begins to act."""
+        """Read the stored usage of shares, once, when the controller begins to act."""
         if self.history is None and len(self.shares.table) > 1:
             means, at = share_rows.means(session)
             self.history = UseHistory(self.shares.half_life, means, at)
-        elif self.history is None and self._is_first:  # the sites file has none any more
+        elif self.history is None and self._is_first:  # the sites file has no shares any more
             share_rows.save_means(session, {}, 0.0)
         self._is_first = False
 
     def count(self, answers: Sequence[SiteAnswer], sites: Sequence[SiteView], now: float) -> None:
-        """Count what each share has. Of a site that does not answer it is what it was.
+        """Count each share's usage. Sites that do not answer keep their last count.
 
-        :param sites: all of them, with what is there as far as it is known
+        :param sites: the views of all sites
         """
         if not self.is_on:
             return
@@ -256,7 +260,7 @@ class FairShares:
             use.used[share] = use.used.get(share, NONE_USED).plus(amounts)
 
     def begin(self, now: float) -> FairTurns | None:
-        """How shares go in turn in this tick; None: they do not.
+        """Set up the turns of shares for this tick; None: fair shares are off.
 
         :param now: epoch seconds
         """
@@ -275,7 +279,7 @@ class FairShares:
         return self.fair
 
     def bounds(self) -> ShareBounds | None:
-        """What is left for each share; None: all there is."""
+        """Return what is left for each share; None: nothing limits them."""
         is_paid = self.budgets.in_hours or (self.priced and self.budgets.any_spent)
         if not self.is_on or not (self.shares.has_bounds or is_paid):
             return None
@@ -286,7 +290,7 @@ class FairShares:
         return ShareBounds(self.shares, replace(self.standing, total=total), possible, self.priced)
 
     def learn(self, waiting: Sequence[WaitingJob], found: Assignment, now: float) -> None:
-        """Note which jobs have found no place, and say of those whose share has had more than its own that it has."""
+        """Note which jobs found no room, and explain to those whose share has used more than it is entitled to."""
         shares = {job.share for job in waiting}
         if not self.is_on or len(shares) < 2:
             self.apart = {}
@@ -306,7 +310,7 @@ class FairShares:
             self._explain(waiting, found, now)
 
     def _explain(self, waiting: Sequence[WaitingJob], found: Assignment, now: float) -> None:
-        """Say of jobs that find no room that their share has had more than belongs to it, where it has."""
+        """Give jobs without room the reason that their share has used more than it is entitled to, if it has."""
         shares = {job.share or "" for job in waiting}
         parts, lately = entitled(self.shares, shares | self.standing.used.keys()), self.standing.lately
         over: dict[str, Reason] = {
@@ -331,31 +335,30 @@ class FairShares:
                 found.waits[job.name] = known.with_also(why)
 
     def note_ends(self, session: Session, tokens: Sequence[str]) -> None:
-        """Charge shares for what their jobs have used beyond what they had asked for, when they have ended."""
+        """Charge shares for what their ended jobs used in excess of their requests."""
         if self.history is None or not self.standing.total.cpus:
             return
         for row in share_rows.excess(session, tokens):
             self.history.add(self.terms(row).share, row.seconds / self.standing.total.cpus)
 
     def save(self, session: Session, now: float) -> None:
-        """Store now and then what shares have used."""
+        """Store the usage of shares every :data:`SECONDS_BETWEEN_NOTES`."""
         if self.history is not None and time.monotonic() >= self._next_note:
             self._next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
             share_rows.save_means(session, self.history.means, now)
 
 
 def _tags(session: Session, facts: Callable[[Session, str], Mapping[str, Any]], dag_id: str) -> str | None:
-    """The tags that a Dag has now, as JSON."""
+    """Return a Dag's current tags as JSON."""
     tags: str | None = facts(session, dag_id).get("dag_tags")
     return tags
 
 
 def _no_tags(_: str) -> None:
-    """The same where no budget goes by tags."""
+    """Stand in for :func:`_tags` if no budget depends on tags."""
 
 
 def budget_warning(spending: BudgetUse) -> str:
-    """What is warned of."""
     budget = spending.budget
     spent, most = budget.unit.written(spending.spent), budget.unit.written(budget.most)
     return (

@@ -1,6 +1,6 @@
-"""One site as a controller drives it, without a database: for trials, and to see what a site does.
+"""Drive one site like a controller but without a database, for trial jobs and tests of a site.
 
-Placement and provisioning are those of the controller; what it keeps in the store is kept here.
+It uses the controller's placement and provisioning, and keeps in memory what the controller keeps in the store.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from lading.scheduling.reasons import Reason
 class SiteDriver:
     """Drives a site: one tick observes it, decides, and acts.
 
-    :param site: that no controller drives
+    :param site: a site that no controller uses
     """
 
     def __init__(self, site: Site[Any]) -> None:
         self.site = site
         self.seen: Sequence[ObservedLocation] = ()
-        """Its locations, as they were seen last."""
+        """Its locations, as observed last."""
         self.reasons: dict[str, str] = {}
         """Why jobs wait, by token."""
         self.envelopes: dict[str, Envelope] = {}
@@ -48,10 +48,10 @@ class SiteDriver:
         self.sizes = MeasuredSizes({})
         self.throughput = Throughput(site.seconds_ahead)
         self.ends: list[dict[str, Any]] = []
-        """Those of jobs that were at no location, which the next tick reports."""
+        """``finished`` events of jobs that were at no location, which the next tick returns."""
 
     def put(self, envelopes: Iterable[Envelope]) -> None:
-        """Take jobs, which ticks give to locations, or give them again with other JWTs."""
+        """Queue jobs, which ticks give to locations; a job that is already at one is given again with its new JWT."""
         for envelope in envelopes:
             self.envelopes[envelope.token] = envelope
             if (given := self.given.get(envelope.token)) is None:
@@ -60,9 +60,10 @@ class SiteDriver:
                 self.site.put({given.location: [envelope]})
 
     def tick(self) -> list[dict[str, Any]]:
-        """Observe, decide, act; returns the events, also the ends of jobs that were at no location.
+        """Observe, decide, act.
 
-        :raises OSError: the site could not be asked
+        :returns: the site's events, and ``finished`` events of jobs that were at no location
+        :raises OSError: the site did not answer
         """
         observation = self.site.observe()
         self.seen = observation.locations
@@ -87,7 +88,7 @@ class SiteDriver:
         return [*observation.events, *ends]
 
     def cancel(self, reasons: Mapping[str, Reason]) -> None:
-        """End jobs, wherever they are."""
+        """Cancel jobs, whether they wait or are at a location."""
         for token, reason in reasons.items():
             if token in self.waiting:
                 self._end(token, "cancelled", reason)

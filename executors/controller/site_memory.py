@@ -1,8 +1,8 @@
-"""What a controller keeps of a site from tick to tick: what has been missing, what machines have, and recent ends.
+"""What a controller remembers about a site between ticks: missing items, measured machine sizes, recent short jobs.
 
-A kernel keeps memory for itself, how much depends on the type and the image. Where a launch counted on more than there
-is, the job that it was for would never start there, and one machine after the other would be launched. So what was seen
-at a boot replaces the specification of the type from then on.
+The kernel reserves some memory, depending on the instance type and the image. If a launch counted on more than the
+machine then has, its job would never start there, and one machine after another would be launched for it. Therefore
+sizes measured after a boot replace those of the type's specification.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from lading.hooks.site import LocationState, Observation
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.resources import Resources
 
-# Those that have run for longer, or whose end is old news, say nothing about the next tick, seconds.
+# A job is short if it ran for less than this, in seconds. Longer jobs, and jobs that finished longer ago, tell nothing
+# about how many jobs a location will need before the next tick.
 SHORT = 5.0
 
 
 @dataclass(slots=True)
 class MissingSince:
-    """What is missing now, and since when."""
+    """Tokens that are missing now, and since when."""
 
     since: dict[str, float] = field(default_factory=dict)
 
     def update(self, missing: Iterable[str], unasked: Container[str] = ()) -> dict[str, float]:
-        """For each token that is missing now: for how many seconds it has been. The others are forgotten.
+        """Return for how many seconds each of these tokens has been missing, and forget all others.
 
-        :param unasked: those of which nothing could be learnt now, which changes nothing for them
+        :param unasked: tokens whose location did not answer, which keep their times
         """
         now = time.monotonic()
         kept = {token: at for token, at in self.since.items() if token in unasked}
@@ -40,13 +41,13 @@ class MissingSince:
         return {token: now - at for token, at in found.items()}
 
     def seconds(self) -> dict[str, float]:
-        """For how many seconds what was missing at the last look has been."""
+        """Return for how many seconds each token of the last update has been missing."""
         now = time.monotonic()
         return {token: now - at for token, at in self.since.items()}
 
 
 class MeasuredSizes:
-    """What jobs have of machines of a site.
+    """The measured sizes of a site's machines: what they really have for jobs.
 
     :param known: by instance type and image
     """
@@ -56,9 +57,9 @@ class MeasuredSizes:
         self._names: set[str] = set()
 
     def learn(self, observation: Observation) -> dict[tuple[str, str], Resources]:
-        """Look at the machines that have come up; returns what was not known of them.
+        """Measure the machines that have come up; returns the sizes that are new or have changed.
 
-        One that has booted from another image than is launched now says nothing of that.
+        Machines that booted from another image than the current one are ignored, as their sizes may differ.
         """
         market = observation.market
         if not isinstance(market, MachineMarket):
@@ -78,24 +79,24 @@ class MeasuredSizes:
 
 @dataclass(slots=True)
 class Throughput:
-    """The last ends of short jobs at the locations of one site.
+    """The rate at which the locations of one site finish short jobs.
 
-    :param seconds: a location is given what it can run in so many seconds
+    :param seconds: a location gets the number of jobs that it can run in this time
     """
 
     seconds: float
     ends: deque[tuple[float, str, float, float]] = field(default_factory=deque)
 
     def note(self, ended: Iterable[tuple[str, float, float]]) -> None:
-        """Short jobs have ended now: the location of each, and when it began and ended by the clock there."""
+        """Note short jobs that have finished: their location, start and end by the clock of that machine."""
         now = time.monotonic()
         self.ends.extend((now, *job) for job in ended)
 
     def prefetchable(self) -> Counter[str]:
-        """How many jobs may be prefetched to each location, by its name.
+        """Return how many jobs can be prefetched to each location, by its name.
 
-        The rate is that of the time in which short jobs ran there. Measured by the clock, a location that has run out
-        of jobs would seem slow, would be given few, and would run out of them again.
+        The rate counts only the time in which short jobs ran. By wall-clock time, a location that ran out of jobs
+        would seem slow, get few jobs, and run out of them again.
         """
         horizon = time.monotonic() - self.seconds
         while self.ends and self.ends[0][0] < horizon:
@@ -106,14 +107,14 @@ class Throughput:
         return Counter({location: round(self._within(there)) for location, there in spans.items()})
 
     def _within(self, spans: Sequence[tuple[float, float]]) -> float:
-        """How many jobs like these end within the seconds. A few ends say little: one counts as no more than itself."""
+        """Return how many jobs like these finish within ``seconds``; a single job is not extrapolated."""
         busy = _busy_seconds(spans)
         times = min(len(spans), self.seconds / busy) if busy > 0 else 1.0
         return len(spans) * max(1.0, times)
 
 
 def _busy_seconds(spans: Iterable[tuple[float, float]]) -> float:
-    """For how long at least one of these jobs ran."""
+    """Return for how long at least one of these jobs was running."""
     busy, until = 0.0, -inf
     for began, ended in sorted(spans):
         busy += max(0.0, ended - max(began, until))
@@ -122,9 +123,9 @@ def _busy_seconds(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def short(changes: Iterable[Change], now: float) -> dict[str, tuple[float, float]]:
-    """When the short jobs began that have just succeeded, and when they ended, by token.
+    """Return start and end of the short jobs that have just succeeded, by token.
 
-    What fails at once says nothing of the others.
+    Jobs that fail at once tell nothing about the run times of others.
 
     :param now: epoch seconds
     """

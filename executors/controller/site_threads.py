@@ -1,4 +1,4 @@
-"""The threads of the sites of a controller: what each does, which sites answer, and how all are let go of."""
+"""The threads that talk to a controller's sites, one per site: their tasks, which sites answer, and how they close."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from lading.scheduling.text.printable import storable
 
 log = logging.getLogger(__name__)
 
-# What is decided first waits so long, or until all sites have answered, so that no job waits with
-# the reason that a site cannot be asked which answers at once; nothing waits later, seconds.
+# The first decision waits this long, in seconds, or until all sites have answered. Otherwise jobs would be told that a
+# site does not answer when it does at once. Later decisions wait for no site.
 FIRST_LOOK_SECONDS = 0.5
-# The last news of sites that were let go of in time are acknowledged within this, seconds.
+# At the shutdown, the last events of closed sites are acknowledged within this, seconds.
 LAST_NEWS_SECONDS = 2.0
 
-# A site that is at one thing for longer than this is taken for one that could not be asked, seconds.
+# A site that is busy with one call for longer than this counts as not answering, seconds.
 SECONDS_UNTIL_SILENT = 10.0
-# Two looks are so far apart at least, however often events ring for the controller, seconds.
+# Least time between two observations of a site, however often events ring the controller's bell, seconds.
 SECONDS_BETWEEN_LOOKS = 0.1
-# What has failed is tried again after this, seconds.
+# A failed observation is repeated after this, seconds.
 SECONDS_AFTER_TROUBLE = 2.0
-# The most events of a site that one tick stores: a site with many must not keep the others waiting.
+# The most events of a site that one tick stores, so that a site with many does not delay the others.
 MOST_EVENTS = 1000
 
 NOT_YET = "it has not answered yet"
@@ -42,7 +42,9 @@ class SiteThreads:
     """The threads of all sites of a controller.
 
     :param sites: by name
-    :param beat: called in between where something is waited for
+    :param ring: called when an observation has found something new
+    :param may_act: whether the controller holds its lease
+    :param beat: called between the steps of loops and waits, to show that the controller does not hang
     """
 
     def __init__(
@@ -55,17 +57,17 @@ class SiteThreads:
         self.threads = {name: SiteThread(site, ring, may_act, Trouble(log)) for name, site in sites.items()}
         self.beat = beat
         self.silent: dict[str, str] = {}
-        """Why sites are to be taken for such that could not be asked, as text."""
+        """Why sites count as not answering, as text, by name."""
         self._has_looked = False
 
     def __iter__(self) -> Iterator[SiteThread]:
-        """All of them, with a beat for each."""
+        """Iterate over all threads, with a beat before each."""
         for thread in self.threads.values():
             self.beat()
             yield thread
 
     def answering(self) -> Iterator[SiteThread]:
-        """Those of sites that answer. At the first time the sites are looked at, and given a moment for that."""
+        """Iterate over the threads of sites that answer. The first call requests observations and waits briefly."""
         if not self._has_looked:
             self._has_looked = True
             self.request_observations()
@@ -75,15 +77,15 @@ class SiteThreads:
                 yield thread
 
     def request_observations(self, pause: float = 0.0) -> None:
-        """Have all sites looked at again.
+        """Have all sites observed again.
 
-        :param pause: not before so many seconds have passed
+        :param pause: least number of seconds from now
         """
         for thread in self:
             thread.request_observation(pause)
 
     def await_first_answers(self, seconds: float) -> None:
-        """Have sites looked at that were not yet, within so many seconds: only what is known there can be ended."""
+        """Wait up to ``seconds`` for sites that have not answered yet, since only known jobs can be cancelled."""
         deadline = time.monotonic() + seconds
         for thread in self:
             if not thread.answers_within(0.0):
@@ -93,13 +95,13 @@ class SiteThreads:
                 self.beat()
 
     def have_news(self) -> bool:
-        """Whether one of them has found something that is not stored yet."""
+        """Return whether any thread has found something that is not stored yet."""
         return any(thread.has_news or thread.has_more for thread in self)
 
     def exhaust(self, take: Callable[[], object], seconds: float) -> None:
-        """Have all stored that they have to report, as far as there is time.
+        """Store all events that the sites still report, as far as time allows.
 
-        :param take: stores a part of it
+        :param take: stores some of them
         """
         deadline = time.monotonic() + seconds
         take()
@@ -107,15 +109,15 @@ class SiteThreads:
             take()
 
     def release(self, site: str, reasons: Mapping[str, Reason]) -> None:
-        """Have locations of a site let go; what launches nothing (any more) is not asked.
+        """Release locations of a site, if it still exists and launches locations.
 
-        :param reasons: by the name of the location, why
+        :param reasons: by location
         """
         if site in self.threads and self.threads[site].site.launches:
             self.threads[site].provide((), reasons)
 
     def close(self, how: str, seconds: float) -> None:
-        """Let go of all sites at the same time, within so many seconds; one that hangs is left as it is."""
+        """Close all sites at the same time, within this many seconds; a site that hangs is left as it is."""
         deadline = time.monotonic() + seconds
         for thread in self:
             thread.close(how, seconds)
@@ -124,24 +126,24 @@ class SiteThreads:
                 self.beat()
         for thread in self:
             if not thread.closes_within(0):
-                log.warning("Site %r could not be let go of in %g s", thread.site.name, seconds)
+                log.warning("Site %r did not close within %g s", thread.site.name, seconds)
 
     def end(self) -> None:
-        """Let the sites know what was stored of their last news, and end the threads."""
+        """Acknowledge the last events that were stored, and stop the threads."""
         deadline = time.monotonic() + LAST_NEWS_SECONDS
         for thread in self:
             thread.end(deadline - time.monotonic())
 
     def silence(self, name: str) -> str:
-        """Why a site is silent, as text."""
+        """Return why a site does not answer, as text."""
         return self.threads[name].silence() or self.silent.get(name, NOT_YET)
 
     def troubles(self) -> dict[str, str | None]:
-        """Of each site why it does not answer, as text; None: it does."""
+        """Return why each site does not answer, as text; None: it answers."""
         return {name: None if self.threads[name].silence() is None else self.silence(name) for name in self.threads}
 
     def is_new(self, name: str) -> bool:
-        """Whether a site has not answered yet, and is not taken for silent either."""
+        """Return whether a site has not answered yet and does not count as silent either."""
         return self.silent.get(name) == NOT_YET
 
     def _wait_for_the_first_answers(self) -> None:
@@ -154,21 +156,21 @@ class SiteThreads:
         if why is None:
             self.silent.pop(name, None)
             return False
-        if why == SILENT:  # nothing has failed that the thread could have logged
+        if why == SILENT:  # the call still hangs, so the thread has not logged a failure
             thread.trouble.begin(thread.failure, OSError(why))
         self.silent[name] = why
         return True
 
 
 class SiteThread:
-    """Asks one site, and does at it what the controller requests, one after the other.
+    """Observes one site and runs the controller's tasks on it, one at a time.
 
-    What is to be done comes before the next look. Events are read again only when the controller has acknowledged
-    those that it took: their acknowledgement may be a number of them.
+    Tasks run before the next observation. Events are read again only after the controller has acknowledged those that
+    it took, because an acknowledgement may say only how many events it covers.
 
-    :param ring: called when a look has found something that the controller does not know
-    :param may_act: whether the controller holds its lease; without it nothing is asked of the site
-    :param trouble: what is logged once, not each time
+    :param ring: called when an observation has found something that the controller does not know
+    :param may_act: whether the controller holds its lease; without it, the site is not called
+    :param trouble: logs a repeated failure once
     """
 
     def __init__(
@@ -179,11 +181,11 @@ class SiteThread:
         self.may_act = may_act
         self.trouble = trouble
         self.failure = f"Site {site.name!r} could not be asked"
-        """What is said of it when it is silent."""
+        """The log message while the site does not answer."""
         self.last: Observation | None = None
-        """What was taken last."""
+        """The observation that was taken last."""
         self.has_news = False
-        """Whether a look has found something else than the one before, and that was not taken yet."""
+        """Whether the latest observation differs from the one before and was not taken yet."""
         self._found: Observation | None = None
         self._events: list[dict[str, Any]] = []
         self._trouble: str | None = NOT_YET
@@ -197,15 +199,15 @@ class SiteThread:
         self._phase = "open"
         self._thread = threading.Thread(target=self._run, name=f"site-{site.name}", daemon=True)
 
-    # -- what the controller calls; none of it waits for the site, but where it says for how long
+    # -- called by the controller; only methods with a time limit wait for the site
 
     def request_observation(self, pause: float = 0.0) -> None:
-        """Have the site looked at; the thread begins with the first call.
+        """Have the site observed; the first call starts the thread.
 
-        :param pause: not before so many seconds have passed
+        :param pause: least number of seconds from now
         """
         with self._change:
-            # Ticks may follow each other faster than that: each of them would put off the look again.
+            # Ticks may follow each other faster than the pause; if each set it again, the observation would never come.
             if not self._is_wanted:
                 self._next_look = max(self._next_look, time.monotonic() + pause)
             self._is_wanted = True
@@ -214,21 +216,21 @@ class SiteThread:
             self._thread.start()
 
     def answers_within(self, seconds: float) -> bool:
-        """Wait for the first answer, or for the trouble that keeps it away; returns whether it is there."""
+        """Wait for the first answer or failure of the site; returns whether either has arrived."""
         with self._change:
             return self._change.wait_for(lambda: self._trouble != NOT_YET, max(seconds, 0.0))
 
     def silence(self) -> str | None:
-        """Why the site is to be taken for one that could not be asked, as text; None: it answers."""
+        """Return why the site counts as not answering, as text; None: it answers."""
         since = self._busy_since
         if since is not None and time.monotonic() - since > SECONDS_UNTIL_SILENT:
             return SILENT
         return self._trouble
 
     def take(self) -> Sequence[dict[str, Any]] | None:
-        """The first events of those that are not stored yet; None: nothing has been found since the last time.
+        """Return the next events to store; None: no new observation since the last call.
 
-        They are the same until :meth:`settle` says whether they were stored.
+        Returns the same events until :meth:`settle` is called.
         """
         with self._change:
             self.has_news = False
@@ -238,14 +240,14 @@ class SiteThread:
 
     @property
     def has_more(self) -> bool:
-        """Whether events of the last look are not stored yet."""
+        """Whether events of the last observation are not stored yet."""
         return self._is_taken
 
     def settle(self, error: Exception | None = None) -> bool:
-        """Say whether the events that were taken have been stored.
+        """Note whether the events that were taken have been stored.
 
-        :param error: what kept them from being stored; the next look finds them again
-        :returns: whether all that the look has found is stored
+        :param error: why they could not be stored; the next observation finds them again
+        :returns: whether all events of the observation are stored
         """
         with self._change:
             if self._is_taken and error is None:
@@ -264,52 +266,52 @@ class SiteThread:
             return error is None
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        """Have jobs given to locations of the site. What fails is seen in a later look."""
+        """Have jobs given to locations of the site. A later observation reveals failures."""
         if envelopes:
             self._add("be given its jobs", lambda: self.site.put(envelopes))
 
     def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
-        """Have jobs at locations of the site ended. What fails is seen in a later look."""
+        """Have jobs at locations of the site cancelled. A later observation reveals failures."""
         if reasons:
-            self._add("be asked to end jobs", lambda: self.site.cancel(reasons))
+            self._add("cancel jobs", lambda: self.site.cancel(reasons))
 
     def provide(self, orders: Sequence[Order], releases: Mapping[str, Reason]) -> None:
-        """Have locations launched and released. What was ordered and is not seen later was not launched."""
+        """Have locations launched and released. An order that no later observation shows was not launched."""
         site = self.site
         assert isinstance(site, ElasticSite)
         if orders:
-            self._add("launch what was ordered", lambda: site.launch(orders))
+            self._add("launch its orders", lambda: site.launch(orders))
         if releases:
-            self._add("release what is not needed", lambda: site.release(releases))
+            self._add("release locations", lambda: site.release(releases))
 
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        """Have jobs taken back that have not begun."""
+        """Have jobs returned that have not started."""
         if tokens:
-            self._add("give jobs back", lambda: self.site.recall(tokens))
+            self._add("return jobs", lambda: self.site.recall(tokens))
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
-        """Have room held at locations of the site. Whether it is, events report."""
+        """Have room held at locations of the site. Events report whether it is."""
         site = self.site
         if holds and isinstance(site, Holding):
             self._add("hold room", lambda: site.hold(holds))
 
     def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
-        """Have room given back; what is not runs out."""
+        """Have held room given up; a hold that could not be dropped expires."""
         site = self.site
         if tokens and isinstance(site, Holding):
-            self._add("give room back", lambda: site.drop(tokens))
+            self._add("give up held room", lambda: site.drop(tokens))
 
     def close(self, how: str, seconds: float) -> None:
-        """Have the site let go of (see :meth:`Site.close`), and looked at once more after that."""
-        self._add("be let go of in order", lambda: self._close(how, seconds))
+        """Have the site closed (see :meth:`Site.close`), and observed once more after that."""
+        self._add("be closed", lambda: self._close(how, seconds))
 
     def closes_within(self, seconds: float) -> bool:
-        """Wait until the site has been let go of and looked at; returns whether that is so."""
+        """Wait until the site has been closed and observed once more; returns whether that is done."""
         with self._change:
             return self._change.wait_for(lambda: self._phase == "closed", max(seconds, 0.0))
 
     def end(self, seconds: float) -> None:
-        """Have what is left done within so many seconds, and the thread ended."""
+        """Have the thread run its remaining tasks and stop; wait up to this many seconds for that."""
         with self._change:
             self._phase = "ended"
             self._change.notify_all()
@@ -330,13 +332,13 @@ class SiteThread:
             try:
                 if self.may_act():
                     do()
-            except Exception as error:  # a third party's site may raise anything
+            except Exception as error:  # a third party's site can raise anything
                 self._log(failure, error)
             else:
                 self.trouble.end(failure)
 
     def _next(self) -> tuple[str, Callable[[], None]] | None:
-        """Wait for what is to be done next; None: nothing more."""
+        """Wait for the next task or observation; None: the thread is to stop."""
         with self._change:
             self._busy_since = None
             while not self._tasks:
@@ -347,7 +349,7 @@ class SiteThread:
                 if can_look and pause <= 0:
                     self._is_wanted = False
                     self._busy_since = time.monotonic()
-                    return "be looked at", self._observe
+                    return "be observed", self._observe
                 self._change.wait(pause if can_look else None)
             self._busy_since = time.monotonic()
             return self._tasks.popleft()
@@ -359,7 +361,7 @@ class SiteThread:
             observation = self.site.observe()
             sifted, faults = events.sift(observation.events)
             self._complain(faults)
-        except Exception as error:  # a third party's site may say anything
+        except Exception as error:  # a third party's site can return or raise anything
             observation, trouble = None, self._log_trouble(error)
         pause = SECONDS_BETWEEN_LOOKS if trouble is None else SECONDS_AFTER_TROUBLE
         with self._change:
@@ -370,19 +372,19 @@ class SiteThread:
                 self._found, self._events, self._is_new = observation, sifted, True
             if self._phase == "closing":
                 self._phase = "closed"
-            # A tick may have asked for the next one meanwhile.
+            # A tick may already have requested the next observation, with a longer pause.
             self._next_look = max(self._next_look, time.monotonic() + pause)
             self._change.notify_all()
         if is_news:
             self.ring()
 
     def _log_trouble(self, error: Exception) -> str:
-        """Why the site could not be asked, as text, once that is logged."""
+        """Log why the site did not answer; returns it as text."""
         self._log(self.failure, error)
         return storable(str(error)) or type(error).__name__
 
     def _log(self, what: str, error: Exception) -> None:
-        """Log what has failed: what is no OSError may be a fault of ours, or of who wrote the site."""
+        """Log a failure, with its traceback unless it is an OSError: any other error may be a bug."""
         self.trouble.begin(what, error, traceback=not isinstance(error, OSError))
 
     def _complain(self, faults: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The sites file as a controller has read it: what it says of each site, and whether it says something else by now."""
+"""The sites file as a controller has read it: what is published about each site, and whether the file has changed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from lading.scheduling.text import toml
 
 
 def edition(path: Path | None) -> str:
-    """What identifies what a sites file says; its comments and blanks do not count.
+    """Return a hash of the contents of a sites file, regardless of comments and white space.
 
-    :param path: None: there is no file
-    :raises ValueError: it cannot be read, or is no TOML
+    :param path: None: no file is configured
+    :raises ValueError: the file cannot be read, or is not valid TOML
     """
     document = toml.parse(safe_files.read_text(path)) if path else {}
     return hashlib.sha256(json.dumps(document, default=str).encode()).hexdigest()
 
 
 def edition_now(path: Path | None) -> str | None:
-    """The same; None where the file cannot be read."""
+    """Return :func:`edition`, or None if the file cannot be read."""
     try:
         return edition(path)
     except ValueError:
@@ -46,40 +46,40 @@ def edition_now(path: Path | None) -> str | None:
 
 
 def difference(read: str | None, path: Path | None) -> str | None:
-    """In what the sites file differs from the one that a controller has read, as text; None: in nothing.
+    """Return how the sites file differs from the edition that a controller has read, as text; None: it does not.
 
-    :param read: the edition that it has read; None: that is not known
+    :param read: None: unknown
     """
     if read is None:
         return None
     try:
         now = edition(path)
     except ValueError as error:
-        return f"{path} cannot be read any more: {error}"
-    return None if now == read else f"{path or '[lading] sites_file'} says something else by now"
+        return f"{path} can no longer be read: {error}"
+    return None if now == read else f"{path or '[lading] sites_file'} has changed"
 
 
 def bindings_of(path: Path | None, sites: Collection[str]) -> list[Binding]:
-    """The bindings of a sites file.
+    """Read the bindings of a sites file.
 
-    :param path: None: there is no file
-    :param sites: the names of the sites there are
-    :raises SitesError: it cannot be read, or they are not valid; the message names the file
+    :param path: None: no file is configured
+    :param sites: the names of all sites
+    :raises SitesError: the file cannot be read, or its bindings are not valid; the message names the file
     """
     tables = read_sites_document(path).get("bindings", []) if path else []
     try:
-        # By the names of their tables, too, which are none of their own where a cluster has accounts alone.
+        # Bindings can also name a site's table; if a cluster has only accounts, that name is not a site of its own.
         return parse_bindings(tables, [*dict.fromkeys([*sites, *map(declared_name, sites)])])
     except ValueError as error:
         raise SitesError(f"{path}: {error}") from error
 
 
 def rules_of(path: Path | None, plugins: Mapping[str, Relax]) -> Sequence[Rule]:
-    """The rules of a sites file, or those that are tried by default.
+    """Read the rules of a sites file; without any, return the default rules.
 
-    :param path: None: there is no file
+    :param path: None: no file is configured
     :param plugins: the rules of plugins, by their names
-    :raises SitesError: it cannot be read, or they are not valid; the message names the file
+    :raises SitesError: the file cannot be read, or its rules are not valid; the message names the file
     """
     try:
         return rules.parse_rules(read_sites_document(path).get("rules") if path else None, plugins)
@@ -90,12 +90,12 @@ def rules_of(path: Path | None, plugins: Mapping[str, Relax]) -> Sequence[Rule]:
 
 
 def shares_of(path: Path | None, sites: Collection[str], half_life: float) -> Shares:
-    """The shares of a sites file; without any each Dag has one of its own.
+    """Read the shares of a sites file; without any, each Dag has a share of its own.
 
-    :param path: None: there is no file
-    :param sites: the names of the sites there are
-    :param half_life: seconds after which what was used counts half
-    :raises SitesError: it cannot be read, or they are not valid; the message names the file
+    :param path: None: no file is configured
+    :param sites: the names of all sites
+    :param half_life: seconds after which usage counts half
+    :raises SitesError: the file cannot be read, or its shares are not valid; the message names the file
     """
     tables = read_sites_document(path).get("shares", []) if path else []
     try:
@@ -105,10 +105,10 @@ def shares_of(path: Path | None, sites: Collection[str], half_life: float) -> Sh
 
 
 def budgets_of(path: Path | None) -> list[PeriodBudget]:
-    """The budgets of a sites file.
+    """Read the budgets of a sites file.
 
-    :param path: None: there is no file
-    :raises SitesError: it cannot be read, or they are not valid; the message names the file
+    :param path: None: no file is configured
+    :raises SitesError: the file cannot be read, or its budgets are not valid; the message names the file
     """
     tables = read_sites_document(path).get("budgets", []) if path else []
     try:
@@ -118,11 +118,12 @@ def budgets_of(path: Path | None) -> list[PeriodBudget]:
 
 
 def possible(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[Location, ...]:
-    """All that could ever be at a site: what has been seen takes the place of what could be there by that name. A
-    stacked location has no more than what it lies in.
+    """Return all locations that a site has or could have. An observed location replaces the possible one of its name.
 
-    :param potential: empty: that is not known, whatever has been seen
-    :returns: likewise
+    A stacked location has at most the capacity of the location that it lies in.
+
+    :param potential: empty: unknown, whatever has been observed
+    :returns: empty: unknown
     """
     if not potential:
         return ()
@@ -133,10 +134,10 @@ def possible(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[L
 def published_site(
     site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, Any] | None, *, needs_inputs: bool = False
 ) -> dict[str, Any]:
-    """What is published of a site.
+    """Return what is published about a site.
 
-    :param locations: all that it has and could have; empty: that is not known
-    :param needs_inputs: whether plugins ask for the values of the inputs of all jobs
+    :param locations: all that it has and could have; empty: unknown
+    :param needs_inputs: whether plugins need the input values of all jobs
     """
     alike = Counter(json.dumps(described(each), sort_keys=True) for each in locations)
     return {
@@ -156,7 +157,6 @@ def published_site(
 
 
 def described(location: Location) -> dict[str, Any]:
-    """What is published of a location."""
     return {
         **asdict(location.capacity),
         "instance_type": location.instance_type,
@@ -169,12 +169,12 @@ def described(location: Location) -> dict[str, Any]:
 
 
 def nodes_of(location: Location) -> dict[str, int] | None:
-    """How many nodes one job can ever have there, by queue; None: it has no queues of which that could be known."""
+    """Return the most nodes that one job can have at a location, by queue; None: unknown."""
     if location.most_nodes is not None:
         return dict(location.most_nodes)
     return None if location.nodes is None else {"": location.nodes}
 
 
 def declared(site: Site[Any]) -> dict[str, Any]:
-    """What is published of a site of which only its table is known."""
+    """Return what is published about a site when only its table in the sites file has been read."""
     return published_site(site, site.potential(), site.dialect())

@@ -1,4 +1,4 @@
-"""Gangs in the controller, one turn each per tick: the pass takes in what has happened; its effects are applied."""
+"""Gangs in the controller: once per tick, each gang's pass gets the latest events, and its effects are applied."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ from lading.scheduling.site_names import is_named
 
 log = logging.getLogger(__name__)
 
-# A site that has not answered is asked again after this, seconds.
+# A hold that a site has not answered is requested again after this, seconds.
 SECONDS_UNTIL_REPEATED = 5.0
-# The codes of ends for the sake of another member.
+# The codes of reasons for which a member is cancelled because of another member.
 WITH_OTHERS = ("gang_member_failed", "gang_member_back", "gang_member_late")
-# Those of a gang that others have left are gangs of their own.
+# Namespace for the tokens of partitions that continue as gangs of their own after the rest has started.
 PARTED = uuid.UUID("0d9a8f4e-5a0b-4f41-8f0e-0a3f6c1c2b11")
 
 
 class GangController:
-    """What is decided about all gangs, once in each tick.
+    """Decides about all gangs, once in each tick.
 
-    :param ways: how places are found for members
-    :param read_roster: says which members are still to come; None: the orchestrator does
-    :param files: says which files of jobs are still to be brought to where room is held for them
+    :param ways: rules and rankings by which members find places
+    :param read_roster: returns which members are still to come; None: asks the orchestrator
+    :param files: returns why a job's files are not yet at the location where room is held for it
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class GangController:
         self.files = files
         self.trouble = Trouble(log)
         self.turn_of: str | None = None
-        """The gang whose turn it is, for which room is reserved: it keeps its turn while that comes free."""
+        """The gang that room is reserved for. It keeps its turn while that room becomes free."""
 
     def decide(
         self,
@@ -93,14 +93,14 @@ class GangController:
         fair: FairTurns | None = None,
         bounds: ShareBounds | None = None,
     ) -> GangOutcome:
-        """What is to be done about gangs.
+        """Decide about all gangs.
 
-        :param known: all that the store has of them
-        :param sites: all of them, in their order
+        :param known: the store's records of gangs
+        :param sites: all sites, in the order of the sites file
         :param now: epoch seconds
-        :param waiting: the jobs that start alone, of which those whose turn is before that of a gang take room first
-        :param fair: how shares go in turn; None: they do not
-        :param bounds: what is left for the jobs of each share, of which members take theirs; None: all there is
+        :param waiting: jobs outside gangs; those whose turn comes before a gang's take room before it
+        :param fair: the turns of shares; None: shares take no turns
+        :param bounds: what is left for each share's jobs, from which members take their part; None: everything
         """
         held: dict[Where, Resources] = {}
         for row in known.holds:
@@ -116,7 +116,7 @@ class GangController:
             first = members[0].job
             return line.rank(first if fair is None else replace(first, turn=fair.turn(members[0].gang)))
 
-        # What has had its turn goes on; the others come at theirs.
+        # Gangs that have begun to take room continue first; the others follow in the order of their turns.
         begun = (Stage.TRYING, Stage.STARTED, Stage.FAILED)
         before, self.turn_of = self.turn_of, None
         for memory, members in sorted(
@@ -128,7 +128,7 @@ class GangController:
                 GangTick(tick, memory, members, line).take()
             except SQLAlchemyError:
                 raise
-            except Exception as error:  # what authors and plugins have said of its members
+            except Exception as error:  # a member's hints or a plugin can raise anything
                 self.trouble.begin(f"The turn of gang {memory.row.token} has failed", error, traceback=True)
                 outcome.forget(memory.row.token, members, known.holds)
                 reason = because("gang_error", gang=memory.called, text=f"{type(error).__name__}: {error}")
@@ -159,7 +159,7 @@ class GangTick:
     is_gathered: bool = False
 
     def take(self) -> None:
-        """Take the gang as far as it gets."""
+        """Advance the gang as far as possible in this tick."""
         token, out = self.memory.row.token, self.tick.outcome
         self.holds = [row for row in self.tick.known.holds if row.gang == token]
         events = self._events()
@@ -174,11 +174,11 @@ class GangTick:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it waits for room with all its members, and none is looked for now."""
+        """Whether all members are present and no search for room is under way."""
         return self.gang.stage is Stage.ATTEMPTED or (self.gang.stage is Stage.GATHERING and self.is_gathered)
 
     def _is_behind(self) -> bool:
-        """Whether it waits for its turn: what comes before it needs the room, and nothing is launched for it."""
+        """Return whether the gang waits for its turn, as earlier jobs need the room and no site launches more."""
         if not self.is_complete or self.is_barred:
             return False
         names = [each.name for each in self.gang.partitions]
@@ -189,7 +189,7 @@ class GangTick:
         return True
 
     def _fits_now(self) -> bool:
-        """Whether all of it has room now."""
+        """Return whether all partitions together have room now."""
         names = [each.name for each in self.gang.partitions]
         partitions = [
             ([each.job for each in self.of_partition(name)], self._options(name).in_order()) for name in names
@@ -197,7 +197,7 @@ class GangTick:
         return self.tick.room.would_fit(partitions, self.tick.now, spread=self.memory.terms.spread)
 
     def _reserve(self) -> None:
-        """Leave to it, at its turn, the locations at which it is to have room when what runs there has ended."""
+        """At the gang's turn, reserve locations that would hold all of it once the jobs running there have finished."""
         if not self.is_complete or self.is_barred or self.tick.room.reserved:
             return
         apart: set[Where] | None = set() if self.memory.terms.spread else None
@@ -227,11 +227,11 @@ class GangTick:
         return [each for each in self.members if each.is_ready]
 
     def of_partition(self, *names: str) -> list[GangMember]:
-        """The members of partitions that are there."""
+        """Return the members of these partitions that are ready."""
         tokens = {token for name in names for token in self.memory.members.get(name, ())}
         return [each for each in self.ready if each.token in tokens]
 
-    # -- what has happened
+    # -- events
 
     def _events(self) -> list[Event]:
         if self.memory.row.started_at is not None and self._watch():
@@ -242,11 +242,11 @@ class GangTick:
         if self.gang.stage in (Stage.TRYING, Stage.ATTEMPTED, Stage.FAILED):
             if {each.token for each in self.ready} == self.memory.tokens:
                 if self.gang.stage is not Stage.FAILED and self._is_barred():
-                    # What has begun while it was not is no attempt.
+                    # The search that began before the gang was barred does not count as an attempt.
                     self._gather_again(self.gang.attempt - (self.gang.stage is Stage.TRYING))
                     return []
                 return self._freed() if self.gang.stage is Stage.ATTEMPTED else self._answers()
-            # One has gone, or come back: those that are there now are another gang.
+            # A member has left or come back, so gather again with the members that are ready now.
             self._gather_again(0 if self.gang.stage is Stage.FAILED else self.gang.attempt)
         return self._gathered() if self.gang.stage is Stage.GATHERING else []
 
@@ -262,9 +262,9 @@ class GangTick:
             self.memory.row.started_at = None
 
     def _watch(self) -> bool:
-        """See to it that no part of a gang runs on without the others, unless that is wanted.
+        """Cancel the running members when another has failed, come back or not started, if the gang's terms say so.
 
-        :returns: whether some are being ended, for which all others wait
+        :returns: whether members are being cancelled, which the others wait for
         """
         terms, row, now = self.memory.terms, self.memory.row, self.tick.now
         if terms.on_failure != "cancel" or terms.name is None:
@@ -273,9 +273,9 @@ class GangTick:
         why = because("gang_member_back", task=back[0].key[0], gang=terms.name) if back else None
         for end in self.tick.known.ended:
             if end.gang == row.token and end.began_at >= (row.started_at or 0.0):
-                why = _with_whom(end, terms.name)
+                why = _cancel_reason(end, terms.name)
         if any(each.state == State.RUNNING for each in self.at_work):
-            why = why or self._not_begun()
+            why = why or self._member_not_started()
         ending = self.at_work if why is not None else []
         for each in ending:
             if why is not None and not each.is_cancelled:
@@ -283,10 +283,10 @@ class GangTick:
         self.is_blocked = bool(ending)
         return self.is_blocked
 
-    def _not_begun(self) -> Reason | None:
-        """Which of them has not begun though it was to long ago; None: none.
+    def _member_not_started(self) -> Reason | None:
+        """Return the reason about a member that was placed but has not started in time; None: all have.
 
-        The last word to a site may always be the one that is lost, so that others have begun without it.
+        The message that tells a site to start a member can get lost while the other members start.
         """
         seconds = self.gang.attempts.timeout
         for each in self.at_work:
@@ -296,7 +296,7 @@ class GangTick:
         return None
 
     def _gathered(self) -> list[Event]:
-        """Whether all members are there that are to come."""
+        """Build the partitions if all members have arrived; otherwise tell the present ones what they wait for."""
         terms = self.memory.terms
         if not self.ready:
             return []
@@ -308,7 +308,7 @@ class GangTick:
                 failed = sorted({task for task, _ in roster.failed})
                 tick.outcome.fail(self.ready, because("gang_task_failed", failed=failed, gang=terms.name), tick.now)
                 return []
-            if missing and not self.at_work:  # else some go on that have begun, and these come back to them
+            if missing and not self.at_work:  # members that run already are rejoined without waiting for the rest
                 here = len(self.ready)
                 reason = because("gang_members", here=here, members=here + len(missing), gang=terms.name)
                 self._give_reason(self.ready, reason.with_also(*roster.hindrances))
@@ -327,11 +327,11 @@ class GangTick:
         return [] if self._is_barred() else [passes.Gathered()]
 
     def _is_barred(self) -> bool:
-        """Whether it waits for its share or a budget, which members are told; no room is looked for meanwhile."""
+        """Return whether the gang must wait for its share or a budget, and tell its members so."""
         if self.memory.row.started_at is not None:
-            return False  # what has begun goes on
+            return False  # a gang that has started continues
         why = next((each.held for each in self.ready if each.held is not None), None)
-        if why is None and self.gang.stage is not Stage.TRYING:  # of which partitions may have room by now
+        if why is None and self.gang.stage is not Stage.TRYING:  # while trying, partitions may already hold room
             why = self._beyond_share() or self._unpaid()
         self.is_barred = why is not None
         if why is not None:
@@ -339,7 +339,7 @@ class GangTick:
         return self.is_barred
 
     def _beyond_share(self) -> Reason | None:
-        """Why its share may not have all that it needs, wherever that is; None: it may."""
+        """Return why the gang's share has too little left for it at any site; None: there is enough."""
         if self.tick.bounds is None:
             return None
         given: list[Taken] = []
@@ -361,7 +361,7 @@ class GangTick:
         return self._of_share([*dict.fromkeys(map(self.tick.as_now, whys))]) if whys else None
 
     def _of_share(self, whys: Sequence[Reason]) -> Reason:
-        """The reason of a gang that its share keeps from all sites."""
+        """Return the reason of a gang whose share bars it from all sites."""
         if any(each.code not in OF_SHARES for each in whys):
             return whys[0]
         jobs = [each.job for each in self.ready]
@@ -369,7 +369,7 @@ class GangTick:
         return because("gang_share", jobs=len(jobs), all=asked, share=jobs[0].share or "").with_also(*whys)
 
     def _unpaid(self) -> Reason | None:
-        """The budget over which nothing is launched for it, where it needs that; None: it may begin."""
+        """Return why a spent budget blocks the launches that the gang needs; None: it can start."""
         if (why := self._spent()) is None:
             return None
         if not any(self._is_launched(each.name) for each in self.gang.partitions):
@@ -377,18 +377,18 @@ class GangTick:
         return None if self._fits_now() else why
 
     def _spent(self) -> Reason | None:
-        """The spent budget of a member; None: none is."""
+        """Return the reason about a member's spent budget; None: no budget is spent."""
         every = (it for each in self.ready for it in each.job.budgets)
         return next((unpaid(it, 0.0) for it in every if it.until is not None and it.spent >= it.most), None)
 
     def _is_launched(self, partition: str) -> bool:
-        """Whether something is launched at all sites to which a partition may go."""
+        """Return whether a partition can go only to sites that launch locations."""
         sites = self.tick.room.sites
         stops = [stops for places in self._options(partition).in_order() for stops in places]
         return bool(stops) and all(sites[each.site].market is not None for some in stops for each in some.values())
 
     def _attempts_there(self) -> AttemptSchedule | None:
-        """How often room is looked for as the first site says that says it and to which members may go."""
+        """Return the attempt schedule of the first site that has one and that members can go to."""
         named = {each.job.site for each in self.ready}
         there = (
             site
@@ -398,25 +398,25 @@ class GangTick:
         return next((site.attempts for site in there if site.attempts is not None), None)
 
     def _freed(self) -> list[Event]:
-        """Whether all members have room now, where that comes from the ends of other jobs alone."""
+        """Wake the sleeping gang if all members have room now, at sites where only finishing jobs make room."""
         if not self.gang.wakes_by_room(self.tick.now):
             return []
         if not self.tick.room.may_fit([each.job for each in self.ready]):
-            return []  # before it is looked up where they may go
+            return []  # a quick check, before the costly search for places
         names = [each.name for each in self.gang.partitions]
         if not all(self._is_there_anyway(name) for name in names):
             return []
         return [passes.Freed()] if self._fits_now() else []
 
     def _is_there_anyway(self, partition: str) -> bool:
-        """Whether nothing is launched at the sites to which a partition may go."""
+        """Return whether a partition can go only to sites that launch nothing."""
         names = {
             stop.site for places in self._options(partition).stops.values() for each in places for stop in each.values()
         }
         return bool(names) and not any(self.tick.room.sites[name].launches for name in names)
 
     def _answers(self) -> list[Event]:
-        """What sites have said of what is held, and is to be."""
+        """Return events about the sites' answers to holds."""
         events: list[Event] = []
         tries = [*self.gang.held, *([self.gang.trying] if self.gang.trying else [])]
         for attempt in tries:
@@ -430,7 +430,7 @@ class GangTick:
         return events
 
     def _with_files(self, held: RoomAttempt, holds: Sequence[HoldRow]) -> list[Event]:
-        """All have room; before any of them begins their files are brought to it."""
+        """Return that room was found, once the files of all members of the partition are at their locations."""
         readers = {each.token: each for each in self.of_partition(held.partition) if each.stage is not None}
         for row in (row for row in holds if row.job in readers):
             reader = readers[row.job]
@@ -440,7 +440,7 @@ class GangTick:
                 return [passes.Lost(held.partition, self.files)] if never else []
         return [passes.RoomFound(held.partition)]
 
-    # -- what follows
+    # -- effects
 
     def _step(self, events: list[Event]) -> None:
         while True:
@@ -474,17 +474,17 @@ class GangTick:
         return []
 
     def _options(self, partition: str) -> Options:
-        """Where a partition may be tried, and by which rules; looked for once in a tick."""
+        """Return where a partition can be tried and by which rules, computed once per tick."""
         if partition not in self.options:
             jobs = [each.job for each in self.of_partition(partition)]
             try:
                 self.options[partition] = options(jobs, self.tick.sites, self.tick.ways)
-            except ValueError as error:  # what a plugin has added has failed
+            except ValueError as error:  # a plugin's filter or rule has failed
                 self.options[partition] = Options(why=because("plugin_failed", text=str(error)))
         return self.options[partition]
 
     def _start(self, held: RoomAttempt) -> None:
-        """Let the jobs of a partition begin in the room that is held for them."""
+        """Start the jobs of a partition in the room held for them."""
         rows = {row.job: row for row in self.holds if row.partition == held.partition}
         places = self._options(held.partition).stops.get((held.rule, held.match), ())
         for each in self.of_partition(held.partition):
@@ -499,10 +499,10 @@ class GangTick:
         return Choices(found.matches, found.rules, why, lambda: self._never(partition), is_costly)
 
     def _never(self, partition: str) -> Reason | None:
-        """Why there can never be room, as far as it is known what sites can ever give; None: there may."""
+        """Return why a partition can never get room, judging by what sites could ever have; None: it may get some."""
         if not self._options(partition).matches:
             return self._why_nowhere(partition) if self._is_nowhere(partition) else None
-        # Gangs that are alike are looked at once in a tick.
+        # Equal gangs are checked once per tick.
         terms, names = self.memory.terms, [partition] if self.memory.terms.partial else [*self.memory.members]
         jobs = {name: [each.job for each in self.of_partition(name)] for name in names}
         shapes = tuple((name, frozenset(Counter(job.shape for job in jobs[name]).items())) for name in names)
@@ -512,9 +512,9 @@ class GangTick:
         return None if why is None else because("gang_never", gang=self.memory.called).with_also(why)
 
     def _shortage(self, partition: str, jobs: Mapping[str, Sequence[WaitingJob]]) -> Reason | None:
-        """Why a partition can never have room, or it and the others together; None: that may be.
+        """Return why a partition, alone or with the others, can never get room; None: it may get some.
 
-        What others lack is said when it is their turn.
+        A shortage of another partition alone is reported when that one is tried.
         """
         sites, spread = self.tick.room.sites, self.memory.terms.spread
         demands = {name: demand(name, its_own, self._options(name), sites) for name, its_own in jobs.items()}
@@ -525,9 +525,9 @@ class GangTick:
         return why or (shortage(known, spread=spread) if len(known) == len(demands) else None)
 
     def _is_nowhere(self, partition: str) -> bool:
-        """Whether no site that holds room, and to which a partition may go, could ever hold one of its jobs."""
+        """Return whether one of a partition's jobs could never run at any of its sites that support holds."""
         if self._options(partition).why is not None:
-            return False  # a plugin has failed, and may not the next time
+            return False  # a plugin has failed, and may succeed next time
         for job in (each.job for each in self.of_partition(partition)):
             there = [site for site in asked(job, self.tick.sites) if site.holds]
             if there and not any(
@@ -549,7 +549,7 @@ class GangTick:
         return because("no_site_holds") if named is None else because("site_holds_none", site=named)
 
     def _seek(self, wanted: RoomAttempt) -> list[Event]:
-        """Have room held for a partition where it is tried, or have launched what it needs there."""
+        """Request holds for a partition where it is tried, or launches if there is not enough room."""
         tick, jobs = self.tick, [each.job for each in self.of_partition(wanted.partition)]
         places = self._options(wanted.partition).stops.get((wanted.rule, wanted.match), ())
         if tick.bounds is not None and places:
@@ -571,12 +571,12 @@ class GangTick:
         for stops in places:
             site = tick.room.sites[stops[left[0].name].site]
             if site.is_new or (site.launches and site.market is None and site.in_trouble < SECONDS_UNTIL_ANSWERED):
-                return []  # it is about to answer, or to say what it can launch
+                return []  # the site is about to answer, or to report what it can launch
             if site.market is not None and site.trouble is None and site.market.held is None:
                 if (why := self._spent()) is not None:
                     return [passes.NoRoomFound(wanted.partition, why)]
                 missing = {job.name for job in left}
-                # Also those that would find room there now: what is free for them is not free for the others.
+                # Include members that would find room there now: the room they take is not free for the others.
                 wanting = [
                     stops[job.name].asked(job)
                     for job in jobs
@@ -590,7 +590,7 @@ class GangTick:
         return [passes.NoRoomFound(wanted.partition, self._no_room(wanted, len(left), len(jobs)) if places else None)]
 
     def _apart(self, partition: str) -> set[Where] | None:
-        """The locations that other partitions have, where each member is to have one of its own; None: it is not."""
+        """Return the locations of other partitions if each member must have its own; None: members can share."""
         if not self.memory.terms.spread:
             return None
         return {(row.site, row.location) for row in self.holds if row.partition != partition}
@@ -606,13 +606,13 @@ class GangTick:
         return because(code, left=left, jobs=jobs, **where)
 
     def _part(self, partition: str, wake_at: float | None) -> None:
-        """Make a partition that the others have left a gang of its own.
+        """Make a partition that did not start with the others a gang of its own.
 
-        :param wake_at: epoch seconds of its next attempt; None: it is tried as soon as its members are there
+        :param wake_at: epoch seconds of its next attempt; None: as soon as its members are ready
         """
         row, terms = self.memory.row, self.memory.terms
         token = str(uuid.uuid5(PARTED, f"{row.token} {partition}"))
-        # Its task has no other members that it waits for: those of a mapped one are tried for themselves as well.
+        # It waits for no other members: each member of a mapped task is tried separately, too.
         alone = replace(terms, tasks={}, partial=False, on_failure="leave")
         made = GangMemory.new(token, row.dag_id, row.run_id, alone)
         attempt = 0 if wake_at is None else self.gang.attempt
@@ -625,7 +625,7 @@ class GangTick:
         self.tick.outcome.move(self.of_partition(partition), token, alone.to_json())
 
     def _claim(self) -> None:
-        """Leave room to the partitions that come later, or gangs that begin together would take it from each other."""
+        """Claim room for the partitions that are tried later, or gangs that start together would compete for it."""
         if self.gang.stage is not Stage.TRYING or self.gang.trying is None:
             return
         taken = {each.partition for each in (*self.gang.held, self.gang.trying)}
@@ -643,10 +643,10 @@ class GangTick:
                         apart |= {(each.stop.site, each.location) for each in there.values()}
                     break
 
-    # -- what is held, and what is said
+    # -- holds and reasons
 
     def _settle_holds(self) -> None:
-        """Give back what the pass does not hold (any more), and go on asking for the rest."""
+        """Drop the holds that the pass no longer needs, and renew the others."""
         kept = {each.partition for each in self.gang.held} if self.gang.stage is Stage.TRYING else set()
         kept |= {self.gang.trying.partition} if self.gang.trying is not None else set()
         new = {row.token for row in self.tick.outcome.new_holds}
@@ -657,7 +657,7 @@ class GangTick:
                 self.tick.outcome.drop(row)
             elif not is_new:
                 patience = SECONDS_UNTIL_REPEATED if row.state == "asked" else SECONDS_UNTIL_RENEWED
-                if abs(self.tick.now - row.asked_at) > patience:  # a clock that was set back asks too often at worst
+                if abs(self.tick.now - row.asked_at) > patience:  # a clock that was set back only renews too often
                     self.tick.outcome.renew(row)
 
     def _asleep(self, until: float) -> Reason:
@@ -673,7 +673,7 @@ class GangTick:
         return reason if gang.why is None else reason.with_also(gang.why)
 
     def _explain(self) -> None:
-        """Say what members wait for while room is looked for."""
+        """Give members the reason they wait for while room is sought."""
         gang = self.gang
         if gang.stage is Stage.TRYING and gang.trying is not None:
             which = {"attempt": gang.attempt, "attempts": gang.attempts.count}
@@ -696,8 +696,11 @@ class GangTick:
             self.tick.outcome.reasons.setdefault(reason, []).extend(tokens)
 
 
-def _with_whom(end: EndedMember, gang: str) -> Reason:
-    """Why the others are ended when one of a gang has failed; one that was ended so itself says which it was."""
+def _cancel_reason(end: EndedMember, gang: str) -> Reason:
+    """Return why the other members are cancelled when one has failed.
+
+    A member that was itself cancelled because of another one passes on that reason, which names the original member.
+    """
     if end.reason is not None and end.reason.code in WITH_OTHERS:
         return end.reason
     return because("gang_member_failed", task=end.task_id, gang=gang).with_also(*filter(None, (end.reason,)))

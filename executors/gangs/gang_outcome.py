@@ -1,4 +1,4 @@
-"""What is to be done about gangs in a tick: what is recorded first, and what sites are asked then."""
+"""The decisions of a tick about gangs: what is recorded first, and what is requested from sites afterwards."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ from lading.scheduling.reasons import Reason
 
 @dataclass(slots=True)
 class GangOutcome:
-    """What a tick has decided about gangs, and how the sites are after that.
+    """What a tick has decided about gangs, and the views of the sites after that.
 
-    :param sites: as the other jobs find them, with what is held taken
-    :param wanted: by site, the members for which it is to launch what they need
+    :param sites: the views for all other jobs, in which held room is taken
+    :param wanted: by site, the members that it should launch capacity for
     :param changes: of jobs
-    :param placed: by site and location, the tokens of the members that begin there
-    :param reasons: why members wait, by that
-    :param cancels: by site and location, the members to be ended there, each with the reason
-    :param asked: by site and location, the holds that are asked for, or again
-    :param dropped: by site and location, the tokens of holds that are given back
-    :param saved: gangs as they are now; ``gone``: those that are over
-    :param active: the members of gangs that look for room, are to, or have started: for which what is launched is kept
-    :param new_holds: those that are asked for first; ``gone_holds``: those that are over; ``again``: asked for again
+    :param placed: by site and location, the tokens of the members that start there
+    :param reasons: the tokens of waiting members, by reason
+    :param cancels: by site and location, the members to cancel there, with their reasons
+    :param asked: by site and location, the holds to request or renew
+    :param dropped: by site and location, the tokens of holds to drop
+    :param saved: the rows of gangs that have changed
+    :param gone: the tokens of gangs that are over
+    :param new_holds: holds requested for the first time
+    :param gone_holds: the tokens of holds that are over
+    :param again: the tokens of holds to renew
+    :param active: the members of gangs that search for room, soon will, or have started; instances launched for them
+        are kept
     """
 
     sites: Sequence[SiteView] = ()
@@ -51,7 +55,7 @@ class GangOutcome:
     active: frozenset[str] = frozenset()
 
     def added_to(self, decision: Decision) -> Decision:
-        """The decision about the other jobs with that about members."""
+        """Return the decision about all other jobs, extended by this one."""
         decision = decision.with_changes(self.changes)
         for site, locations in self.placed.items():
             for location, tokens in locations.items():
@@ -67,9 +71,9 @@ class GangOutcome:
         )
 
     def forget(self, gang: str, members: Iterable[GangMember], holds: Iterable[HoldRow]) -> None:
-        """Take back all that was to be done about a gang whose turn has failed; what it holds stays as it is.
+        """Discard all decisions about a gang whose turn has failed; its holds stay as they are.
 
-        :param holds: those of all gangs
+        :param holds: the holds of all gangs
         """
         tokens = {each.token for each in members}
         theirs = {row.token for row in (*self.new_holds, *holds) if row.gang == gang}
@@ -93,10 +97,10 @@ class GangOutcome:
         for site, wanted in self.wanted.items():
             self.wanted[site] = [job for job in wanted if job.name not in tokens]
 
-    # -- what is added to it
+    # -- adding decisions
 
     def hold(self, gang: str, partition: str, places: Mapping[str, MemberPlace], now: float) -> list[HoldRow]:
-        """Ask for room for members."""
+        """Create holds for members, and request them."""
         made = [
             HoldRow(
                 token=str(uuid.uuid4()),
@@ -117,26 +121,25 @@ class GangOutcome:
         return made
 
     def ask(self, holds: Iterable[HoldRow]) -> None:
-        """Have sites hold room, or go on holding it."""
+        """Request holds from sites; a hold that exists is prolonged."""
         for row in holds:
             here = self.asked.setdefault(row.site, {}).setdefault(row.location, [])
             here.append(Hold(row.token, row.job, row.resources))
 
     def renew(self, row: HoldRow) -> None:
-        """Have room held for longer."""
         self.again.append(row.token)
         self.ask([row])
 
     def drop(self, row: HoldRow) -> None:
-        """Give room back."""
+        """End a hold, and have the site give up its room."""
         self.gone_holds.add(row.token)
         if row.state in ("asked", "held"):
             self.dropped.setdefault(row.site, {}).setdefault(row.location, []).append(row.token)
 
     def start(self, job: WaitingJob, row: HoldRow, stop: Stop, now: float) -> None:
-        """Let a member begin in the room that is held for it.
+        """Start a member in the room held for it.
 
-        :param stop: where it is, and what it asks for there
+        :param stop: the site of that room, and what the job requests there
         """
         self.gone_holds.add(row.token)
         change = placement(job.name, row.site, row.location, None, now, stop)
@@ -144,12 +147,12 @@ class GangOutcome:
         self.placed.setdefault(row.site, {}).setdefault(row.location, []).append(job.name)
 
     def sleep(self, members: Iterable[GangMember], reason: Reason) -> None:
-        """Let members sleep until the next attempt."""
+        """Put members to sleep until the next attempt."""
         values = {"state": State.ATTEMPTED, "reason": reason}
         self.changes += [Change(each.token, values, report=True) for each in members]
 
     def wake(self, members: Iterable[GangMember]) -> None:
-        """Let members wait that have slept."""
+        """Queue sleeping members again."""
         self.changes += [
             Change(each.token, {"state": State.QUEUED, "reason": None}, only_if={"state": State.ATTEMPTED})
             for each in members
@@ -157,18 +160,21 @@ class GangOutcome:
         ]
 
     def move(self, members: Iterable[GangMember], gang: str, terms: str) -> None:
-        """Make members those of another gang."""
+        """Move members to another gang.
+
+        :param terms: of that gang, as JSON
+        """
         self.changes += [Change(each.token, {"gang": gang, "gang_terms": terms}) for each in members]
 
     def fail(self, members: Iterable[GangMember], reason: Reason, now: float) -> None:
-        """End members that will find no room."""
+        """Fail members that will find no room."""
         self.changes += [refused(each.token, reason, now) for each in members]
 
     def cancel(self, member: GangMember, reason: Reason, now: float) -> None:
-        """End a member that has been given to a location."""
+        """Cancel a member that is placed or running."""
         if member.state == State.RUNNING:
             self.changes.append(Change(member.token, {"cancel": reason}))
-        else:  # one that was cancelled before it began would not be reported to Airflow
+        else:  # fail it here, because a cancellation before the start would not be reported to Airflow
             values = {"state": State.FAILED, "cause": "cancelled", "reason": reason, "ended_at": now}
             self.changes.append(Change(member.token, values, report=True))
         if member.site is not None and member.location is not None:

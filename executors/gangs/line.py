@@ -1,4 +1,4 @@
-"""The line in which gangs and other jobs wait for the same room: what comes before a gang takes its room first."""
+"""The line in which gangs and other jobs wait for the same room: jobs ahead of a gang take their room first."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob, key
 
-# Its priority, where that counts between shares, its turn, the rest of its run, and when it was queued.
+# Negative priority (0 if priority does not count between shares), turn, negative rest of the run, and time queued.
 Rank: TypeAlias = tuple[float, float, float, float]
 
 
 class Line:
-    """The jobs that start alone, as gangs find them before them.
+    """The jobs outside gangs, which take their room before the gangs that they precede.
 
     :param waiting: in the order in which they should start
-    :param sites: all of them, with what lies at their locations and has not begun
-    :param room: of which they take
-    :param by_priority: whether a higher priority goes first, whatever the turns are
+    :param sites: all sites, with the prefetched jobs at their locations
+    :param room: the room that these jobs take from
+    :param by_priority: whether a higher priority goes first regardless of turns
     """
 
     def __init__(
@@ -42,18 +42,17 @@ class Line:
         self._stops: dict[Hashable, Sequence[Sequence[Stops]]] = {}
         self._names: dict[Hashable, str] = {}
         self.left_out: dict[Hashable, WaitingJob] = {}
-        """One of each shape that comes before the last gang and has found no room."""
+        """One job of each shape that precedes the latest gang and has found no room."""
         self.taken: set[Where] = set()
-        """Where others that come before it have found room."""
+        """Locations where jobs that precede the latest gang have found room."""
         self.any_before = False
-        """Whether anything comes before that."""
+        """Whether any job precedes the latest gang."""
 
     def rank(self, job: PlannedJob) -> Rank:
-        """The place of a job in the line."""
         return -job.priority if self.by_priority else 0, job.turn, -job.rest, job.queued_at
 
     def advance(self, rank: Rank) -> None:
-        """Let those take their room that come before a rank."""
+        """Let the jobs that precede a rank take their room."""
         while self._given and self._given[0][0] < rank:
             _, site, place, given = self._given.popleft()
             self.room.take(site, place, given.resources)
@@ -65,7 +64,7 @@ class Line:
                 self.left_out[key(job)] = job
 
     def _takes(self, job: WaitingJob) -> bool:
-        """Let a job take room, if it finds some."""
+        """Let a job take room; returns whether it found some."""
         for places in self._places(job):
             found, left = self.room.find([job], places, self.now)
             if not left:
@@ -74,19 +73,19 @@ class Line:
         return False
 
     def _places(self, job: WaitingJob) -> Sequence[Sequence[Stops]]:
-        """Where a job may go of the sites that hold room, which those of its shape have in common."""
+        """Return where a job can go among the sites that support holds, computed once for each shape."""
         shape = key(job)
         if shape not in self._stops:
             try:
                 self._stops[shape] = options([job], self.sites, self.ways).in_order()
-            except ValueError:  # what a plugin has added has failed, as is said where it is placed
+            except ValueError:  # a plugin's filter or rule has failed, which placement reports
                 self._stops[shape] = ()
             self._names[shape] = job.name
         first = self._names[shape]
         return [[{job.name: stops[first]} for stops in places] for places in self._stops[shape]]
 
     def wants(self, site: str, location: str) -> bool:
-        """Whether one that waits and comes before the last gang is to run at a location, or could."""
+        """Return whether a waiting job that precedes the latest gang will or could run at a location."""
         if (site, location) in self.taken:
             return True
         there = self.room.sites[site]

@@ -1,4 +1,4 @@
-"""The gangs of a tick: what the row of each keeps of its pass, and what all of them share."""
+"""The state of gangs during a tick: what all of them share, and the conversion of each between its row and its pass."""
 
 from __future__ import annotations
 
@@ -29,26 +29,24 @@ from lading.scheduling.shares.table import ShareAmounts
 
 log = logging.getLogger(__name__)
 
-# What is raised over JSON that is none, or of another shape.
+# Errors raised for invalid JSON, or JSON of another shape.
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)
 
-# A site that has not answered for so long counts as one that refuses, seconds.
+# A site that has not answered for this long counts as refusing, seconds.
 SECONDS_UNTIL_ANSWERED = 60.0
 
-# Why the files of a job (by site, location, what is stored of them, and whose it is) are not there, and whether they
-# never will be; None: they are.
+# Returns why a job's files are missing at a location, and whether they always will be; None: they are there. Arguments:
+# session, site, location, the job's ``stage`` column, and the job.
 Files: TypeAlias = Callable[["Session", str, str, str, WaitingJob], "tuple[Reason, bool] | None"]
 ReadRoster: TypeAlias = Callable[["Session", Mapping[str, ExpectedGang]], Mapping[str, Roster]]
 
 Members = Mapping[str, tuple[str, ...]]
-# A job, the name of a site, and what it takes there.
+# A job, a site's name, and the resources that the job takes there.
 Taken: TypeAlias = tuple[WaitingJob, str, Resources]
 
 
 @dataclass(slots=True)
 class Tick:
-    """What all gangs of a tick share."""
-
     session: Session
     sites: Sequence[SiteView]
     now: float
@@ -63,9 +61,9 @@ class Tick:
     memories: list[GangMemory] = field(default_factory=list)
     rosters: dict[str, Roster] = field(default_factory=dict)
     amounts: dict[str, Callable[[PlannedJob], ShareAmounts]] = field(default_factory=dict)
-    """By site, what jobs take there of what is left for their shares."""
+    """By site, the function that returns what a job takes there from its share."""
     shortages: dict[object, Reason | None] = field(default_factory=dict)
-    """Why gangs of these shapes can never have room; None: they may."""
+    """Why gangs of these shapes can never get room; None: they may get some."""
 
     def __post_init__(self) -> None:
         jobs = {each.token: each.job for each in self.known.members}
@@ -74,9 +72,9 @@ class Tick:
                 self.give(jobs[row.job], row.site, row.resources)
 
     def give(self, job: WaitingJob, site: str, resources: Resources, times: int = 1) -> Reason | None:
-        """Count for the share of a job what it takes at a site; with ``times = -1`` that is taken back.
+        """Charge a job's share for what the job takes at a site; ``times = -1`` takes the charge back.
 
-        :returns: why the share may not have that, if it may not
+        :returns: why this exceeds the share's bounds; None: it does not
         """
         if self.bounds is None or site not in self.room.sites:
             return None
@@ -89,10 +87,11 @@ class Tick:
         return why
 
     def beyond(self, jobs: Iterable[WaitingJob], stops: Stops) -> Reason | None:
-        """Why jobs may not all have room where these stops say; None: they may."""
+        """Return why the share's bounds do not allow all jobs at these stops; None: they do."""
         needs = self.needs(jobs, stops)
         if needs and self.bounds is not None:
-            # All of them count as one, or a gang that needs more than what is left could never have the rest of it.
+            # Cpu-hours are checked for the gang as a whole: checked one by one, its first members could use up what is
+            # left, and the others could never start.
             hours = sum(job.hours for job, *_ in needs)
             if (spent := self.bounds.out_of_hours(needs[0][0].hour_budgets, hours)) is not None:
                 return spent
@@ -103,16 +102,16 @@ class Tick:
         return None if why is None else self.as_now(why)
 
     def as_now(self, reason: Reason) -> Reason:
-        """Why a share may not have something, with what it has now."""
+        """Return the reason with the share's current usage."""
         return reason if self.bounds is None else self.bounds.as_now(reason)
 
     def needs(self, jobs: Iterable[WaitingJob], stops: Stops) -> list[Taken]:
-        """What jobs take where these stops say."""
+        """Return what jobs take at these stops."""
         sites = ((job, stops[job.name], self.room.sites[stops[job.name].site]) for job in jobs)
         return [(job, site.name, site.need(stop.asked(job)).resources) for job, stop, site in sites]
 
     def gangs(self) -> list[tuple[GangMemory, list[GangMember]]]:
-        """The gangs with their live members, in the order in which they should start; those without are forgotten."""
+        """Return the gangs with their live members, in starting order; gangs without live members are forgotten."""
         by_gang: dict[str, list[GangMember]] = {}
         for member in self.known.members:
             by_gang.setdefault(member.gang, []).append(member)
@@ -129,17 +128,17 @@ class Tick:
                 self.outcome.drop(row)
 
     def _memory(self, token: str, members: Sequence[GangMember]) -> GangMemory | None:
-        """What is known of a gang; None: nothing that can be read.
+        """Load a gang from its row, or create it from its members' terms; None: neither can be read.
 
-        A row that cannot be read is another version's, or damaged: what is held is given back, and the next tick begins
-        anew. Where the jobs' own rows do not say what they are to be, those that wait end.
+        An unreadable row was written by another version or is damaged: the gang's holds are dropped, and the next tick
+        starts over. If the terms in the members' rows are unreadable, the members that wait fail.
         """
         known, first = self.known.gangs.get(token), members[0]
         if known is not None:
             try:
                 return GangMemory.from_row(known)
             except UNREADABLE as error:
-                log.warning("Gang %s begins anew, for its row cannot be read: %r", token, error)
+                log.warning("Gang %s starts over because its row cannot be read: %r", token, error)
                 self._forget(token)
                 return None
         try:
@@ -150,7 +149,7 @@ class Tick:
             return None
 
     def roster(self, memory: GangMemory) -> Roster:
-        """Which members of a gang Airflow is still to bring; asked once for all that gather."""
+        """Return which members of a gang are still to be queued; one query serves all gangs that gather."""
         if memory.row.token not in self.rosters:
             asked = [each for each in self.memories if each.gang.stage is Stage.GATHERING and each.terms.name]
             wanted = {
@@ -161,7 +160,7 @@ class Tick:
         return self.rosters[memory.row.token]
 
     def lost(self, holds: Sequence[HoldRow]) -> Reason | None:
-        """Why some of these holds are none; None: all of them may be."""
+        """Return why one of these holds is lost; None: all may be valid."""
         for row in holds:
             where = {"location": row.location, "site": row.site}
             if row.state in ("refused", "hold_lost"):
@@ -173,7 +172,7 @@ class Tick:
         return None
 
     def is_there(self, row: HoldRow) -> bool:
-        """Whether the location of a hold may still be there."""
+        """Return whether the location of a hold may still exist."""
         site = self.room.sites.get(row.site)
         if site is None:
             return False
@@ -182,9 +181,9 @@ class Tick:
 
 @dataclass(slots=True)
 class GangMemory:
-    """A gang and its row.
+    """A gang, its row and its terms.
 
-    :param members: of each partition of the pass: the tokens of its jobs
+    :param members: the tokens of the jobs of each partition
     """
 
     row: GangRow
@@ -194,7 +193,7 @@ class GangMemory:
 
     @classmethod
     def new(cls, token: str, dag_id: str, run_id: str, terms: GangTerms) -> GangMemory:
-        """A gang of which nothing is known yet."""
+        """Return a gang that begins to gather."""
         row = GangRow(token=token, dag_id=dag_id, run_id=run_id, name=terms.name, attempt=0, wake_at=None)
         found = cls(row, terms, Gang((), terms.partial, terms.attempts or AttemptSchedule()))
         found.write()
@@ -202,7 +201,10 @@ class GangMemory:
 
     @classmethod
     def from_row(cls, row: GangRow) -> GangMemory:
-        """As a row has it."""
+        """Restore a gang from its row.
+
+        :raises Exception: one of :data:`UNREADABLE`: the row's JSON is invalid or of another shape
+        """
         said = json.loads(row.memory)
         terms = GangTerms.from_json(said["terms"])
         gang = Gang(
@@ -223,7 +225,7 @@ class GangMemory:
         return cls(row, terms, gang, {name: tuple(tokens) for name, tokens in said["members"].items()})
 
     def write(self) -> bool:
-        """Bring the row up to date; returns whether it is another."""
+        """Update the row; returns whether anything in it changed."""
         gang = self.gang
         text = json.dumps(
             {
@@ -248,10 +250,10 @@ class GangMemory:
 
     @property
     def called(self) -> str:
-        """What it is called, as text."""
+        """The gang in messages: ``gang 'NAME'``, or ``it`` for an unnamed one."""
         return f"gang {self.terms.name!r}" if self.terms.name is not None else "it"
 
     @property
     def tokens(self) -> frozenset[str]:
-        """The jobs of the pass."""
+        """The tokens of the jobs of all partitions."""
         return frozenset(token for tokens in self.members.values() for token in tokens)

@@ -1,4 +1,4 @@
-"""What policies know beside jobs and machines: where jobs are and were, where files are, and how they come to jobs.
+"""Where jobs ran and where their files are, as data for placement policies, and the staging of files to jobs.
 
-The decisions on it are in ``scheduling/placing``.
+The policies' decisions are in ``scheduling/placing``.
 """

@@ -1,4 +1,4 @@
-"""Where jobs are and were, as policies of third parties see it, read from the store."""
+"""The locations of current and past jobs, read from the store for the policies of plugins."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from lading.executors.store import JobRow, State
 from lading.scheduling.placing.policies import Allocations, JobAllocation
 from lading.scheduling.resources import Resources
 
-# What another transaction has stored may be seen so much later than the time that it has noted, seconds.
+# A change may become visible this much later than its time stamp, because its transaction commits later. Seconds.
 OVERLAP = 60.0
-# What the store has forgotten is forgotten here so often, seconds.
+# How often everything is read again, which drops jobs that the store has forgotten, seconds.
 RELOAD_SECONDS = 3600.0
 
 
 class AllocationHistory:
-    """All jobs that the store has and that have, or had, a location; each look reads what has changed since."""
+    """All jobs in the store that have or had a location; each read fetches only what has changed since the last."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobAllocation] = {}
         self._read_at = self._loaded_at = float("-inf")
 
     def read(self, session: Session, stacks: Mapping[tuple[str, str], Sequence[str]]) -> Allocations:
-        """What is known now.
+        """Return the current allocations.
 
-        :param stacks: by site and location, those in which it lies
+        :param stacks: by site and location, the locations that contain it
         """
         now = time.time()
         if now - self._loaded_at > RELOAD_SECONDS:
@@ -40,7 +40,7 @@ class AllocationHistory:
         is_first = self._read_at < 0
         changed = JobRow.location.is_not(None) if is_first else JobRow.changed_at >= self._read_at - OVERLAP
         for row in session.execute(query.where(changed)):
-            if row.location is None:  # it waits again
+            if row.location is None:  # the job was queued again
                 self.jobs.pop(row.token, None)
                 continue
             target = row.site if row.queue is None else f"{row.site}/{row.queue}"

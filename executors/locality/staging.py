@@ -1,16 +1,17 @@
-"""Staging: the files that jobs read are brought to where they run, before they get there.
+"""Staging: copy the files that jobs read to where the jobs run, before the jobs are sent there.
 
-A job with the hint ``stage`` is given to its location when all its files lie there. Each is brought once for all jobs
-of a staging area that read it from the same places, in a thread of its own: from where a task has left it, or out of an
-object store. What is there as it is, as in a folder that machines share, is not brought. Copies go when no Dag run that
-lives has jobs that read them.
+A job with the hint ``stage`` is sent to its location once all its files are there. A thread copies each file once for
+all jobs of a staging area that read it from the same places: from where a task has left it, or from an object store. A
+file that is already there, for example in a shared folder, is not copied. Copies are removed when no unfinished Dag
+run has jobs that read them.
 
-A file is read as the account of the site that holds it, so only at sites that are open to the Dag of the job that reads
-it; and what its own run has left counts before what other runs of its Dag have, and that before what anybody else has.
+A file is read with the account of the site that holds it, so only from sites that the reading job's Dag is admitted
+to. Files left by the job's own run take precedence over those of other runs of its Dag, and these over all others.
 
-Stores may be slow or hang. Each Dag, each staging area and each host that is read from has so many of the threads and
-no more. A thread that has waited for too long is left alone: its file fails, another one takes its place, and where
-several hang, nothing more is begun that would hang as well. The threads are daemons: none keeps a stopped controller.
+Stores can be slow or hang, so the number of threads is limited for each Dag, each staging area and each source host.
+A thread that has waited too long is abandoned: its file fails, and another thread takes its place. Where several
+threads hang, no more are started that would probably hang as well. The threads are daemons, so that they do not keep a
+stopped controller alive.
 """
 
 from __future__ import annotations
@@ -52,30 +53,30 @@ from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
-# The most files brought into one staging area at once: its site has other work as well.
+# The most files that are copied into one staging area at once, as its site has other work to do.
 MOST_PER_AREA = 2
-# The most that are read from one host at once, as the first of the places that have it.
+# The most files whose first source is one host and that are copied at once.
 MOST_PER_HOST = 2
-# Threads that hang do no more work. Where so many do, at a host, for a Dag or in all, a file fails at once that would
-# be read there, for that Dag, or out of any store.
+# When this many threads hang at a host, for a Dag, or in total, a file fails at once that would be read from that host,
+# for that Dag, or from any source that can hang.
 MOST_HANGING_THERE = 2
 MOST_HANGING_OF_DAG = 8
 MOST_HANGING = 64
-# That a file lies somewhere, as it is, is taken as true for so long; then it is looked at again, seconds.
+# How long a file found in its place is assumed to be still there and unchanged, seconds.
 SECONDS_KEPT = 60.0
-# What keeps failing at a place that answers fails its jobs after so many times.
+# A file that fails this many times at a source that answers fails its jobs.
 MOST_FAILURES = 5
-# Copies that are not needed are looked for so often, seconds.
+# How often unneeded copies are removed, seconds.
 SWEEP_INTERVAL = 60.0
 
-# A staging area, by its site and its name.
+# A staging area: site and name.
 Key = tuple[str, str]
-# A file on its way: where to, its address, and the places that may have it.
+# A file to copy: its destination, its address, and the places that may have it.
 FetchKey = tuple[Key, str, tuple[str, ...]]
 
 
 class Reader(Protocol):
-    """A job that reads files: whose it is."""
+    """The owner of a job that reads files."""
 
     @property
     def dag_id(self) -> str | None: ...
@@ -90,8 +91,8 @@ class Reader(Protocol):
 class Place(NamedTuple):
     """A place that may have a file.
 
-    :param name: as people read it
-    :param rank: 0: the run of the job that reads it has left it there; 1: another run of its Dag; 2: somebody else
+    :param name: for messages
+    :param rank: who left the file there: 0: the reading job's run; 1: another run of its Dag; 2: anyone else
     """
 
     name: str
@@ -100,19 +101,21 @@ class Place(NamedTuple):
 
 
 class Abandoned(Exception):
-    """What a thread does is not waited for any more."""
+    """The current thread was abandoned, so its result no longer counts."""
 
 
 @dataclass
 class Fetch:
-    """A file on its way into a staging area.
+    """A file that is copied into a staging area.
 
-    :param places: where it can be read, those that count first before others
-    :param path: where it lies there; None: it does not yet
-    :param failure: why it never will
-    :param elsewhere: why it is not read at other places that have it, as text
-    :param dag: for which it is on its way
-    :param reads: what is read now that may hang, as text, for how long, and by when it has to be there; None: nothing
+    :param places: where it can be read, in order of precedence
+    :param elsewhere: why it is not read from other places that have it, as text
+    :param path: its path in the area; None: it is not there yet
+    :param failure: why it will never be there
+    :param dag: the Dag that it is copied for
+    :param known_until: until when ``path`` is taken to be valid, on the monotonic clock
+    :param reads: the read under way that may hang, its time limit in seconds, and its deadline on the monotonic clock;
+        None: no such read
     """
 
     area: StagingArea
@@ -129,7 +132,7 @@ class Fetch:
 
     @property
     def host(self) -> str | None:
-        """From where it is read, if from anywhere."""
+        """The host of its first source, if it has any."""
         return self.places[0].source.host if self.places else None
 
     @property
@@ -138,32 +141,32 @@ class Fetch:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look for it, or to bring it."""
+        """Whether it is time to look for the file, or to copy it."""
         return self.thread is None and self.failure is None and self.lies is None and self.backoff.left <= 0
 
     @property
     def lies(self) -> str | None:
-        """Where it lies, as far as that was found out not long ago."""
+        """Its path in the area, if that was confirmed within :data:`SECONDS_KEPT`."""
         return self.path if time.monotonic() < self.known_until else None
 
     @property
     def reason(self) -> Reason:
-        """Why its jobs wait."""
+        """Why jobs that read it wait."""
         trouble = [because("staging_fails", text=self.backoff.message)] if self.backoff.failures else []
         return because("staging", address=self.address).with_also(*trouble)
 
     def run(self, ring: Callable[[], None]) -> None:
-        """What its thread does."""
+        """Find or copy the file, in a thread of its own; ``ring`` is called at the end."""
         path: str | None = None
         failure: Reason | None = None
         trouble: Exception | None = None
         try:
-            path = self._lies()
+            path = self._find_or_copy()
         except Abandoned:
             return
         except (FileNotFoundError, PermissionError) as error:
             failure = because("stage_failed", address=self.address, text=str(error))
-        except Exception as error:  # each object store has its own
+        except Exception as error:  # each object store raises errors of its own
             trouble = error
         if not self._is_awaited:
             return
@@ -173,20 +176,20 @@ class Fetch:
         self.failure = failure
         if trouble is not None:
             self.backoff.failed(f"{self.address}: {str(trouble) or type(trouble).__name__}")
-            # A place that does not answer may do so later.
+            # A source that does not answer may do so later.
             if not isinstance(trouble, TransportError) and self.backoff.failures >= MOST_FAILURES:
                 self.failure = because("stage_failed", address=self.address, text=self.backoff.message)
         self.thread = None
         ring()
 
     def hangs(self) -> Reason | None:
-        """Why its thread is not waited for any more; None: it is."""
+        """Return why its thread is to be abandoned; None: it is not overdue."""
         if self.thread is None or (reads := self.reads) is None or time.monotonic() <= reads[2]:
             return None
         return because("stage_slow", address=self.address, what=reads[0], seconds=reads[1])
 
     def abandon(self, why: Reason) -> None:
-        """Leave its thread alone: whatever comes of it counts no more."""
+        """Fail the file, and ignore whatever its thread does from now on."""
         self.thread, self.reads, self.failure = None, None, why
 
     @property
@@ -195,9 +198,9 @@ class Fetch:
 
     @contextmanager
     def _reading(self, source: FileSource, what: str, seconds: float) -> Iterator[None]:
-        """Note what is read meanwhile, if it may hang.
+        """Note a read while it lasts, if its source can hang.
 
-        :raises Abandoned: it did
+        :raises Abandoned: the thread was abandoned during the read
         """
         if source.may_hang:
             self.reads = f"{what} from {source.host}", seconds, time.monotonic() + seconds
@@ -208,49 +211,49 @@ class Fetch:
                 raise Abandoned
             self.reads = None
 
-    def _lies(self) -> str:
-        """Where it lies, brought there if need be.
+    def _find_or_copy(self) -> str:
+        """Return the file's path in the area, after copying it there if necessary.
 
-        :raises FileNotFoundError: it never will, as text
-        :raises PermissionError: it may not be read from where it is, as text
-        :raises Exception: it could not be brought
+        :raises FileNotFoundError: no source has it; the message says why
+        :raises PermissionError: the sources that have it do not allow reading it; the message says why
+        :raises Exception: it could not be copied now
         """
         why: list[str] = []
         trouble: tuple[int, TransportError] | None = None
         for where, source, rank in self.places:
             if trouble is not None and rank > trouble[0]:
-                break  # what counts less does not stand in for what cannot be reached now
+                break  # a lower-ranked source must not replace a higher-ranked one that does not answer now
             try:
-                with self._reading(source, "the look at it", VERSION_TIMEOUT):
+                with self._reading(source, "reading its version", VERSION_TIMEOUT):
                     version = source.version()
             except FileNotFoundError:
-                why.append(f"it is not there any more: {where}")
+                why.append(f"it no longer exists at {where}")
             except IsADirectoryError:
-                why.append(f"it is a folder: {where}")
-            except TransportError as error:  # another place may have it
+                why.append(f"it is a folder at {where}")
+            except TransportError as error:  # another source may have it
                 trouble = rank, error
             else:
-                return copying.find_file(self.area, self.address, version) or self._brought(where, source, version)
+                return copying.find_file(self.area, self.address, version) or self._copy(where, source, version)
         if trouble is not None:
             raise trouble[1]
-        # A file whose version cannot be found out will do as it is.
+        # Without a source to compare with, a copy that exists is used as it is.
         if (path := copying.find_file(self.area, self.address, None)) is not None:
             return path
         message = "; ".join([*why, *filter(None, [self.elsewhere])]) or "no task has left it anywhere"
         raise FileNotFoundError(message)
 
-    def _brought(self, where: str, source: FileSource, version: FileVersion) -> str:
+    def _copy(self, where: str, source: FileSource, version: FileVersion) -> str:
         began = time.monotonic()
         path = copying.brought(self.area, self.address, _Watched(source, self._reading), version)
         seconds = time.monotonic() - began
-        log.info("%s (%d bytes) was brought from %s to %s in %.1f s", self.address, version.size, where, path, seconds)
+        log.info("%s (%d bytes) was copied from %s to %s in %.1f s", self.address, version.size, where, path, seconds)
         return path
 
 
 class _Watched(FileSource):
     """A source whose reads are noted while they last.
 
-    :param reading: notes one, by its source, what it is and the seconds that it may take
+    :param reading: notes a read of a source, given its description and its time limit in seconds
     """
 
     def __init__(
@@ -264,13 +267,13 @@ class _Watched(FileSource):
         return self.source.host
 
     def version(self) -> FileVersion:
-        with self.reading(self.source, "the look at it", VERSION_TIMEOUT):
+        with self.reading(self.source, "reading its version", VERSION_TIMEOUT):
             return self.source.version()
 
     def parts(self, size: int) -> Iterator[bytes]:
         parts = self.source.parts(size)
         while True:
-            with self.reading(self.source, "a part of it", PART_TIMEOUT):
+            with self.reading(self.source, "reading a part of it", PART_TIMEOUT):
                 part = next(parts, None)
             if part is None:
                 return
@@ -278,10 +281,10 @@ class _Watched(FileSource):
 
 
 class Staging:
-    """Which jobs wait for their files, and which files are on their way.
+    """The jobs that wait for files, and the files that are being copied.
 
-    :param ring: called when something has come
-    :param roots: ``[lading] input_roots``: from where files may come; none: from everywhere
+    :param ring: called when a file has arrived or failed
+    :param roots: ``[lading] input_roots``: where files can be read; empty: everywhere
     """
 
     def __init__(self, sites: Mapping[str, Site[Any]], ring: Callable[[], None], roots: Sequence[str] = ()) -> None:
@@ -291,13 +294,13 @@ class Staging:
         self.turns = DagTurns()
         self.fetches: dict[FetchKey, Fetch] = {}
         self.waiting: dict[str, dict[str, dict[str, str]]] = {name: {} for name in sites}
-        """By site the jobs that wait for files, each with where those lie that have come."""
+        """By site, the jobs that wait for files, each with the paths of the files that have arrived."""
         self.wanted: dict[str, dict[FetchKey, set[str]]] = {name: {} for name in sites}
-        """By site the files that these jobs read, each with their Dags."""
+        """By site, the files that these jobs read, each with the jobs' Dags."""
         self.for_gangs: dict[FetchKey, set[str]] = {}
-        """The files of jobs for which room is held, as they were asked for since the last tick, likewise."""
+        """The files of jobs that room is held for, requested since the last tick, each with the jobs' Dags."""
         self._hanging: list[tuple[threading.Thread, str | None, str]] = []
-        """What was left alone and has not ended, each with the host and the Dag."""
+        """Abandoned threads that are still alive, each with its host and its Dag."""
         self._sweeps: dict[Key, threading.Thread] = {}
         self._swept: dict[Key, frozenset[str]] = {}
         self._sweep_at = 0.0
@@ -306,11 +309,11 @@ class Staging:
     def ready(
         self, session: Session, site: str, placed: Mapping[str, Sequence[str]]
     ) -> tuple[Mapping[str, Sequence[str]], list[Change]]:
-        """Those of some placed jobs that can be given to their locations, and what was stored of the others.
+        """Return the jobs that can be sent now, by location, and the stored changes of those that wait or fail.
 
-        Those that had to wait before are among them when their files have come.
+        Besides jobs placed now, this includes earlier ones whose files have arrived.
 
-        :param placed: their tokens by location
+        :param placed: tokens by location
         """
         asked = {token: location for location, tokens in placed.items() for token in tokens}
         kept, changes = dict(asked), []
@@ -331,10 +334,10 @@ class Staging:
         for chunk in store.chunks(sorted({*asked, *before})):
             query = select(*columns, JobRow.placed_because).where(JobRow.token.in_(chunk), JobRow.stage.is_not(None))
             for row in session.execute(query).all():
-                if row.expires_at is not None:  # it is there, and is given a new JWT
+                if row.expires_at is not None:  # it was sent before and only needs a new JWT
                     continue
                 kept.pop(row.token, None)
-                if row.state != State.PLACED or row.site != site:  # it is somewhere else by now, or has ended
+                if row.state != State.PLACED or row.site != site:  # it has been moved, or has ended
                     continue
                 paths = before.get(row.token, {})
                 if (change := self._staged(session, row, paths, known)) is not None:
@@ -353,11 +356,12 @@ class Staging:
     def missing(
         self, session: Session, site: str, location: str, text: str, reader: Reader
     ) -> tuple[Reason, bool] | None:
-        """Why the files of a job do not lie where room is held for it, and whether they never will; None: they do.
+        """Return why a job's files are missing where room is held for it, and whether they always will be; None: all
+        are there.
 
-        They are brought there from the next tick on, as long as they are asked for.
+        Missing files are copied from the next tick on, as long as this is called for them in each tick.
 
-        :param text: what is stored of them
+        :param text: the job's ``stage`` column
         :param reader: the job
         """
         try:
@@ -365,7 +369,7 @@ class Staging:
         except LookupError:
             return because("location_gone", location=location, site=site), True
         if area is None or (addresses := in_store(text)) is None:
-            return None  # what is wrong with it is said when it is placed
+            return None  # placement reports what is wrong
         if (why := self._refusal(site, addresses, text, reader)) is not None:
             return why, True
         reasons: list[Reason] = []
@@ -373,7 +377,7 @@ class Staging:
             wanted, fetch = self._fetch(session, site, area, address, reader)
             self.for_gangs.setdefault(wanted, set()).add(reader.dag_id or "")
             if fetch.failure is not None:
-                del self.fetches[wanted]  # the next try looks anew
+                del self.fetches[wanted]  # the next try of the job starts over
                 return fetch.failure, True
             if fetch.lies is None:
                 reasons.append(fetch.reason)
@@ -386,10 +390,10 @@ class Staging:
         paths: dict[str, str],
         known: dict[tuple[str | None, ...], tuple[FetchKey, Fetch]],
     ) -> Change | None:
-        """What is to be stored of a job: where its files lie, why it waits, or why it fails; None: nothing new.
+        """Return the change of a placed job: the paths of its files, why it waits, or why it fails; None: no change.
 
-        :param paths: of those that have come; more are added
-        :param known: files that jobs of the same run have asked for in this tick; more are added
+        :param paths: paths of the files that have arrived; extended
+        :param known: files that jobs of the same run have requested in this tick; extended
         """
         try:
             area = self.sites[job.site].staging_area(job.location)
@@ -400,7 +404,7 @@ class Staging:
             return refused(job.token, because("stage_unsupported", site=job.site, kind=kind), time.time())
         reason: Reason | None = None
         addresses = in_store(job.stage)
-        if (never := self._refusal(job.site, addresses, job.stage, job)) is not None:  # before any of them is asked for
+        if (never := self._refusal(job.site, addresses, job.stage, job)) is not None:  # before any file is requested
             return refused(job.token, never, time.time())
         for address in addresses.difference(paths) if addresses is not None else ():
             asked = job.location, address, job.dag_id, job.team, job.run_id
@@ -409,7 +413,7 @@ class Staging:
             wanted, fetch = known[asked]
             self.wanted[job.site].setdefault(wanted, set()).add(job.dag_id or "")
             if fetch.failure is not None:
-                self.fetches.pop(wanted, None)  # the next try looks anew
+                self.fetches.pop(wanted, None)  # the next try of the job starts over
                 return refused(job.token, fetch.failure, time.time())
             if (path := fetch.lies) is not None:
                 paths[address] = path
@@ -420,7 +424,7 @@ class Staging:
         return Change(job.token, {"reason": reason}, report=True) if reason != job.reason else None
 
     def _refusal(self, site: str, addresses: frozenset[str] | None, text: str, reader: Reader) -> Reason | None:
-        """Why the files of a job are not brought to a site, whatever is there; None: they may be."""
+        """Return why a job's files must not be copied to a site; None: they can be."""
         there = [(site, self.sites[site].admission)]
         if not admission.admitted(there, reader.dag_id, reader.team):
             return admission.refusal(there, reader.dag_id, reader.team)
@@ -433,8 +437,7 @@ class Staging:
     def _fetch(
         self, session: Session, site: str, area: StagingArea, address: str, reader: Reader
     ) -> tuple[FetchKey, Fetch]:
-        """The file that a job reads on its way into an area; the same one for jobs that may read it at the same places,
-        which rank them alike."""
+        """Return the fetch of a file that a job reads; jobs share it if they rank the same places in the same way."""
         places, elsewhere = self._places(session, site, address, reader)
         ranks = sorted({each.rank for each in places})
         wanted = (site, area.name), address, tuple(f"{ranks.index(each.rank)} {each.name}" for each in places)
@@ -443,8 +446,11 @@ class Staging:
         return wanted, fetch
 
     def _places(self, session: Session, site: str, address: str, reader: Reader) -> tuple[list[Place], str]:
-        """Where a job may read a file: what its run has left, then what its Dag has, then the rest, and among these
-        first at its own site; and why it does not read it at other places, as text."""
+        """Return where a job can read a file, and why it cannot read it elsewhere, as text.
+
+        Files left by the job's run come first, then those of its Dag, then all others; within each group, its own site
+        comes first.
+        """
         if (path := normal_path(address)) is None:
             return [Place("its object store", StoredObject(address))], ""
         columns = Data.site, Data.location, Data.dag_id, Data.run_id
@@ -461,28 +467,28 @@ class Staging:
         for row in rows:
             name = f"{row.site}/{row.location}"
             if row.site not in open_ones:
-                continue  # and its name is not that Dag's business
+                continue  # not even the site's name is shown to a Dag that is not admitted
             try:
                 there = self.sites[row.site].staging_area(row.location)
-            except LookupError:  # the machine is gone
+            except LookupError:  # the location is gone
                 continue
             if there is None:
                 continue
             if there.transport.is_here and row.site != site and not roots:
                 elsewhere.append(
-                    f"{name} is the controller's own machine, from which files are brought only where [lading] "
-                    "input_roots names their folders"
+                    f"{name} is the controller's own machine, whose files are copied only from folders that [lading] "
+                    "input_roots names"
                 )
                 continue
             is_of_dag = reader.dag_id is not None and row.dag_id == reader.dag_id
             rank = 2 if not is_of_dag else int(reader.run_id is None or row.run_id != reader.run_id)
             place = Place(name, MachineFile(there.transport, path, roots), rank)
             places.append((rank, row.site != site, name, place))
-        # A place has one row, so no two are alike before the last.
+        # Each place has one row, so names differ and sorting never compares two places.
         return [place for *_, place in sorted(places)], "; ".join(sorted(elsewhere))
 
     def _begin(self) -> None:
-        """Look for files that jobs wait for and bring them, those of the Dags in turn, as far as there are threads."""
+        """Start threads for the files that are due, with Dags taking turns, as far as the limits allow."""
         self._abandon()
         sweeping = {where for where, thread in self._sweeps.items() if thread.is_alive()}
         at_work = [
@@ -498,7 +504,7 @@ class Staging:
                         due.setdefault(dag, []).append(name)
         self.turns.forget(due)
         while due and areas.total() < THREADS:
-            # A Dag of which some hang comes after those of which none does.
+            # Hanging threads count for their Dag, so that it comes after Dags without any.
             dag = self.turns.next(due, dags + Counter(dag for _, _, dag in self._hanging))
             fetch = None
             while due[dag] and fetch is None and dags[dag] < THREADS_PER_DAG:
@@ -517,7 +523,8 @@ class Staging:
             fetch.thread.start()
 
     def _next(self, fetch: Fetch, dag: str, hosts: Mapping[str | None, int]) -> Fetch | None:
-        """A file, if it can be looked for now; it fails where others hang that are read there, or by the same Dag."""
+        """Return a file if its thread can start now; fail it if too many threads hang at its host, for its Dag or in
+        total."""
         if fetch.host is not None and hosts.get(fetch.host, 0) >= MOST_PER_HOST:
             return None
         if not fetch.may_hang:
@@ -535,17 +542,16 @@ class Staging:
         return fetch
 
     def _abandon(self) -> None:
-        """Leave threads alone that have waited for too long, and forget those that have ended since."""
+        """Abandon threads that are overdue, and forget abandoned ones that have ended since."""
         self._hanging = [each for each in self._hanging if each[0].is_alive()]
         for fetch in self.fetches.values():
             if (why := fetch.hangs()) is not None and (thread := fetch.thread) is not None:
                 fetch.abandon(why)
                 self._hanging.append((thread, fetch.host, fetch.dag))
-                log.warning("%s; it is left alone", why)
+                log.warning("%s; its thread is abandoned", why)
 
     def sweep(self, session: Session) -> None:
-        """Bring what gangs wait for, and now and then remove the copies that no run needs any more which has jobs that
-        have not ended."""
+        """Copy the files that gangs wait for, and periodically remove copies that no run with live jobs needs."""
         if self.for_gangs:
             self._begin()
             self.for_gangs = {}
@@ -571,11 +577,11 @@ class Staging:
                 self._remove((str(site), area.name), area, needed)
 
     def _remove(self, where: Key, area: StagingArea, needed: frozenset[str]) -> None:
-        """Remove the copies in a staging area that are not needed, in a thread; nothing is brought there meanwhile."""
+        """Remove unneeded copies from a staging area, in a thread; nothing is copied to that area meanwhile."""
         mine = {each for each in self.fetches if each[0] == where}
         if any(self.fetches[each].thread is not None for each in mine):
             self._is_swept = False
-            return  # what comes now is asked for the next time
+            return  # the next sweep checks again, after the current copies are complete
         for each in mine:
             if each[1] not in needed:
                 del self.fetches[each]
@@ -595,7 +601,7 @@ class Staging:
 
 
 def in_store(text: str) -> frozenset[str] | None:
-    """The files of a job by what is stored of them; None: that cannot be read."""
+    """Return a job's files from its ``stage`` column; None: the column cannot be read."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Creates and migrates Lading's tables; ``airflow db migrate`` finds it through the provider info."""
+"""Creates and migrates Lading's tables in Airflow's database; ``airflow db migrate`` finds it by the provider info."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ class LadingDBManager(BaseDBManager):
         show_sql_only: bool = False,
         use_migration_files: bool = False,
     ) -> None:
-        """Migrate the tables, as ``airflow db migrate`` asks.
+        """Migrate the tables, for ``airflow db migrate``.
 
-        :raises AirflowException: another version of Lading has made them, see :meth:`refuse_unknown_revision`
+        :raises AirflowException: another version of Lading created them, see :meth:`refuse_unknown_revision`
         """
         self.refuse_unknown_revision()
         super().upgradedb(to_revision, from_revision, show_sql_only, use_migration_files)
 
     def refuse_unknown_revision(self) -> None:
-        """Check that the tables are at a revision of this version, or are not there.
+        """Check that the tables do not exist, or are at a revision that this version knows.
 
-        :raises AirflowException: they are at another; its text says what to do
+        :raises AirflowException: they are at an unknown revision; the message says what to do
         """
         current = self.get_current_revision()
         known = [script.revision for script in self.get_script_object().walk_revisions()]
         if current is not None and current not in known:
             raise AirflowException(
                 f"The tables of Lading are at revision {current!r}; this version knows {', '.join(reversed(known))}. "
-                "They were made by a newer version, or by one from before 0.1.0, which has no migration to this one. "
-                "Install the version that made them; or remove the tables and the record of all jobs with `airflow "
+                "They were created by a newer version, or by one before 0.1.0, which has no migration to this one. "
+                "Install the version that created them; or remove the tables and the record of all jobs with `airflow "
                 "lading uninstall`, and create them again with `airflow db migrate`"
             )
 
     def downgrade(self, to_revision: str, from_revision: str | None = None, show_sql_only: bool = False) -> None:
-        """Go back to older tables, as ``airflow db-manager downgrade`` asks; ``base``: to none.
+        """Downgrade the tables, for ``airflow db-manager downgrade``; the revision ``base`` removes them.
 
-        :param from_revision: only for ``show_sql_only``: where to start; None: at what the database has
-        :raises AirflowException: another version of Lading has made the tables, see :meth:`refuse_unknown_revision`
+        :param from_revision: the first revision, only for ``show_sql_only``; None: that of the database
+        :raises AirflowException: another version of Lading created the tables, see :meth:`refuse_unknown_revision`
         """
         self.refuse_unknown_revision()
         self._release_metadata_locks_if_needed()
@@ -67,7 +67,7 @@ class LadingDBManager(BaseDBManager):
 
 
 def ensure_tables() -> None:
-    """Create or migrate the tables where that has not been done, so that one option is enough to start."""
+    """Create or migrate the tables if necessary, so that setting the executor is enough to start."""
     with create_session(scoped=False) as session:
         manager = LadingDBManager(session)
         if manager.check_migration():

@@ -1,4 +1,4 @@
-"""Runs Lading's migrations, on Airflow's database unless a connection to another is given; alembic calls it."""
+"""Alembic's environment: runs Lading's migrations on Airflow's database, or on a given connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lading.executors.store import metadata
 
 
 def ours(_: Any, name: str | None, kind: str, *rest: Any) -> bool:
-    """Leave Airflow's own tables alone."""
+    """Return whether an object is Lading's, so that Airflow's tables are left alone."""
     return kind != "table" or name in metadata.tables
 
 

@@ -1,4 +1,4 @@
-"""Creates and migrates the tables in a database that has nothing but these, and which tables there are."""
+"""Creates and migrates Lading's tables in a database of their own, outside Airflow."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ VERSION_TABLE = "alembic_version_lading"
 
 
 class AnotherVersion(Exception):
-    """The tables were made by another version of Lading, which this one has no migration from."""
+    """Another version of Lading created the tables, and this one has no migration from it."""
 
 
 def ensure_own_tables(engine: Engine) -> None:
-    """Create or migrate the tables, unless they are as they should be. One process at a time may call it.
+    """Create or migrate the tables if necessary. Only one process at a time must call this.
 
-    :raises AnotherVersion: a newer version has made them
+    :raises AnotherVersion: the tables are at a revision that this version does not know
     """
     script = ScriptDirectory.from_config(config := Config(str(HERE / "alembic.ini")))
     with engine.connect() as connection:
@@ -37,8 +37,8 @@ def ensure_own_tables(engine: Engine) -> None:
             return
         if revision not in {None, *(each.revision for each in script.walk_revisions())}:
             raise AnotherVersion(
-                f"{engine.url} was made by another version of Lading, at revision {revision!r}; install that, or "
-                "remove the file and with it the record of its jobs"
+                f"{engine.url} was created by another version of Lading, at revision {revision!r}; install that "
+                "version, or remove the file and with it the record of its jobs"
             )
         config.attributes["connection"] = connection
         if revision is None:
@@ -50,12 +50,12 @@ def ensure_own_tables(engine: Engine) -> None:
 
 
 def own_tables_fault(connection: Connection) -> str | None:
-    """Why the tables cannot be read, and what to do; None: they are as this version has them."""
+    """Return why the tables cannot be read, and what to do; None: they match this version."""
     head = ScriptDirectory.from_config(Config(str(HERE / "alembic.ini"))).get_current_head()
     context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     if (revision := context.get_current_revision()) == head:
         return None
     return (
-        f"the tables of {connection.engine.url} are of another version of Lading, at revision {revision!r} and not "
-        f"{head!r}: use the version that runs the workflows there"
+        f"the tables of {connection.engine.url} belong to another version of Lading, at revision {revision!r} instead "
+        f"of {head!r}: use the version that runs the workflows there"
     )

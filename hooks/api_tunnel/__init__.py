@@ -1,4 +1,4 @@
-"""The way from compute nodes through a login node to Airflow's execution API.
+"""The connection from compute nodes through a login node to Airflow's execution API.
 
-It carries requests and keeps others out; it knows neither jobs nor batch systems.
+It forwards requests to that API and rejects all others; it knows nothing about jobs or batch systems.
 """

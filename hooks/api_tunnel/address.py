@@ -1,8 +1,7 @@
-"""Where compute nodes find Airflow's execution API when a tunnel leads to it: its address is in a file of the site's
-folder.
+"""How compute nodes find Airflow's execution API through a tunnel: a file in the site's folder has its address.
 
-The tunnel may come back on another port, or on another login node, while jobs wait and run: they read the file again
-for each request. Nodes import this module, so it imports little.
+The tunnel can come back on another port, or on another login node, while jobs wait and run, so they read the file again
+for each request. Nodes import this module, so it has few imports.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from lading.hooks.deployment import current
 from lading.hooks.files.safe_files import read_regular
 from lading.scheduling.text.printable import shortened
 
-# The environment variable that names the file to the processes of a job.
+# The environment variable that tells a job's processes the path of the file.
 VARIABLE = "LADING_API_TUNNEL"
-# The one that names the option which says where the API is, for messages; without it that of Airflow.
+# The environment variable with the option that configures the API's URL, for messages; if unset, Airflow's option.
 OPTION = "LADING_API_OPTION"
-# A host name or an address: what can stand in a URL.
+# A host name or address, as allowed in a URL.
 HOST = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
-# What is larger is no address.
+# A larger file does not hold an address.
 MOST_BYTES = 2**12
-# The headers of a request without a token: Airflow's server for a single admin (simple_auth_manager_all_admins) adds
-# one to those without this header, and then logs a traceback, because its execution API does not take that token.
+# The headers of a request without a token. To a request without this header, Airflow's server for a single admin
+# (simple_auth_manager_all_admins) adds a token that its execution API rejects, and logs a traceback.
 NO_TOKEN = {"Authorization": "none"}
-# How long Airflow's scheduler can be without a task's heartbeat: by this, jobs know how long they may wait for the API.
+# How long Airflow's scheduler waits for a task's heartbeat, which tells jobs how long they can wait for the API.
 HEARTBEAT_TIMEOUT = "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"
 PORTS = {"http": 80, "https": 443}
 
@@ -38,7 +37,7 @@ PORTS = {"http": 80, "https": 443}
 class Address:
     """A port that leads to the API.
 
-    :param host: as compute nodes call the login node
+    :param host: the name of the login node on compute nodes
     """
 
     host: str
@@ -49,16 +48,16 @@ class Address:
 
     @classmethod
     def from_text(cls, text: str) -> Address:
-        """:raises ValueError: the text is none of :meth:`to_text`"""
+        """:raises ValueError: the text does not come from :meth:`to_text`"""
         host, port = text.split()
         if not HOST.fullmatch(host) or not 0 < int(port) < 65536:
-            raise ValueError(f"{text!r} is no host and port")
+            raise ValueError(f"{text!r} is not a host and a port")
         return cls(host, int(port))
 
     @classmethod
     def read(cls, path: Path) -> Address:
-        """:raises OSError: the file is not there or cannot be read
-        :raises ValueError: nothing of use is in it"""
+        """:raises OSError: the file does not exist or cannot be read
+        :raises ValueError: it does not hold an address"""
         return cls.from_text(read_regular(path, MOST_BYTES).decode())
 
     def __str__(self) -> str:
@@ -66,21 +65,21 @@ class Address:
 
 
 def environment(setup: str, url: str, file: str | None) -> list[str]:
-    """The shell lines that lead the processes of jobs to Airflow's API, the site's own lines before them.
+    """Return the shell lines that point the processes of jobs to Airflow's API, after the site's own lines.
 
     :param url: of the API; empty: there is none
-    :param file: that says where a tunnel is; None: there is none
+    :param file: the file with the tunnel's address; None: there is no tunnel
     """
     lines = [setup, *([f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(url)}"] if url else ())]
     if file is not None:
         lines.append(f"export {VARIABLE}={shlex.quote(file)}")
     if (timeout := current.deployment().heartbeat_timeout()) is not None:
-        lines.append(f'export {HEARTBEAT_TIMEOUT}="${{{HEARTBEAT_TIMEOUT}:-{timeout}}}"')  # `setup` may say otherwise
+        lines.append(f'export {HEARTBEAT_TIMEOUT}="${{{HEARTBEAT_TIMEOUT}:-{timeout}}}"')  # `setup` can override it
     return lines
 
 
 def line(url: str) -> str:
-    """The line of the configuration that says where the API is, as it should most likely be."""
+    """Return the most likely correct line of the configuration for the URL of the API."""
     path = urlsplit(url).path.rstrip("/")
     meant = url if path.endswith("/execution") else f"{url.rstrip('/')}/execution/"
     option = os.environ.get(OPTION, "execution_api_server_url")
@@ -90,22 +89,22 @@ def line(url: str) -> str:
 
 
 def execution_api(configured: str | None) -> str:
-    """The URL of the API that jobs report to, such as Airflow's execution API; empty: they report to none.
+    """Return the URL of the API that jobs report to, such as Airflow's execution API; empty: they report to none.
 
-    :param configured: what the table of a site says; None: the configuration of the deployment counts
+    :param configured: the URL in the site's table; None: that of the deployment is used
     """
     own = current.deployment().api_url()
     return (configured or own) if own else ""
 
 
 def endpoint(url: str) -> tuple[str, int]:
-    """The host and the port of an API.
+    """Return the host and the port of an API.
 
-    :raises ValueError: the text is no URL of HTTP
+    :raises ValueError: the text is not an HTTP URL
     """
     parts = urlsplit(url)
     if parts.scheme not in PORTS or not parts.hostname:
         raise ValueError(
-            f"{shortened(url)} is no URL of an API; one such as https://airflow.example.org/execution/ is expected"
+            f"{shortened(url)} is not the URL of an API; valid: one such as https://airflow.example.org/execution/"
         )
     return parts.hostname, parts.port or PORTS[parts.scheme]

@@ -1,16 +1,15 @@
-"""The gate before a tunnel over ``http``: of all that the API server answers, Airflow's execution API passes it alone.
+"""The gate in front of a tunnel over ``http``: it passes requests to Airflow's execution API and to nothing else.
 
-Any user who can connect to the login node's end of a tunnel can send anything, and the API server also answers people:
-``/auth/token`` takes passwords. So the tunnel leads to a gate on this machine, which understands what is asked. It
-stands behind every way into the tunnel: the relay, sshd's own port with GatewayPorts, and the loopback address of the
-login node. What goes through ``https`` cannot be read here; then a server of its own is needed:
-docs/how_to/closed_nodes.md.
+Any user who can connect to the login node's end of a tunnel can send anything, and the API server also serves people:
+``/auth/token`` accepts passwords. So the tunnel leads to a gate on this machine, which parses each request. It covers
+all entrances of the tunnel: the relay, sshd's own port with GatewayPorts, and the loopback address of the login node.
+A request over ``https`` cannot be read here and needs an API server of its own: docs/how_to/closed_nodes.md.
 
-The gate verifies the token of each request, with the keys that the API server uses. It reads no body without a valid
-one: who presents none gets a few seconds and kilobytes, and makes way when others wait.
+The gate verifies the token of each request with the API server's keys, and reads no body without a valid token. A
+client without one is limited to a few seconds and kilobytes, and is disconnected if others wait.
 
-Each request is read by h11 and written again, over a connection of its own to the API server: what the server reads is
-what was looked at, however the client has framed it, and nothing can follow it.
+h11 parses each request and writes it again, over a separate connection to the API server. So the server reads exactly
+what was checked, however the client framed it, and nothing can follow it.
 """
 
 from __future__ import annotations
@@ -37,35 +36,36 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 READ = 65536
-# A client whose token has not been verified may send so many bytes, in the head or the body of a request, and keep the
-# gate waiting for so long, seconds.
+# The limits of a client whose token is not verified: bytes in the head and in the body of a request, and the seconds
+# for which the gate waits for it.
 UNVERIFIED_BYTES, UNVERIFIED_SECONDS = 8192, 5.0
-# A client whose token is good sends its body, and takes its answer, at this rate at least, bytes a second; it may fall
-# behind by so much, seconds.
+# A client with a valid token has to send its body and read its answer at LEAST_RATE bytes a second or faster, and can
+# fall behind by MOST_DELAY seconds.
 LEAST_RATE, MOST_DELAY = 1024, 10.0
-# The head of an answer may have so many bytes.
+# The largest head of an answer in bytes.
 MOST_HEAD = 65536
 CONNECT_TIMEOUT = 10.0
-# The most conversations at once: each takes two descriptors of the controller, which has other work. Further
-# clients wait in the kernel's queue until one has ended.
+# The most conversations at once. Each takes two descriptors of the controller, which needs others for its own work.
+# Further clients wait in the kernel's queue until one has finished.
 MOST_CONVERSATIONS = 200
-# The most conversations at once with one token, and with those that it was renewed by.
+# The most conversations at once for one job, whether with the same token or with renewed ones.
 MOST_OF_A_TOKEN = 20
 BACKLOG = 1024
-# A client that keeps its connection begins its next request within this; uvicorn itself waits for 5 seconds. Within the
-# same time the API server takes the next part of a body.
+# Seconds within which a client that keeps its connection open has to start its next request; uvicorn itself waits for
+# 5. Also the time within which the API server has to accept the next part of a body.
 IDLE_TIMEOUT = 60.0
-# A body has arrived within this, and the API server begins its answer within this.
+# Seconds within which a body has to arrive, and within which the API server has to start its answer.
 BODY_TIMEOUT = ANSWER_TIMEOUT = 600.0
-# Any user of the login node could fill the log, so it is warned so often at most.
+# Seconds between two equal warnings, because any user of the login node could otherwise fill the log.
 WARNING_INTERVAL = 600.0
-# Where others wait, a conversation in which no verified request has been under way for so long makes way.
+# Seconds without a verified request after which a conversation is closed if others wait.
 LEAST_IDLE = 1.0
-# The first of the ports among which a gate has its own, below those that systems give to clients, and how many.
+# The first of the ports among which a gate has its own, below the range that systems assign to clients, and their
+# number.
 FIRST_PORT, PORTS = 16384, 16384
-# How often a path may be percent-encoded; one that is encoded more often is an attempt to evade the gate.
+# The most rounds of percent-encoding in a path; a path encoded more often tries to evade the gate.
 MOST_DECODINGS = 4
-# What belongs to one connection (RFC 9110, section 7.6.1), and what is said of that connection alone.
+# Headers that belong to one connection (RFC 9110, section 7.6.1), or describe it.
 HOP_BY_HOP = {
     b"connection",
     b"expect",
@@ -86,7 +86,7 @@ T = TypeVar("T")
 class GateRefusal(Exception):
     """A request that is not passed on.
 
-    :param status: of the answer
+    :param status: the HTTP status of the answer
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -95,10 +95,10 @@ class GateRefusal(Exception):
 
 
 class Pace:
-    """How long one side of a conversation may keep the other waiting.
+    """How long one side of a conversation can keep the other waiting.
 
-    :param seconds: in all; at most so far behind, where bytes that move make up for time
-    :param rate: so many bytes make up for a second; None: nothing does
+    :param seconds: the total; with a rate, the time by which it can fall behind, since bytes that arrive earn time back
+    :param rate: bytes that earn back one second; None: time is not earned back
     """
 
     def __init__(self, seconds: float, rate: float | None = None) -> None:
@@ -106,7 +106,7 @@ class Pace:
         self._left = seconds
 
     async def wait(self, what: Awaitable[T]) -> T:
-        """:raises asyncio.TimeoutError: it takes longer than is left"""
+        """:raises asyncio.TimeoutError: the remaining time has passed"""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -115,7 +115,7 @@ class Pace:
             self._left -= loop.time() - began
 
     def moved(self, size: int) -> None:
-        """Note that so many bytes have moved."""
+        """Record that bytes have arrived or were sent."""
         if self.rate is not None:
             self._left = min(self.seconds, self._left + size / self.rate)
 
@@ -124,8 +124,8 @@ class Pace:
 class Conversation:
     """One client's connection.
 
-    :ivar unserved_since: since when no verified request is under way; None: one is
-    :ivar subject: for which job its last token was made; None: it has presented none
+    :ivar unserved_since: when its last verified request finished; None: one is in progress
+    :ivar subject: the job that its last token was issued for; None: it has presented no valid token
     """
 
     unserved_since: float | None
@@ -133,18 +133,17 @@ class Conversation:
     task: asyncio.Task[None] = field(init=False)
 
     def make_way(self) -> None:
-        """End it, to make room for others."""
-        self.subject, self.unserved_since = None, math.inf  # nobody asks it again
+        self.subject, self.unserved_since = None, math.inf  # so that it is not chosen again
         self.task.cancel()
 
 
 class ApiGate:
-    """A port of this machine's loopback address that leads to the execution API alone.
+    """A port on this machine's loopback address that leads only to the execution API.
 
-    :param url: of the execution API, with ``http``
-    :param name: what it is for: the same name gets the same port where that is free, so that a forwarding which has
-        outlived a controller leads to the gate of its successor
-    :raises ValueError: the URL has no path by which the execution API can be distinguished from the rest
+    :param url: that of the execution API, with ``http``
+    :param name: identifies the gate. The same name gets the same port if it is free, so that a forwarding which has
+        outlived its controller leads to the gate of the next one
+    :raises ValueError: the URL has no path that distinguishes the execution API from the rest of the server
     """
 
     def __init__(self, url: str, name: str) -> None:
@@ -152,7 +151,7 @@ class ApiGate:
         self.prefix = prefix(url)
         self.authority = urlsplit(url).netloc.rpartition("@")[2].encode()
         self._preferred = FIRST_PORT + zlib.crc32(f"{name} {url}".encode()) % PORTS
-        # Event loops hold their tasks weakly (Python documentation, asyncio.create_task): one that only waits could go.
+        # An event loop holds only weak references to tasks (asyncio.create_task), so a waiting one could be collected.
         self._conversations: dict[asyncio.Task[None], Conversation] = {}
         self._verify: TokenVerifier | None = None
         self._warned_at: dict[str, float] = {}
@@ -162,9 +161,9 @@ class ApiGate:
         self._thread: threading.Thread | None = None
 
     def open(self) -> tuple[str, int]:
-        """Listen, unless that is so already; returns where.
+        """Start to listen, unless it does already, and return host and port.
 
-        :raises OSError: this machine has no port
+        :raises OSError: no port is available
         """
         if self._listener is None:
             self._verify = current.deployment().token_verifier()
@@ -176,7 +175,6 @@ class ApiGate:
         return LOOPBACK, self._listener.getsockname()[1]
 
     def close(self) -> None:
-        """Stop listening, and cut the connections."""
         if self._listener is None or self._loop is None or self._thread is None:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -195,13 +193,13 @@ class ApiGate:
         return listener
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Begin conversations, as far as there is room for them."""
+        """Accept connections and start their conversations, within the limits."""
         loop = asyncio.get_running_loop()
         while True:
             await self._make_room()
             try:
                 connection, _ = await loop.sock_accept(listener)
-            except OSError as error:  # this process, or the machine, has no descriptor left
+            except OSError as error:  # the process or the machine is out of descriptors
                 log.warning("The tunnel's gate cannot accept a connection: %s", error)
                 await asyncio.sleep(1.0)
                 continue
@@ -211,25 +209,26 @@ class ApiGate:
             task.add_done_callback(self._conversations.pop)
 
     async def _make_room(self) -> None:
-        """Wait until another conversation may begin; one in which no verified request is under way makes way for it."""
+        """Wait until another conversation can start; if necessary, close one without a verified request in progress."""
         while len(self._conversations) >= MOST_CONVERSATIONS:
             message = (
-                "%d clients talk to Airflow's API through the tunnel at once, the limit; further ones wait until one "
-                "has ended"
+                "%d clients use Airflow's API through the tunnel at once, which is the limit; further ones wait until "
+                "one has finished"
             )
             self._warn(message, MOST_CONVERSATIONS)
             self._end_longest_unserved(self._conversations.values(), LEAST_IDLE)
             await asyncio.wait(self._conversations, timeout=LEAST_IDLE, return_when=asyncio.FIRST_COMPLETED)
 
     def _warn(self, message: str, *values: object) -> None:
-        """Warn of something that any user of the login node can bring about, now and then."""
+        """Log a warning that any user of the login node can provoke, at most once per interval."""
         now = asyncio.get_running_loop().time()
         if now >= self._warned_at.get(message, -math.inf) + WARNING_INTERVAL:
             self._warned_at[message] = now
             log.warning(message, *values)
 
     def _end_longest_unserved(self, conversations: Iterable[Conversation], least: float) -> bool:
-        """End the conversation without a verified request for the longest time, if at least for so many seconds."""
+        """Close the conversation that has been without a verified request longest, if for at least ``least``
+        seconds."""
         since = {each: each.unserved_since for each in conversations if each.unserved_since is not None}
         longest = min(since, key=since.__getitem__, default=None)
         if longest is None or asyncio.get_running_loop().time() - since[longest] < least:
@@ -240,22 +239,22 @@ class ApiGate:
     async def _serve(self, connection: socket.socket, conversation: Conversation) -> None:
         try:
             streams = await asyncio.open_connection(sock=connection, limit=UNVERIFIED_BYTES)
-        except OSError:  # it has gone already
+        except OSError:  # the client has disconnected
             connection.close()
             return
         near = TunnelSide(h11.Connection(h11.SERVER, UNVERIFIED_BYTES), *streams)
         try:
             while await self._answer(near, conversation):
                 conversation.unserved_since = asyncio.get_running_loop().time()
-                if not near.http.trailing_data[0]:  # it has not sent its next request with the last one
+                if not near.http.trailing_data[0]:  # its next request did not arrive together with this one
                     await asyncio.wait_for(near.receive(), IDLE_TIMEOUT)
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError, h11.ProtocolError):
-            pass  # one of the two sides has gone, is too slow, or does not speak HTTP
+            pass  # one side has disconnected, is too slow, or does not speak HTTP
         finally:
             await near.close()
 
     async def _answer(self, near: TunnelSide, conversation: Conversation) -> bool:
-        """Answer one request; returns whether another may follow it."""
+        """Answer one request; return whether another can follow on this connection."""
         near.receiving = near.sending = Pace(UNVERIFIED_SECONDS)
         try:
             request = await near.next_event()
@@ -267,19 +266,19 @@ class ApiGate:
             passed_on = self._checked(request)
             most = await self._admit(request, near, conversation)
         except GateRefusal as refusal:
-            # Not louder: any user of the login node could fill the log.
+            # Logged at debug level, because any user of the login node could fill the log.
             log.debug("%s is not passed on to the API server: %s", ascii(request.target.decode("latin-1")), refusal)
             return await near.refuse(refusal.status, str(refusal))
         try:
             streams = await asyncio.wait_for(asyncio.open_connection(self.host, self.port), CONNECT_TIMEOUT)
         except (OSError, asyncio.TimeoutError) as error:
-            log.warning("The tunnel to %s:%s leads nowhere: %s", self.host, self.port, error or "no answer")
+            log.warning("The tunnel cannot reach the API server %s:%s: %s", self.host, self.port, error or "no answer")
             return await near.refuse(502, f"the API server cannot be reached: {error or 'no answer'}")
         far = TunnelSide(h11.Connection(h11.CLIENT, MOST_HEAD), *streams)
         far.receiving = Pace(ANSWER_TIMEOUT, LEAST_RATE)
         sending = asyncio.ensure_future(_send(passed_on, near, far, most))
         try:
-            # A stranger who asks again stands in line again.
+            # A client that is not verified has to connect again for each request, so that others get their turn.
             is_last = conversation.unserved_since is not None
             await _respond(far, near, [(b"Connection", b"close")] if is_last else [])
         finally:
@@ -289,9 +288,9 @@ class ApiGate:
         return conversation.unserved_since is None and near.next_cycle()
 
     async def _admit(self, request: h11.Request, near: TunnelSide, conversation: Conversation) -> float:
-        """Let a request have what its token is good for; returns how many bytes its body may have.
+        """Raise the limits of a request with a valid token; return the largest accepted body in bytes.
 
-        :raises GateRefusal: it has a body and no token that is good, or there are too many with this token
+        :raises GateRefusal: it has a body but no valid token, or its job has too many conversations
         """
         assert self._verify is not None
         size = body_size(request)
@@ -300,33 +299,33 @@ class ApiGate:
         except TokenRefusedError as error:
             if size:
                 raise GateRefusal(403, f"the token of this request is not valid: {error}") from error
-            return 0  # the API server has its own words for it, and answers some without
+            return 0  # the API server answers it, because some of its routes need no token
         except TokenUnverifiedError as error:
             message = (
-                "A token of a request through the tunnel cannot be verified: %s; bodies of more than %d bytes wait"
+                "The token of a request through the tunnel cannot be verified: %s; bodies over %d bytes have to wait"
             )
             self._warn(message, error, UNVERIFIED_BYTES)
             if size > UNVERIFIED_BYTES:
                 raise GateRefusal(
-                    503, f"its token cannot be verified now, so its body is too large: {error}"
+                    503, f"its token cannot be verified now, which bodies this large require: {error}"
                 ) from error
             return UNVERIFIED_BYTES  # heartbeats are smaller
         alike = [each for each in self._conversations.values() if each.subject == subject and each is not conversation]
         if len(alike) >= MOST_OF_A_TOKEN and not self._end_longest_unserved(alike, 0.0):
-            raise GateRefusal(503, f"its job has {MOST_OF_A_TOKEN} conversations at once already, the limit")
+            raise GateRefusal(503, f"its job already has {MOST_OF_A_TOKEN} connections, which is the limit")
         conversation.subject, conversation.unserved_since = subject, None
         near.receiving, near.sending = Pace(MOST_DELAY, LEAST_RATE), Pace(MOST_DELAY, LEAST_RATE)
         return math.inf
 
     def _checked(self, request: h11.Request) -> h11.Request:
-        """The request as it is passed on.
+        """Return the request in the form in which it is passed on.
 
-        :raises Refusal: it is none for the execution API
+        :raises GateRefusal: it is not valid for the execution API
         """
         if request.http_version not in (b"1.0", b"1.1"):
-            raise GateRefusal(505, f"HTTP {request.http_version.decode()} is not spoken here")
+            raise GateRefusal(505, f"HTTP {request.http_version.decode()} is not supported")
         if request.method == b"CONNECT" or not is_below(request.target, self.prefix):
-            raise GateRefusal(403, f"this tunnel leads to Airflow's execution API at {self.prefix} alone")
+            raise GateRefusal(403, f"this tunnel leads only to Airflow's execution API at {self.prefix}")
         if sum(len(name) + len(value) for name, value in [(request.target, b""), *request.headers]) > UNVERIFIED_BYTES:
             raise GateRefusal(431, f"its first line and headers have more than {UNVERIFIED_BYTES} bytes")
         names = [name for name, _ in request.headers]
@@ -340,8 +339,8 @@ class ApiGate:
 class TunnelSide:
     """One of the two connections of a request.
 
-    :ivar receiving: how fast the other end sends
-    :ivar sending: how fast it takes what is sent
+    :ivar receiving: limits how slowly the other end can send
+    :ivar sending: limits how slowly it can read
     """
 
     def __init__(self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -353,9 +352,9 @@ class TunnelSide:
         self._unsent = b""
 
     async def next_event(self) -> object:
-        """What the other end has sent.
+        """Return the next event from the other end.
 
-        :raises h11.RemoteProtocolError: it is no HTTP
+        :raises h11.RemoteProtocolError: it is not HTTP
         :raises asyncio.TimeoutError: it is too slow
         """
         while (event := self.http.next_event()) is h11.NEED_DATA:
@@ -365,13 +364,13 @@ class TunnelSide:
         return event
 
     async def receive(self) -> None:
-        """Take the next bytes."""
         data = await self.reader.read(READ)
         self.receiving.moved(len(data))
         self.http.receive_data(data)
 
     async def send(self, event: h11.Event) -> None:
-        """Send this, a head with what follows it: each piece is a packet in the tunnel and wakes both ends."""
+        """Send an event, a head together with what follows it: each write is a packet in the tunnel and wakes both
+        ends."""
         self._unsent += self.http.send(event) or b""
         if self._unsent and not isinstance(event, (h11.Request, h11.Response)):
             unsent, self._unsent = self._unsent, b""
@@ -380,9 +379,9 @@ class TunnelSide:
             self.sending.moved(len(unsent))
 
     async def refuse(self, status: int, message: str) -> bool:
-        """Answer with an error, after which nothing of this connection is read."""
+        """Answer with an error, after which nothing more is read from this connection."""
         if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            text = json.dumps({"detail": message}).encode()  # as the API server words what it refuses
+            text = json.dumps({"detail": message}).encode()  # the API server's format for errors
             headers = [(b"Content-Type", b"application/json"), (b"Content-Length", str(len(text)).encode())]
             await self.send(h11.Response(status_code=status, headers=[*headers, (b"Connection", b"close")]))
             await self.send(h11.Data(data=text))
@@ -390,22 +389,22 @@ class TunnelSide:
         return False
 
     def cut(self) -> None:
-        """End the connection at once, whatever was not taken yet."""
+        """Close the connection at once and discard unsent data."""
         self.writer.transport.abort()
 
     async def close(self) -> None:
-        """End the connection when the other end has taken what was sent, or is too slow: a closed socket with something
-        left to send would stay open for as long as the other end likes."""
+        """Close the connection once the other end has read everything, or is too slow. A closed socket with unsent
+        data would otherwise stay open for as long as the other end likes."""
         self.writer.close()
         try:
             await self.sending.wait(self.writer.wait_closed())
         except (OSError, TimeoutError, asyncio.TimeoutError):
-            pass  # it has gone, or is too slow
+            pass  # it has disconnected, or is too slow
         finally:
             self.cut()
 
     def next_cycle(self) -> bool:
-        """Whether both have said all, so that the client may ask again."""
+        """Check whether both sides have finished; then prepare for the client's next request."""
         if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
             return False
         self.http.start_next_cycle()
@@ -413,9 +412,9 @@ class TunnelSide:
 
 
 async def _send(request: h11.Request, near: TunnelSide, far: TunnelSide, most: float) -> None:
-    """Pass on a request and its body. A server that has read enough may answer before all of it is there.
+    """Pass on a request and its body. The server can answer before the whole body has arrived.
 
-    :param most: so many bytes of a body
+    :param most: the largest accepted body in bytes
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + BODY_TIMEOUT
@@ -429,16 +428,15 @@ async def _send(request: h11.Request, near: TunnelSide, far: TunnelSide, most: f
                 await far.send(h11.EndOfMessage())
                 return
             else:
-                break  # the client has gone, or sends too much
+                break  # the client has disconnected, or sends too much
     except (TimeoutError, asyncio.TimeoutError, h11.ProtocolError):
-        pass  # it is too slow, or has gone in the middle
+        pass  # it is too slow, or has disconnected during the body
     except OSError:
         return
     far.cut()
 
 
 async def _respond(far: TunnelSide, near: TunnelSide, headers: Sequence[tuple[bytes, bytes]]) -> None:
-    """Pass back an answer, with some headers of ours."""
     while True:
         event = await far.next_event()
         if isinstance(event, h11.Response):
@@ -450,18 +448,18 @@ async def _respond(far: TunnelSide, near: TunnelSide, headers: Sequence[tuple[by
             await near.send(h11.EndOfMessage())
             return
         elif not isinstance(event, h11.InformationalResponse):
-            raise EOFError("the API server has gone")
+            raise EOFError("the API server has closed the connection")
 
 
 async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.sleep(0)  # in which the connections are closed
+    await asyncio.sleep(0)  # lets the loop close the connections
 
 
 def bearer(request: h11.Request) -> str:
-    """The token of a request.
+    """Return the token of a request.
 
     :raises TokenRefusedError: it has none
     """
@@ -473,30 +471,30 @@ def bearer(request: h11.Request) -> str:
 
 
 def body_size(request: h11.Request) -> float:
-    """How many bytes follow a head; infinite: it does not say so."""
+    """Return the size of a request's body in bytes; infinite if its head does not state it."""
     headers = dict(request.headers)
     return math.inf if b"transfer-encoding" in headers else int(headers.get(b"content-length", b"0"))
 
 
 def prefix(url: str) -> str:
-    """The path below which the execution API is, decoded, with a slash at its end.
+    """Return the path of the execution API, decoded, with a trailing slash.
 
-    :raises ValueError: it is that of the whole server
+    :raises ValueError: the URL is that of the whole server
     """
     path = urlsplit(url).path.rstrip("/")
     if not path:
         raise ValueError(
-            f"{url!r} names a whole server, of which a tunnel is to expose the execution API alone; that of the API "
-            "ends in /execution/, unless a proxy gives it another path"
+            f"{url!r} names a whole server, but a tunnel has to expose only the execution API; its URL ends in "
+            "/execution/, unless a proxy changes the path"
         )
     return unquote_to_bytes(path).decode("latin-1") + "/"
 
 
 def is_below(target: bytes, prefix: str) -> bool:
-    """Whether the target of a request is a path below a prefix, however a server or a proxy before it reads it.
+    """Check whether a request's target is a path below a prefix, whichever way a server or proxy decodes it.
 
-    :param target: as it was sent: a path with a query (RFC 9112, section 3.2.1); any other form is not below
-    :param prefix: decoded, with a slash at its end
+    :param target: as sent: a path with a query (RFC 9112, section 3.2.1); any other form is rejected
+    :param prefix: decoded, with a trailing slash
     """
     path, _, _ = target.partition(b"?")
     if b"#" in path or not path.startswith((prefix.encode("latin-1"), quote(prefix, encoding="latin-1").encode())):
@@ -514,7 +512,7 @@ def is_below(target: bytes, prefix: str) -> bool:
 
 
 def _is_text(path: bytes) -> bool:
-    """Whether it is UTF-8, which has one way alone to write a dot or a slash."""
+    """Check whether it is UTF-8, where dots and slashes have only one encoding."""
     try:
         path.decode()
     except UnicodeDecodeError:
@@ -523,7 +521,7 @@ def _is_text(path: bytes) -> bool:
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers that are passed on: not those of the connection itself, nor what it declares to be its own."""
+    """Return the headers to pass on: without those of the connection itself, and those that it declares as such."""
     listed = list(headers)
     own = {word.strip().lower() for name, value in listed if name == b"connection" for word in value.split(b",")}
     own -= {b"content-length", b"transfer-encoding", b"authorization"}

@@ -1,13 +1,14 @@
 """The login node's end of a tunnel to Airflow's API: ``python -m lading.hooks.api_tunnel.relay [HOST]``.
 
-The controller starts it over its SSH connection and passes it, a line each on standard input, the port that sshd has
-opened for the tunnel. Where sshd lets compute nodes in (GatewayPorts) there is nothing to do. Usually it listens on the
-loopback address alone: then this process listens on the same port of the login node's own address, and passes on. It
-ends when its standard input does, that is with the connection. Standard library only: it starts with each connection.
+The controller starts it over its SSH connection and sends it the port that sshd has opened for the tunnel, one line per
+attempt on standard input. If sshd itself accepts connections from compute nodes (GatewayPorts), the relay has nothing
+to do. Usually sshd listens only on the loopback address; then the relay listens on the same port of the login node's
+own address and forwards connections. It exits when its standard input is closed, that is with the connection. It uses
+only the standard library, so that it starts fast with each connection.
 
-A port is used only if every socket there is of this user: another user of the login node who was faster would be
-given the tasks' tokens. Linux lists in ``/proc/net/tcp`` the owner of each socket, see proc_net_tcp in the kernel's
-manual.
+A port is used only if every socket on it belongs to this user. Otherwise another user of the login node who was faster
+would receive the tasks' tokens. Linux lists the owner of each socket in ``/proc/net/tcp``, see proc_net_tcp in the
+kernel's manual.
 """
 
 from __future__ import annotations
@@ -30,33 +31,33 @@ from typing import Any
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# What a line of ours begins with: a login shell may print lines, too.
+# Starts each line of the relay, because a login shell may print lines, too.
 MARK = "lading-api-relay "
-# Before a port that is only to be looked at, since another connection's tunnel is said to be there.
+# Precedes a port that is only checked, because the tunnel of another connection should be there.
 LOOK = "look "
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LISTENING = "0A"
-# The relay of a connection that was cut is gone after this at the latest; what listens then is sshd, seconds.
+# Seconds after which the relay of a lost connection has certainly exited; any listener left then is sshd.
 SECONDS_TO_SETTLE = 1.0
 READ = 65536
-# A node that was switched off closes no connection: an idle connection is asked after so many seconds.
+# A node that was switched off closes no connection, so keepalive probes start after this many idle seconds.
 SECONDS_UNTIL_ASKED = 60
-ADVICE = "set tunnel_host to the name or the address by which compute nodes reach it"
+ADVICE = "set tunnel_host to the name or address by which compute nodes reach it"
 
 
 class RelayError(Exception):
-    """Something that the site's table or its administrator must fix, as text."""
+    """A problem that has to be fixed in the site's table or by its administrator; the message describes it."""
 
 
 class PortTakenError(RelayError):
-    """The port cannot be used; another one may."""
+    """This port cannot be used, but another one may be free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A socket that takes connections.
+    """A listening socket.
 
-    :param uid: of the user who has opened it
+    :param uid: the user who opened it
     """
 
     address: IPAddress
@@ -64,27 +65,27 @@ class Listener:
 
 
 def locate(host: str | None) -> tuple[str, IPAddress]:
-    """How compute nodes call this machine, and the address on which to listen for them.
+    """Return this machine's name on compute nodes, and the address on which to listen for them.
 
-    :param host: as the site's table says; None: the full name, as ``hostname -f`` says it
-    :raises RelayError: there is no such address here
+    :param host: from the site's table; None: the full name, as ``hostname -f`` prints it
+    :raises RelayError: this machine has no such address
     """
     name = host or _full_name()
     here = f"the login node ({socket.gethostname()})"
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise RelayError(f"{name!r} is not known on {here}: {error}; {ADVICE}") from error
+        raise RelayError(f"{name!r} cannot be resolved on {here}: {error}; {ADVICE}") from error
     addresses = sorted({ipaddress.ip_address(each[4][0]) for each in found}, key=lambda each: (each.version, each))
-    # A name that means this machine alone is of no use to others; who gives an address knows better.
+    # A name that resolves to loopback is useless to other machines; a loopback address given explicitly is accepted.
     usable = [each for each in addresses if str(each) == name or not each.is_loopback]
     if not usable:
-        raise RelayError(f"{name!r} is {addresses[0]} on {here}, which only the login node itself reaches; {ADVICE}")
+        raise RelayError(f"{name!r} is {addresses[0]} on {here}, which only the login node itself can reach; {ADVICE}")
     for address in usable:
         with contextlib.suppress(OSError):
             listen(address, 0).close()
             return name, address
-    raise RelayError(f"{name!r} is {usable[0]}, which is no address of {here}; {ADVICE}")
+    raise RelayError(f"{name!r} is {usable[0]}, which is not an address of {here}; {ADVICE}")
 
 
 def _full_name() -> str:
@@ -95,9 +96,9 @@ def _full_name() -> str:
 
 
 def listeners(port: int, tables: Sequence[Path] = TABLES) -> list[Listener]:
-    """Who takes connections on a port, on whatever address.
+    """Return the sockets that listen on a port, on any address.
 
-    :raises RelayError: this system does not report it
+    :raises RelayError: this system does not report them
     """
     found = []
     for table in tables:
@@ -118,31 +119,31 @@ def listeners(port: int, tables: Sequence[Path] = TABLES) -> list[Listener]:
 
 
 def _address(text: str) -> IPAddress:
-    """An address as the kernel prints it: numbers of 32 bits in the byte order of the machine."""
+    """Parse an address as the kernel prints it: 32-bit numbers in the machine's byte order."""
     packed = b"".join(struct.pack("=I", int(text[start : start + 8], 16)) for start in range(0, len(text), 8))
     found = ipaddress.ip_address(packed)
     return getattr(found, "ipv4_mapped", None) or found
 
 
 def target(address: IPAddress, port: int, found: Sequence[Listener], uid: int) -> IPAddress | None:
-    """The loopback address to which connections have to be passed on; None: sshd takes them itself.
+    """Return the loopback address to which connections have to be forwarded; None: sshd accepts them itself.
 
-    :param found: who takes connections on the port
-    :param uid: whose they must be
-    :raises PortTakenError: the port belongs to another process, or sshd has not opened it
+    :param found: the sockets that listen on the port
+    :param uid: the user who must own them
+    :raises PortTakenError: the port belongs to another user, or sshd has not opened it
     """
     near = [
         each for each in found if each.address == address or each.address.is_unspecified or each.address.is_loopback
     ]
     if foreign := [each for each in near if each.uid != uid]:
         raise PortTakenError(
-            f"port {port} of {foreign[0].address} is another user's on the login node (user id {foreign[0].uid})"
+            f"port {port} of {foreign[0].address} belongs to another user of the login node (user id {foreign[0].uid})"
         )
     if any(each.address == address or _is_all(each.address, address) for each in near):
         return None
     if loopback := sorted((each.address for each in near if each.address.is_loopback), key=lambda each: each.version):
         return loopback[0]
-    raise PortTakenError(f"the SSH server has not opened port {port} on its loopback address, where it may be taken")
+    raise PortTakenError(f"the SSH server has not opened port {port} on its loopback address; it may be in use there")
 
 
 def _is_all(wildcard: IPAddress, address: IPAddress) -> bool:
@@ -150,7 +151,7 @@ def _is_all(wildcard: IPAddress, address: IPAddress) -> bool:
 
 
 def listen(address: IPAddress, port: int) -> socket.socket:
-    """:raises OSError: the address is not ours, or the port is taken"""
+    """:raises OSError: the address is not ours, or the port is in use"""
     made = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -162,9 +163,9 @@ def listen(address: IPAddress, port: int) -> socket.socket:
 
 
 def arrange(address: IPAddress, port: int) -> tuple[socket.socket, IPAddress] | None:
-    """A socket that takes what compute nodes send, and where to pass it on; None: sshd does it without us.
+    """Return a socket that accepts connections from compute nodes, and where to forward them; None: sshd accepts them.
 
-    :raises PortTakenError: another port has to be tried
+    :raises PortTakenError: try another port
     """
     deadline = time.monotonic() + SECONDS_TO_SETTLE
     while (loopback := target(address, port, listeners(port), os.getuid())) is None:
@@ -175,12 +176,12 @@ def arrange(address: IPAddress, port: int) -> tuple[socket.socket, IPAddress] | 
         return listen(address, port), loopback
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            raise PortTakenError(f"port {port} of {address} is taken on the login node: {error.strerror}") from error
+            raise PortTakenError(f"port {port} of {address} is in use on the login node: {error.strerror}") from error
         raise
 
 
 async def serve(made: socket.socket, loopback: IPAddress, port: int) -> None:
-    """Pass on connections until standard input ends."""
+    """Forward connections until standard input is closed."""
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _pass_on(reader, writer, str(loopback), port)
@@ -202,13 +203,12 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, h
         return
     sending = asyncio.ensure_future(_pump(reader, far_writer))
     await _pump(far_reader, writer)
-    sending.cancel()  # the other end has gone: what a client holds open after that would take room of others
+    sending.cancel()  # the far end has closed: a client that stays connected would take room from others
     writer.close()
     far_writer.close()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what comes, and then the end of input."""
     with contextlib.suppress(OSError):
         while data := await reader.read(READ):
             writer.write(data)
@@ -222,15 +222,15 @@ def _print_answer(**fields: Any) -> None:
 
 
 def allow_many_files() -> None:
-    """Let this process have as many open files as it may: each task that runs keeps a connection."""
+    """Raise this process's limit of open files to the maximum, because each running task keeps a connection."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _converse(address: IPAddress) -> tuple[tuple[socket.socket, IPAddress] | None, int] | None:
-    """Read ports until one is good; None: the connection has ended."""
-    while line := os.read(0, 100).decode():  # one line at a time: the controller waits for our answer
+    """Read ports until one can be used; None: the connection was closed."""
+    while line := os.read(0, 100).decode():  # one line per read, because the controller waits for each answer
         try:
             port = int(line.removeprefix(LOOK))
             if line.startswith(LOOK):
@@ -257,14 +257,14 @@ def main(arguments: Sequence[str]) -> int:
     found, port = agreed
     if found is None:
         _print_answer(relays=False)
-        while os.read(0, READ):  # as long as this process lives its connection does
+        while os.read(0, READ):  # keep the connection open
             pass
         return 0
     allow_many_files()
     made, loopback = found
     made.listen(1024)
     _print_answer(relays=True)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it has no reader any more
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads it any more
     asyncio.run(serve(made, loopback, port))
     return 0
 

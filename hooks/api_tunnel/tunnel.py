@@ -1,8 +1,8 @@
-"""The tunnel by which compute nodes that reach only the login node get to Airflow's execution API.
+"""The tunnel to Airflow's execution API for compute nodes that can reach only the login node.
 
-It is a reverse tunnel over the site's SSH connection, and ends at this machine, which reaches the API. At the login
-node a relay (:mod:`lading.hooks.api_tunnel.relay`) makes sure that compute nodes can connect to it. Bytes are passed
-on as they are: TLS is between node and API server, and what a node sends is addressed to the API's own URL.
+It is a reverse tunnel over the site's SSH connection to this machine, which can reach the API. On the login node a
+relay (:mod:`lading.hooks.api_tunnel.relay`) lets compute nodes connect to it. Bytes are forwarded unchanged: TLS is
+between node and API server, and nodes address the API's own URL.
 """
 
 from __future__ import annotations
@@ -28,18 +28,16 @@ from lading.hooks.ssh.transport import LOOPBACK, Transport
 
 log = logging.getLogger(__name__)
 
-# Python on a slow file server starts within this, seconds.
+# Seconds within which Python starts even from a slow file server.
 START_TIMEOUT = 60.0
-# The relay answers at once, but for the time in which an earlier one ends, seconds.
+# Seconds within which the relay answers, including the time for an earlier relay to exit.
 ANSWER_TIMEOUT = 15.0
-# How many ports are tried where the server may choose.
+# How many ports are tried if the server can choose.
 MOST_PORTS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelayMessage(JsonModel):
-    """What the relay of a tunnel says."""
-
     host: Annotated[str, Matching(HOST)] = ""
     address: Annotated[str, Matching(re.compile(r"\S{1,100}"))] = ""
     stands: bool = False
@@ -48,14 +46,14 @@ class RelayMessage(JsonModel):
 
 
 class ApiTunnel:
-    """The tunnel of one site. Its methods belong to one thread.
+    """The tunnel of one site. Its methods are to be called from one thread.
 
     :param python: the site's Python, which runs the relay
-    :param url: of the API as this machine reaches it
-    :param host: how compute nodes call the login node; None: by its full name
-    :param port: at the login node; None: any that is free, the same again when it is built again
-    :param file: where compute nodes read how to reach the login node
-    :param shared: the same of another tunnel of this user, which is used where it stands
+    :param url: the API's URL on this machine
+    :param host: the name of the login node on compute nodes; None: its full name
+    :param port: on the login node; None: any free one, and the same again when the tunnel is rebuilt
+    :param file: where compute nodes read the address of the tunnel
+    :param shared: that file of another tunnel of this user, which is used if it works
     """
 
     def __init__(
@@ -85,13 +83,13 @@ class ApiTunnel:
 
     @property
     def stands(self) -> bool:
-        """Whether it is there, as far as this machine knows, without asking the site."""
+        """Whether the tunnel is up, as far as this machine can tell without asking the site."""
         return self._session is not None and self._session.alive
 
     def keep(self) -> None:
-        """Build the tunnel, unless it stands, and publish its address to the nodes.
+        """Build the tunnel, unless it is up, and publish its address to the nodes.
 
-        :raises TransportError: it could not be built, or it is too early to try again
+        :raises TransportError: it could not be built, or the next attempt is not due yet
         """
         if not self.stands:
             self._keep()
@@ -106,7 +104,7 @@ class ApiTunnel:
         self.backoff.succeeded()
 
     def close(self) -> None:
-        """Let the relay end, and give the port back where the connection lives on."""
+        """Let the relay exit, and release the port if the connection stays open."""
         self._take_down()
         if self._gate is not None:
             self._gate.close()
@@ -122,9 +120,9 @@ class ApiTunnel:
             self._leads_to = None
 
     def _end(self) -> tuple[str, int]:
-        """Where the tunnel ends, as this machine reaches it.
+        """Return where the tunnel ends on this machine's side: the API server or the gate.
 
-        :raises TransportError: the URL is not valid, or this machine has no port for a gate
+        :raises TransportError: the URL is not valid, or no port is available for a gate
         """
         try:
             if not self.url.lower().startswith("http:"):
@@ -133,7 +131,7 @@ class ApiTunnel:
                 self._gate = ApiGate(self.url, f"{os.getuid()} {self.transport} {self.file}")
             return self._gate.open()
         except (ValueError, OSError) as error:
-            raise TransportError(f"no tunnel can lead to {self.url!r}: {error}") from error
+            raise TransportError(f"a tunnel to {self.url!r} is not possible: {error}") from error
 
     def _build(self) -> None:
         there = self._end()
@@ -147,17 +145,17 @@ class ApiTunnel:
         )
         hello = self._read_answer(session, START_TIMEOUT)
         if not {"host", "address"} <= hello.keys():
-            raise TransportError(f"{self.transport}: the relay of the tunnel does not say where it is")
+            raise TransportError(f"{self.transport}: the relay of the tunnel did not report its address")
         if shared is not None and shared.host == hello["host"] and self._is_there(session, shared):
             address = shared
         else:
             port = self._open(session, there, hello["address"], before.port if before else 0)
             address = Address(hello["host"], port)
         self._publish(address, before)
-        log.info("compute nodes reach %s through %s", self.url, address)
+        log.info("Compute nodes reach %s through %s", self.url, address)
 
     def _publish(self, address: Address, before: Address | None) -> None:
-        """Let jobs read where the tunnel is, unless they do already."""
+        """Publish the address of the tunnel to jobs, if it has changed."""
         if address != before:
             folder, _, name = self.file.rpartition("/")
             self.transport.put(folder, {name: address.to_text().encode()})
@@ -165,7 +163,7 @@ class ApiTunnel:
         self.address = address
 
     def _open(self, session: Session, there: tuple[str, int], address: str, before: int) -> int:
-        """Have a port opened that compute nodes reach, and return it."""
+        """Open a port that compute nodes can reach, and return it."""
         trouble: TransportError | None = None
         for port in self._ports(before):
             self.transport.untunnel(*there)
@@ -183,7 +181,7 @@ class ApiTunnel:
         raise trouble
 
     def _ports(self, before: int) -> Iterator[int]:
-        """What the server is asked for, one after the other; 0: any port."""
+        """Yield the ports to request from the server, in order; 0: any port."""
         if self.port is not None:
             yield self.port
             return
@@ -200,13 +198,13 @@ class ApiTunnel:
             heard = session.wait_for_line(relay.MARK, timeout)
             answer = checked(RelayMessage, parsed(heard.encode()))
         except (TransportError, ValueError) as error:
-            raise TransportError(f"{self.transport}: the relay of the tunnel does not run: {error}") from error
+            raise TransportError(f"{self.transport}: the relay of the tunnel is not running: {error}") from error
         if "error" in answer:
             raise TransportError(answer["error"])
         return answer
 
     def _read(self, file: str) -> Address | None:
-        """What a file says; each is read once, since this is who writes it."""
+        """Return the address in a file. Each file is read once, because only this object changes it."""
         if file not in self._known:
             (answer,) = self.transport.exchange([RunCommand(f"cat -- {shlex.quote(file)} 2>/dev/null || echo none")])
             if answer.status != 0:
@@ -219,9 +217,9 @@ class ApiTunnel:
 
 
 class DirectTunnel(ApiTunnel):
-    """The tunnel of one machine. Its methods belong to one thread.
+    """The tunnel of one machine. Its methods are to be called from one thread.
 
-    :param url: of the API as this machine reaches it
+    :param url: the API's URL on this machine
     :param file: where jobs read its port
     """
 
@@ -230,11 +228,11 @@ class DirectTunnel(ApiTunnel):
 
     @property
     def stands(self) -> bool:
-        """Whether it was built; one that went with its connection is built again when that is used again."""
+        """Whether it was built. One lost with its connection is rebuilt when the connection is used again."""
         return self.address is not None
 
     def keep(self) -> None:
-        self._keep()  # which costs nothing while it is there
+        self._keep()  # cheap while it is up
 
     def close(self) -> None:
         super().close()
@@ -252,5 +250,5 @@ class DirectTunnel(ApiTunnel):
             if before is None:
                 raise
             self.transport.untunnel(*there)
-            port = self.transport.tunnel(*there)  # the port that there was belongs to another process now
+            port = self.transport.tunnel(*there)  # another process has taken the former port
         self._publish(Address(LOOPBACK, port), before)

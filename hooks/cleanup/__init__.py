@@ -1,4 +1,4 @@
-"""What is left behind, and how it is removed by age: on clusters and on this machine.
+"""Finds and removes old leftovers on clusters and on this machine.
 
-What still belongs to a job is never touched.
+Files that belong to a live job are never touched.
 """

@@ -1,4 +1,4 @@
-"""Removing what is left behind, by age: in Lading's folder on a cluster, and files of this machine."""
+"""Removal of leftovers by age, from Lading's folder on a cluster and from this machine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def clean_cluster(
     keep: Collection[str],
     dry_run: bool,
 ) -> list[RemovedLeftovers]:
-    """Remove leftovers from a cluster, in three exchanges however many there are.
+    """Remove leftovers from a cluster, in three round trips regardless of their number.
 
-    :param root: Lading's folder there, absolute
-    :param older_than: seconds for which nothing in them has changed; an hour is added, by which the clocks of a
-        cluster may differ
-    :param keep: the tokens of jobs and runs that live
+    :param root: Lading's folder on the cluster, absolute
+    :param older_than: seconds since the last change to anything in them; an hour is added, since the clocks of a
+        cluster can differ
+    :param keep: the tokens of live jobs and runs
     :param dry_run: only report what would be removed
-    :raises TransportError: the cluster or its batch system could not be asked; nothing was removed, or not all
+    :raises TransportError: the cluster or its batch system did not answer; leftovers may have been removed in part
     :raises ValueError: the age is too small
     """
     living = leftovers.job_identifiers(_jobs(transport, system))
@@ -43,9 +43,10 @@ def clean_cluster(
 
 
 def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run: bool) -> list[RemovedLeftovers]:
-    """Remove those of some files of this machine that have not changed for so many seconds; what is no file stays.
+    """Remove those of the given local files that have not changed for ``older_than`` seconds, except what is not a
+    regular file.
 
-    Their folders may lie at a file server: its clock dates them, and says what time it is.
+    The folders may be on a file server. Its clock dates the files, so it also supplies the current time.
     """
     times: dict[Path, float] = {}
     number, size, troubles = 0, 0, []
@@ -70,7 +71,6 @@ def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run:
 
 
 def _jobs(transport: Transport, system: BatchSystem) -> Sequence[NativeJob]:
-    """What the batch system has of this user."""
     (answer,) = transport.run(["id -un"])
     user = answer.stdout.strip()
     if answer.status != 0 or not user:
@@ -80,4 +80,4 @@ def _jobs(transport: Transport, system: BatchSystem) -> Sequence[NativeJob]:
     try:
         return query.read(answer).jobs
     except CouldNotAsk as error:
-        raise TransportError(f"{system.name} could not be asked what still runs: {error.message}") from None
+        raise TransportError(f"{system.name} did not report the running jobs: {error.message}") from None

@@ -1,15 +1,15 @@
-"""What is left behind in Lading's folder on a cluster, and how it is removed by age. Pure: the shell text, its answer.
+"""The shell script that removes old leftovers from Lading's folder on a cluster, and the parser of its answer.
 
-Each sort of leftover is what lies in one folder below the root: a folder for each run, submission and so on, or a file.
-One is removed when nothing in it has changed for so long, and when nothing that lives needs it. Changes are dated by
-the file server and judged by the host that looks: an hour is allowed for between their clocks. Whether something lives
-is found by tokens, names and native ids of jobs. A folder is in use if one of these is its name, the name of
-something in it, or stands in a file in which Lading keeps the ids and tokens that belong to it.
+Each kind of leftover is stored in one folder below the root, as a folder or file for each run, submission and so on. A
+leftover is removed once nothing in it has changed for the given age and no live job or run needs it. The file server
+dates changes and the host that runs the script judges them, so an hour is allowed for differing clocks. Live jobs and
+runs are given by their tokens, names and native ids. A folder is in use if one of these is its own name, the name of
+something in it, or a word in one of the files in which Lading keeps the ids and tokens that belong to it.
 
-Only names that Lading gives are looked at. Nothing is removed through symbolic links, neither through those in a folder
-nor through one that has taken the place of a folder; an attempt that is a link to a job array is read, for the run
-lives while the array does. Names are compared at the cluster, so nothing but numbers comes back, however many there
-are, and nothing is written there: a full disk can be cleaned.
+Only names that Lading assigns are considered. Nothing is removed through a symbolic link, neither one inside a folder
+nor one that has replaced a folder. An attempt that is a link to a job array is read, because the run lives as long as
+the array. Names are compared on the cluster, so the answer holds only numbers, whatever the number of leftovers. The
+script writes no files, so it can clean up a full disk.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
 
-# Seconds for all of it: a file server removes some hundred folders in a second.
+# The time limit of the whole script in seconds; a file server removes a few hundred folders per second.
 LIMIT = 3600
-# Less than this, in seconds, may be the age of what is on its way.
+# The smallest valid age in seconds; anything younger may still be in transfer.
 YOUNGEST = 3600
-# By so much the clocks of a cluster may differ, seconds.
+# Seconds by which the clocks of a cluster can differ.
 CLOCKS_DIFFER = 3600
 
 _TOKEN = "-".join("?" * length for length in (8, 4, 4, 4, 12))
 _SUBMISSION = "L" + "?" * 14
 _NUMBER = re.compile(r"[0-9]+")
-# What is one word for those who look for it; the list of words has one in each line.
+# What the script compares as one word; the list of words has one per line.
 _WORD = re.compile(r"[0-9A-Za-z_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class LeftoverKind:
-    """One sort of leftovers.
+    """One kind of leftover.
 
-    :param kind: what people call it
+    :param kind: the name shown to people
     :param folder: below the root
-    :param names: patterns of file names
-    :param files: whether they are files, not folders
-    :param deep: whether the names in such a folder, or the words in such a file, say what it belongs to
-    :param needed: whether jobs name it in their own files
+    :param names: patterns of names
+    :param files: whether they are files; otherwise folders
+    :param deep: whether the names inside such a folder, or the words in such a file, tell what it belongs to
+    :param needed: whether jobs refer to it in their own files
     """
 
     kind: str
@@ -60,7 +60,6 @@ class LeftoverKind:
     needed: bool = False
 
     def command(self) -> str:
-        """The call of the shell function that removes them."""
         patterns = " -o ".join(f"-name {shlex.quote(name)}" for name in self.names)
         parts = [self.kind, self.folder, "f" if self.files else "d", "deep" if self.deep else ""]
         return f"{'lading_needed && ' if self.needed else ''}lading_clean {shlex.join(parts)} {patterns}"
@@ -70,7 +69,7 @@ RUNS = (
     LeftoverKind("runs", "scripts", [_TOKEN]),
     LeftoverKind("notes of cancelled runs", NOTES, [_TOKEN, f"{_TOKEN}.*"], files=True),
 )
-# The last ones, so that what names them has gone before.
+# Cleaned last, after everything that refers to them.
 BUNDLES = (LeftoverKind("bundles", "bundles", ["*"], needed=True),)
 JOBS = (
     LeftoverKind("submissions", "submissions", [_SUBMISSION]),
@@ -85,28 +84,28 @@ JOBS = (
     LeftoverKind("trials", ".", ["lading-check-*"], deep=True),
     LeftoverKind("torn writes", ".", [".put-*"], deep=True),
 )
-# Of a machine's own folder: what its agent has in hand, and its events, are known to the agent alone.
+# Kinds that are safe in a machine's own folder: only its agent knows which jobs and events it still has in hand.
 MACHINE = tuple(
     each for each in JOBS if each.kind in ("logs", "envelopes", "cancel requests", "incoming", "torn writes")
 )
 TRIALS = tuple(each for each in JOBS if each.kind == "trials")
 
-# The words that live are on standard input, one in each line.
+# Standard input holds the words of live jobs, one per line.
 _SCRIPT = r"""
 root=$1 age=$2 dry=$3
 LC_ALL=C; export LC_ALL
 living=$(cat)
 [ -d "$root" ] || { echo .; exit 0; }
 root=$(cd -P -- "$root" && pwd -P) && cd -P -- "$root" || exit
-# What belongs to a submission that lives lives, too.
+# Whatever belongs to a live submission is live, too.
 for each in $(printf '%s\n' "$living" | grep '^L[0-9a-f]\{14\}$'); do
   if [ -f "submissions/$each/tasks" ]; then
     living="$living
 $(cut -f 1 "submissions/$each/tasks")" || exit
   fi
 done
-# Lines of several lists, each with its letter: words that live (K), candidates (C), what has changed in them (N), what
-# is in them (P), files of theirs that name what they belong to (R). A dot ends those that must be whole.
+# The lines of several lists, each with its letter: words of live jobs (K), candidates (C), what has changed in them
+# (N), what they contain (P), their files that name what they belong to (R). A dot ends each list that must be complete.
 used='
 function known(text,  words, i) {
   if (text in alive) return 1
@@ -135,9 +134,9 @@ END {
     if (!(name in inuse) && !known(name)) print "./" name
   }
 }'
-# Runs a command for the names on standard input; that one of them is gone meanwhile does no harm.
+# Runs a command for the names on standard input; it is harmless if one of them has vanished meanwhile.
 lading_each() { xargs -n 500 /bin/sh -c "$1" "$age"; [ $? -le 123 ] && echo .; }
-# The Dag bundles that are named by what is still there live, too.
+# Dag bundles named by anything that is left are live, too.
 lading_needed() {
   [ -d bundles ] || return 0
   for each in submissions allocations incoming spool/inbox spool/jobs; do
@@ -187,7 +186,7 @@ lading_clean() (
 
 
 def job_identifiers(jobs: Iterable[NativeJob]) -> frozenset[str]:
-    """The names by which the jobs that the batch system has are known: their names, ids, and the numbers in these."""
+    """Return every word that identifies a job in the batch system: names, ids, and the numbers in ids."""
     found = set()
     for job in jobs:
         if job.state == "ended":
@@ -202,16 +201,16 @@ def job_identifiers(jobs: Iterable[NativeJob]) -> frozenset[str]:
 def sweep(
     root: str, sorts: Iterable[LeftoverKind], living: Iterable[str], older_than: float, *, dry_run: bool
 ) -> RunCommand:
-    """Remove what is left behind.
+    """Return the step that removes leftovers.
 
     :param root: Lading's folder, absolute
-    :param living: tokens, names and ids of what lives; those that can be no name of Lading's are left out
-    :param older_than: seconds for which nothing in it has changed
+    :param living: tokens, names and ids of live jobs; those that Lading cannot have assigned are dropped
+    :param older_than: seconds since the last change to anything in them
     :param dry_run: only report what would be removed
-    :raises ValueError: it is too young to be distinguished from what is being written
+    :raises ValueError: the age is too small to spare what is being written
     """
     if older_than < YOUNGEST:
-        raise ValueError(f"{older_than:g} s is not valid: what is younger than {YOUNGEST} s may be on its way")
+        raise ValueError(f"{older_than:g} s is not valid: files younger than {YOUNGEST} s may still be in use")
     calls = [f"{sort.command()} || printf '%s\\t-\\n' {shlex.quote(sort.kind)}" for sort in sorts]
     text = "\n".join([_SCRIPT, *calls, "echo ."])
     command = [
@@ -228,22 +227,22 @@ def sweep(
 
 
 def swept(answer: CommandResult) -> list[RemovedLeftovers]:
-    """What was removed, and of what it is not known.
+    """Return what was removed, and which kinds could not be checked.
 
-    :raises TransportError: it was cut short; what was removed until then is gone
+    :raises TransportError: the script was cut short; some leftovers may have been removed
     """
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or lines[-1:] != ["."]:
-        raise TransportError(f"not all could be looked at, and what was removed before is gone: {answer.message}")
+        raise TransportError(f"the clean-up was cut short, and part of it is done: {answer.message}")
     reported = " / ".join(answer.stderr.strip().splitlines()[:3])
     try:
         return [_cleaned(*line.split("\t"), reported=reported) for line in lines[:-1]]
     except (TypeError, ValueError) as error:
-        raise TransportError(f"what was removed is not known, the answer makes no sense: {answer.message}") from error
+        raise TransportError(f"the answer of the clean-up cannot be parsed: {answer.message}") from error
 
 
 def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, reported: str) -> RemovedLeftovers:
     if number == "-":
-        return RemovedLeftovers(kind, 0, 0.0, f"they could not be examined: {reported}")
+        return RemovedLeftovers(kind, 0, 0.0, f"they could not be checked: {reported}")
     trouble = f"{left} of {number} could not be removed: {reported}" if int(left) else None
     return RemovedLeftovers(kind, int(number) - int(left), int(size) / 1024, trouble)

@@ -1,6 +1,6 @@
-"""The suites that every batch system and every kind of site must pass, with recorded answers and against real servers.
+"""The test suites that every batch system and kind of site must pass, with recorded answers and against real servers.
 
-Nothing that runs in production needs it.
+Production code does not use them.
 """
 
 from __future__ import annotations

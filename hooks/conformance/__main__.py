@@ -1,4 +1,4 @@
-"""``python -m lading.hooks.conformance --live SYSTEM``: a batch system tried against a real server."""
+"""``python -m lading.hooks.conformance --live SYSTEM``: tests a batch system against a real server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lading.hooks.job_scripts.run_site import batch_system
 from lading.scheduling.text.units import UnitError, parse_time
 
 EPILOG = """\
-A few small jobs are submitted, asked about and cancelled; they and their files are removed in the end. The exit status
-is 0 if all went well, 1 if something did not, 2 if nothing could be tried. The suite of recorded answers is for pytest.
+Submits, polls and cancels a few small jobs, and finally removes them and their files. The exit status is 0 if all
+checks passed, 1 if one failed, 2 if nothing could be tested. The suite of recorded answers runs under pytest.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try a batch system as the options say; the exit status."""
+    """Test the batch system that the options name, and return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         system = _system(options.live)
@@ -42,39 +42,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    print(f"{failed} failed" if failed else "all went well")
+    print(f"{failed} failed" if failed else "all checks passed")
     return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m lading.hooks.conformance", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
-    add("--live", metavar="SYSTEM", required=True, help="its name, as kind in the sites file, or package.module:Class")
+    add("--live", metavar="SYSTEM", required=True, help="its kind in the sites file, or package.module:Class")
     way = parser.add_mutually_exclusive_group()
-    way.add_argument("--ssh-conn-id", metavar="ID", help="Airflow's connection to the login node; else on this machine")
-    way.add_argument("--control-master", metavar="WORDS", help="in place of it, what one types after ssh")
-    add("--login-setup", metavar="LINES", default="", help="shell lines before the commands on the login node")
+    way.add_argument(
+        "--ssh-conn-id", metavar="ID", help="the Airflow connection to the login node; default: this machine"
+    )
+    way.add_argument("--control-master", metavar="WORDS", help="instead of it, the destination as typed after ssh")
+    add("--login-setup", metavar="LINES", default="", help="shell lines to run before commands on the login node")
     add(
         "--work-dir",
         metavar="DIR",
         default=SiteOptions().work_dir,
-        help="login node and nodes share it; default: %(default)s",
+        help="a folder that login node and nodes share; default: %(default)s",
     )
-    add("--profile", metavar="FILE", help="the TOML file of the site's profile")
-    add("--queue", metavar="NAME", help="the queue of the jobs")
-    add("--native", metavar="KEY=VALUE", action="append", default=[], help="a directive; may be repeated")
+    add("--profile", metavar="FILE", help="a TOML file with the site's profile")
+    add("--queue", metavar="NAME", help="the queue for the jobs")
+    add("--native", metavar="KEY=VALUE", action="append", default=[], help="a native directive; can be repeated")
     add(
         "--never",
         metavar="KEY=VALUE",
-        help='a directive with which a job can never start, such as "dependency=afterok:{failed}", where {failed} is '
-        "the id of a job that has failed; without it that is not tried",
+        help='a directive that keeps a job from ever starting, such as "dependency=afterok:{failed}", where {failed} '
+        "is the id of a failed job; without it this is not tested",
     )
     add(
         "--timeout",
         metavar="TIME",
         type=_duration,
         default=300,
-        help="for which a job may wait and run; default: 5 min",
+        help="how long a job can wait and run; default: 5 min",
     )
     return parser
 
@@ -87,9 +89,9 @@ def _duration(text: str) -> int:
 
 
 def _system(name: str) -> BatchSystem:
-    """The batch system of a name, or of a class that no plugin offers yet.
+    """Return a batch system by name, or an instance of a class that is not registered yet.
 
-    :raises ValueError: there is none
+    :raises ValueError: it does not exist
     """
     module, colon, attribute = name.partition(":")
     if not colon:
@@ -100,7 +102,7 @@ def _system(name: str) -> BatchSystem:
         raise ValueError(f"--live {name}: {error}; give package.module:Class, with the package in PYTHONPATH") from None
     if not (isinstance(found, type) and issubclass(found, BatchSystem)):
         raise ValueError(
-            f"--live {name}: {attribute} is no class that derives from lading.hooks.batch.system.BatchSystem"
+            f"--live {name}: {attribute} is not a class derived from lading.hooks.batch.system.BatchSystem"
         )
     try:
         return found()

@@ -1,6 +1,6 @@
-"""What the suite for batch systems feeds them, and how it compares what comes back.
+"""Inputs for the suite of batch systems, and helpers that compare results.
 
-It feeds resources, names, garbage, and answers of other batch systems.
+The inputs are resources, job names, garbage, and answers of other batch systems.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESOURCES: Mapping[str, object] = {
     "gpus": 2,
 }
 BANNER = "\nWelcome to the cluster!\n  * Maintenance on 24 Dec, 08:00 *\n\n"
-# Names that people give their jobs, and that take parsers apart.
+# Job names that people use and that break parsers.
 NAMES = ("plain", "with blank", "a|b", "a^b,c;d", "it's", "über-Straße", "<&>", "%j", "007", "1e5", "RUNNING", "{x}")
 GARBAGE = (
     "<html><body>502 Bad Gateway</body></html>",
@@ -33,7 +33,7 @@ GARBAGE = (
     "Traceback (most recent call last):\n  File ...\nKeyError: 'x'",
     "}{",
 )
-# By batch system, so that none is fed its own: what its commands print about jobs, and about none.
+# By batch system, so that none gets its own: the output of its commands about jobs, and about none.
 FOREIGN: Mapping[str, Sequence[CommandResult]] = {
     "slurm": [
         CommandResult(0, "4559_[2-3%2]|PENDING||Priority|arr\n4560|RUNNING|n1|None|a name\n"),
@@ -112,7 +112,7 @@ E = TypeVar("E", bound=Exception)
 
 
 def read_answer(call: Callable[[CommandResult], object], kind: type[Exception], answer: CommandResult) -> object:
-    """What is read in an answer; None: nothing can be."""
+    """Return what is read from an answer; None if it is rejected."""
     try:
         return call(answer)
     except kind:
@@ -120,7 +120,7 @@ def read_answer(call: Callable[[CommandResult], object], kind: type[Exception], 
 
 
 def dressed(answer: CommandResult) -> list[CommandResult]:
-    """The answer as it is, with other lines around it, and with other ends of lines."""
+    """Return the answer unchanged, with other text before and after it, and with CRLF line endings."""
     return [
         answer,
         replace(answer, stdout=BANNER + answer.stdout),
@@ -131,7 +131,7 @@ def dressed(answer: CommandResult) -> list[CommandResult]:
 
 def compare(jobs: Sequence[NativeJob], expected: Sequence[Mapping[str, object]]) -> None:
     found = {(job.id, job.index): job for job in jobs}
-    assert len(found) == len(jobs), "a job comes twice"
+    assert len(found) == len(jobs), "a job appears twice"
     assert set(found) == {(each["id"], each.get("index")) for each in expected}
     for fields in expected:
         job = found[fields["id"], fields.get("index")]  # type: ignore[index]

@@ -1,6 +1,6 @@
-"""A batch system tried against a real server: what no recording shows, such as whether a question is answered in full.
+"""Tests a batch system against a real server, for what recordings cannot show, such as whether an answer is complete.
 
-A handful of small jobs are submitted, asked about, cancelled, and gone again when it ends, however it ends.
+It submits, polls and cancels a handful of small jobs, and removes them when it exits, whatever the result.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from lading.hooks.ssh.transport import Transport
 from lading.scheduling.text.units import format_time
 
 T = TypeVar("T")
-# Seconds between two looks at the jobs.
+# Seconds between two polls of the jobs.
 PAUSE = 2.0
-# Seconds for which accounting and files are waited for.
+# Seconds to wait for accounting and files.
 PATIENCE = 30.0
 NO_QUEUE = "lading-no-such-queue"
 
 
 class Failure(Exception):
-    """A check has failed; the message says what was expected, what was seen, and what to look at."""
+    """A check failed; the message says what was expected, what was observed, and what to look at."""
 
 
 @dataclass
 class Trial:
-    """One go at a real server.
+    """One test of a real server.
 
-    :param transport: the way to the login node
+    :param transport: the connection to the login node
     :param work_dir: a folder that login node and nodes share, absolute or below the home as ``~/...``
-    :param site: what is special there, and what the jobs ask for beside their names
-    :param seconds: for which a job may wait and run
-    :param never: the key and value of a native directive with which a job can never start, in which ``{failed}`` is the
-        id of a job that has failed; None: that is not tried
+    :param site: the profile of the site, and the properties of the jobs apart from their names
+    :param seconds: how long a job can wait and run
+    :param never: the key and value of a native directive that keeps a job from ever starting; ``{failed}`` in it is
+        replaced by the id of a failed job; None: not tested
     """
 
     system: BatchSystem
@@ -67,9 +67,9 @@ class Trial:
     begun: datetime = field(default_factory=lambda: datetime.now() - timedelta(hours=1), init=False)
 
     def run(self) -> int:
-        """Make all checks; how many have failed.
+        """Run all checks, and return how many failed.
 
-        :raises TransportError: the site cannot be reached, or the folder not be used
+        :raises TransportError: the site cannot be reached, or the folder cannot be used
         """
         self._log_in()
         failed = 0
@@ -81,7 +81,7 @@ class Trial:
                     failed += 1
                     self.say(f"FAILED  {name}: {error}")
                     if not self.ids:
-                        self.say("nothing more can be tried: no job was submitted")
+                        self.say("no job was submitted, so nothing else can be tested")
                         break
                 else:
                     self.say(f"ok      {name}")
@@ -92,17 +92,17 @@ class Trial:
     def _checks(self) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "a job is submitted, and its id is read", lambda: self._submit("ends", "exit 0")
         yield "more jobs are submitted", self._submit_others
-        yield "a queue that does not exist is refused for ever", self._refuse
-        yield "one question covers all jobs, and reports one that is not there as unknown", self._ask_all
-        yield "a job is found among all jobs of the user, by its name", self._find
-        yield "a job is seen to run", self._see_run
+        yield "a missing queue is a permanent error", self._refuse
+        yield "one query covers all jobs, and reports a missing one as unknown", self._ask_all
+        yield "a job is found by its name among all jobs of the user", self._find
+        yield "a running job is reported as running", self._see_run
         if "array" in self.ids:
             yield "the elements of an array are reported one by one", self._see_elements
-        yield "a running job is cancelled, once more at once, and once more when it is gone", self._cancel
-        yield "a job that has succeeded, and one that has failed, are known as that", self._see_ends
+        yield "a running job is cancelled, again at once, and again when it is gone", self._cancel
+        yield "a successful and a failed job are told apart", self._see_ends
         if self.never is not None:
-            yield "a job that can never start is known as that, and cancelled", self._see_never
-        yield "the accounting answers, where there is one", self._account
+            yield "a job that can never start is recognized, and cancelled", self._see_never
+        yield "the accounting answers, if there is one", self._account
         yield "a folder of one Airflow deployment is refused to another, with both names", self._own
 
     # -- the checks
@@ -121,12 +121,12 @@ class Trial:
         except SubmitError as error:
             if error.kind != "permanent":
                 raise Failure(
-                    f"it is taken for {error.kind!r}, and would be tried again for ever; `wording.permanent` should "
-                    f"know these words: {error.message}"
+                    f"it is classified as {error.kind!r}, so it would be retried forever; `wording.permanent` should "
+                    f"match these words: {error.message}"
                 ) from None
             return
         self.ids["refused"] = id
-        raise Failure(f"queue {NO_QUEUE!r} was accepted, as {id}; `submitted` may have read a refusal as an id")
+        raise Failure(f"queue {NO_QUEUE!r} was accepted, as {id}; `submitted` may have taken a refusal for an id")
 
     def _ask_all(self) -> None:
         missing = self._missing()
@@ -134,21 +134,21 @@ class Trial:
         unheard = [name for name, id in self.ids.items() if id in found.silent]
         if unheard and not {"sleeps", "array"}.isdisjoint(unheard):
             raise Failure(
-                f"nothing was said of {', '.join(f'{self.ids[name]} ({name})' for name in unheard)}: `status` has to "
-                f"ask for all of them in one command, and `statuses` to read them. {self._shown(answer)}"
+                f"the answer omits {', '.join(f'{self.ids[name]} ({name})' for name in unheard)}: `status` has to "
+                f"query all of them in one command, and `statuses` to read them. {self._shown(answer)}"
             )
         if any(job.id == missing for job in found.jobs):
             raise Failure(f"job {missing} does not exist, but was reported. {self._shown(answer)}")
         if unheard or missing in found.silent:
             raise Failure(
-                f"that jobs such as {missing} are unknown was not understood, so no job would ever be gone: "
-                f"`wording.gone` should know the words, or `unknown` say it. {self._shown(answer)}"
+                f"the answer that jobs such as {missing} are unknown was not understood, so no job would ever count as "
+                f"gone: `wording.gone` should match the words, or `unknown` return them. {self._shown(answer)}"
             )
         living = {job.id for job in found.jobs}
         lost = [name for name in ("sleeps", "array") if self.ids.get(name, missing) not in {*living, missing}]
         if lost:
             raise Failure(
-                f"the jobs {', '.join(self.ids[name] for name in lost)} live, and are taken for unknown. "
+                f"the jobs {', '.join(self.ids[name] for name in lost)} are live, but classified as unknown. "
                 f"{self._shown(answer)}"
             )
 
@@ -158,19 +158,19 @@ class Trial:
         ids = [job.id for job in found.jobs if plain_name(job) == name]
         if self.ids["sleeps"] not in ids:
             raise Failure(
-                f"no job {self.ids['sleeps']} named {name!r} is among {len(found.jobs)} jobs of {self.user}; a lost "
-                f"submission could not be found again. {self._shown(answer)}"
+                f"job {self.ids['sleeps']} named {name!r} is missing among {len(found.jobs)} jobs of {self.user}, so a "
+                f"lost submission could not be found again. {self._shown(answer)}"
             )
 
     def _see_run(self) -> None:
         job = self._wait(lambda: self._known("sleeps"), lambda job: job is not None and job.state == "running")
         if job is None or job.state != "running":
             raise Failure(
-                f"job {self.ids['sleeps']} does not run after {format_time(self.seconds)}, but is "
-                f"{self._described(job)}; give it more with --timeout, or another --queue"
+                f"job {self.ids['sleeps']} is not running after {format_time(self.seconds)}, but is "
+                f"{self._described(job)}; allow more with --timeout, or use another --queue"
             )
         if not job.nodes:
-            raise Failure(f"job {job.id} runs, but `nodes` of it is empty, so failing nodes could not be named")
+            raise Failure(f"job {job.id} is running, but its `nodes` is empty, so failing nodes could not be named")
 
     def _see_elements(self) -> None:
         id, first = self.ids["array"], self.system.first_index
@@ -179,7 +179,7 @@ class Trial:
         reported = [found.get(key, self._jobname("array")) for key in keys]
         if None in reported:
             raise Failure(
-                f"elements {keys} are not reported one by one under their array's name. {self._shown(answer)}"
+                f"elements {keys} are not reported individually under their array's name. {self._shown(answer)}"
             )
         self.system.cancelled(self._run_command(self.system.cancel([self.system.element(id, first)])))
         job = self._wait(lambda: self._known("array", first), lambda job: job is None or job.state == "ended")
@@ -187,7 +187,7 @@ class Trial:
             raise Failure(f"element {self.system.element(id, first)} was cancelled, but is {self._described(job)}")
         other = self._known("array", first + 1)
         if other is None or other.state == "ended":
-            raise Failure(f"element {first} was cancelled, and element {first + 1} is gone with it")
+            raise Failure(f"element {first} was cancelled, but element {first + 1} is gone with it")
 
     def _cancel(self) -> None:
         id = self.ids["sleeps"]
@@ -197,7 +197,7 @@ class Trial:
             self.system.cancelled(answer)
         except CancelError as error:
             raise Failure(
-                f"to cancel job {id} again, which is being ended, counts as a failure; `wording.ending` should know "
+                f"cancelling job {id} again while it terminates counts as a failure; `wording.ending` should match "
                 f"these words: {error.message}"
             ) from None
         job = self._wait(lambda: self._known("sleeps"), lambda job: job is None or job.state == "ended")
@@ -211,8 +211,8 @@ class Trial:
                 self.system.cancelled(answer)
             except CancelError as error:
                 raise Failure(
-                    f"to cancel job {gone_id}, which is gone, counts as a failure and would be repeated; "
-                    f"`wording.gone` should know these words: {error.message}"
+                    f"cancelling job {gone_id}, which is gone, counts as a failure and would be retried; "
+                    f"`wording.gone` should match these words: {error.message}"
                 ) from None
 
     def _see_ends(self) -> None:
@@ -220,12 +220,12 @@ class Trial:
             outcome = self._outcome(name)
             if outcome is None:
                 raise Failure(
-                    f"job {self.ids[name]} (exit {status}) has not ended after {format_time(self.seconds)}, but is "
+                    f"job {self.ids[name]} (exit {status}) has not finished after {format_time(self.seconds)}, but is "
                     f"{self._described(self._known(name))}"
                 )
             expected = None if status == 0 else "error"
             if outcome.cause != expected or (outcome.exit_code or 0) != status:
-                raise Failure(f"job {self.ids[name]} has ended with status {status}, but counts as {outcome}")
+                raise Failure(f"job {self.ids[name]} exited with status {status}, but counts as {outcome}")
 
     def _see_never(self) -> None:
         assert self.never is not None
@@ -239,8 +239,8 @@ class Trial:
         )
         if job is not None and job.state != "ended" and not (job.never or job.cause):
             raise Failure(
-                f"job {id} can never start, and is {self._described(job)}: `statuses` should show that by `never`, or "
-                "by cause = 'error' where nothing can change it"
+                f"job {id} can never start, but is {self._described(job)}: `statuses` should set `never`, or "
+                "cause = 'error' if nothing can change that"
             )
         self.system.cancelled(self._run_command(self.system.cancel([id])))
         job = self._wait(lambda: self._known("never"), lambda job: job is None or job.state == "ended")
@@ -265,7 +265,7 @@ class Trial:
         ids = [self.ids[name] for name in names]
         command = self.system.accounting([*ids, self._missing()], self.user, self.begun)
         if command is None:
-            self.say("        there is no accounting: the batch system and sentinels alone say how jobs end")
+            self.say("        there is no accounting: results come only from the batch system and sentinels")
             return
         try:
             jobs = self._wait(
@@ -274,16 +274,16 @@ class Trial:
                 PATIENCE,
             )
         except CouldNotAsk as error:
-            self.say(f"        it could not be asked, so that accounting = 'off' suits this site: {error.message}")
+            self.say(f"        it did not answer, so accounting = 'off' suits this site: {error.message}")
             return
         reported = {job.id: job for job in jobs}
         for name, id in zip(names, ids, strict=True):
             if id in reported and reported[id].state == "ended" and reported[id].succeeded is not (name == "ends"):
                 raise Failure(
-                    f"the accounting's answer on job {id} ({name}) is read as {self._described(reported[id])}"
+                    f"the accounting's answer for job {id} ({name}) is read as {self._described(reported[id])}"
                 )
 
-    # -- asking and submitting
+    # -- queries and submissions
 
     def _log_in(self) -> None:
         work_dir = quoted(self.work_dir)
@@ -343,11 +343,11 @@ class Trial:
     def _known(self, name: str, index: int | None = None) -> NativeJob | None:
         found, answer = self._ask(list(self.ids.values()))
         if found.is_silent((self.ids[name], index)):
-            raise Failure(f"nothing was said of job {self.ids[name]}. {self._shown(answer)}")
+            raise Failure(f"the answer does not cover job {self.ids[name]}. {self._shown(answer)}")
         return found.get((self.ids[name], index), self._jobname(name))
 
     def _outcome(self, name: str) -> Outcome | None:
-        """How a job has ended, as Lading would decide it."""
+        """Return a job's outcome as Lading would decide it."""
         job = self._wait(lambda: self._known(name), lambda job: job is None or job.state == "ended")
         if job is not None and job.state != "ended":
             return None
@@ -362,14 +362,13 @@ class Trial:
         return self._wait(poll_outcome, lambda outcome: outcome is not None, 2 * PATIENCE)
 
     def _wait(self, look: Callable[[], T], reached: Callable[[T], bool], seconds: float | None = None) -> T:
-        """What is seen when something is reached, or last."""
+        """Poll until the condition holds or time runs out; return the last result."""
         end = time.monotonic() + (self.seconds if seconds is None else seconds)
         while not reached(seen := look()) and time.monotonic() < end:
             time.sleep(PAUSE)
         return seen
 
     def _missing(self) -> str:
-        """An id as no job has."""
         return re.sub(r"\d+", lambda match: str(int(match[0]) + 987_654), self.ids["ends"], count=1)
 
     @staticmethod
@@ -384,17 +383,16 @@ class Trial:
         return f"The answer, with exit status {answer.status}, was: {answer.stdout[:1500]!r}, {answer.stderr[:500]!r}"
 
     def _clean_up(self) -> None:
-        """End the jobs and remove their files."""
         if self.ids:
             with contextlib.suppress(OSError, ValueError):
-                for id in self.ids.values():  # one by one: a command about several may stop at one that is gone
+                for id in self.ids.values():  # one by one: a command for several may stop at one that is gone
                     self._run_command(self.system.cancel([id]))
         parent, _, name = self.folder.rpartition("/")
         try:
             self._wait(self._remains, lambda left: not left, PATIENCE)
             self.transport.remove(parent, [name])
         except (OSError, CouldNotAsk) as error:
-            self.say(f"        not all could be removed, look at {self.folder}: {error}")
+            self.say(f"        not everything could be removed, check {self.folder}: {error}")
 
     def _remains(self) -> list[str]:
         found, _ = self._ask(list(self.ids.values()))

@@ -1,6 +1,6 @@
-"""The suite that every kind of site must pass, against the real thing. Nothing that runs in production needs it.
+"""The test suite that every kind of site must pass, against the real system. Production code does not use it.
 
-Derive a test class from it and say how a site is made and how a job is that runs for so long; pytest finds the rest::
+Derive a test class that defines how to create a site, and a job that runs for a given time; pytest finds the rest::
 
     class TestNomad(SiteConformance):
         @pytest.fixture
@@ -10,7 +10,8 @@ Derive a test class from it and say how a site is made and how a job is that run
         def workload(self, seconds):
             ...
 
-Each test drives sites as the controller does: it observes, gives jobs to locations, and acknowledges what it has read.
+Each test drives sites like the controller: it observes, gives jobs to locations, and acknowledges the events it has
+read.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from lading.scheduling.provisioning import decide
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
-# How long a job has waited when something is launched for it: no more jobs arrive.
+# How long a job appears to have waited when a launch is decided, so that the site does not wait for more jobs.
 SECONDS_WAITED = 60.0
 
 Make = Callable[[], Site[Any]]
 
 
 class DrivenSite:
-    """A site as a controller drives it, and what it has said."""
+    """A site driven the way a controller does it, with the events that it has reported."""
 
     def __init__(self, site: Site[Any], patience: float) -> None:
         self.site = site
@@ -48,13 +49,13 @@ class DrivenSite:
         self.seen: Observation | None = None
 
     def observe(self, *, acknowledge: bool = True) -> Observation | None:
-        """One look; None: the site could not be asked, of which nothing is concluded."""
+        """Observe once; None if the site could not be reached, which proves nothing."""
         try:
             found = self.site.observe()
         except OSError:
             return None
         valid, faults = sift(found.events)
-        assert faults == [], "the events of a site are as lading.hooks.spool.events defines them"
+        assert faults == [], "events of a site have the form that lading.hooks.spool.events defines"
         assert len(valid) == len(found.events)
         self.events += valid
         if acknowledge:
@@ -63,7 +64,7 @@ class DrivenSite:
         return found
 
     def until(self, reached: Callable[[], bool], what: str, *, acknowledge: bool = True) -> None:
-        """Look until something is so."""
+        """Observe until the condition holds."""
         end = time.monotonic() + self.patience
         while True:
             self.observe(acknowledge=acknowledge)
@@ -73,16 +74,15 @@ class DrivenSite:
             time.sleep(0.1)
 
     def events_of(self, kind: str, token: str) -> list[dict[str, Any]]:
-        """The events of one kind of one job."""
         return [event for event in self.events if event["event"] == kind and event["token"] == token]
 
     def wait_for(self, kind: str, *tokens: str) -> list[dict[str, Any]]:
-        """The first event of this kind of each job."""
+        """Return the first event of this kind for each job."""
         self.until(lambda: all(self.events_of(kind, token) for token in tokens), f"{kind} of {tokens}")
         return [self.events_of(kind, token)[0] for token in tokens]
 
     def place(self, envelope: Envelope) -> str:
-        """A location that takes jobs, launched for this one where the site launches its locations and has none."""
+        """Return a location that takes jobs; if the site launches locations and has none, launch one for this job."""
         self.until(lambda: self.seen is not None, "an answer")
         if isinstance(self.site, ElasticSite) and self.site.launches and not self._has_any():
             self._launch(self.site, envelope)
@@ -90,12 +90,10 @@ class DrivenSite:
         return self._up()[0]
 
     def knows(self, token: str) -> bool:
-        """Whether a location has a job."""
         seen = self.seen.locations if self.seen is not None else ()
         return any(token in (each.known or ()) for each in seen)
 
     def _has_any(self) -> bool:
-        """Whether there is a location that takes jobs, or is to."""
         return any(each.state is not LocationState.DRAINING for each in self.seen.locations) if self.seen else False
 
     def _up(self) -> list[str]:
@@ -110,26 +108,26 @@ class DrivenSite:
             [need(waiting, self.seen.market)], [], self.seen.market, {envelope.token: now - SECONDS_WAITED}, now=now
         )
         assert provision.launches, provision
-        # Twice the same order is one.
+        # The same order twice launches once.
         orders = [Order(new_name(), launch) for launch in provision.launches]
         site.launch(orders)
         site.launch(orders)
 
 
 class SiteConformance(ABC):
-    """What every kind of site does."""
+    """The behaviour that every kind of site must have."""
 
     patience = 60.0
-    """Seconds that anything may take."""
+    """Seconds that anything can take."""
     asked = Resources(cpus=1, memory=300)
-    """What each job asks for."""
+    """What each job requests."""
 
     @abstractmethod
     def workload(self, seconds: float) -> dict[str, Any]:
-        """A workload that succeeds after so many seconds."""
+        """Return a workload that succeeds after ``seconds``."""
 
     def envelope(self, seconds: float = 0.0, **changes: Any) -> Envelope:
-        """A job that takes so long."""
+        """Return a job that runs for ``seconds``."""
         now = time.time()
         values: dict[str, Any] = {"memory_limit": None, "time_limit": None, "priority": 0, "queued_at": now}
         values |= {"workload": self.workload(seconds), "resources": self.asked, "expires_at": now + 3600, **changes}
@@ -158,13 +156,13 @@ class SiteConformance(ABC):
         def is_known() -> bool:
             return drive.knows(envelope.token) or bool(drive.events_of("finished", envelope.token))
 
-        drive.until(is_known, "it is known at once")
+        drive.until(is_known, "it is reported at once")
         drive.site.put({name: [envelope]})
         drive.wait_for("started", envelope.token)
         drive.site.put({name: [envelope]})
         [end] = drive.wait_for("finished", envelope.token)
         assert (end["cause"], end["exit_code"]) in ((None, 0), (None, None))
-        drive.until(lambda: not drive.knows(envelope.token), "what is over is not known any more")
+        drive.until(lambda: not drive.knows(envelope.token), "a finished job is no longer reported")
         assert len(drive.events_of("started", envelope.token)) == len(drive.events_of("finished", envelope.token)) == 1
 
     def test_it_is_known_from_first_to_last(self, make: Make) -> None:
@@ -175,7 +173,7 @@ class SiteConformance(ABC):
             drive.observe()
             asked = drive.seen is not None and all(each.known is not None for each in drive.seen.locations)
             assert not asked or drive.knows(envelope.token) or drive.events_of("finished", envelope.token), (
-                "a job that is not known for long is lost, so it must be known until its end is reported"
+                "a job that is unknown for long counts as lost, so it must be known until its end is reported"
             )
             time.sleep(0.05)
 
@@ -208,13 +206,13 @@ class SiteConformance(ABC):
         drive = self.drive(make)
         site = drive.site
         if not site.holds:
-            return  # it takes no part in gangs
+            return  # it does not support gangs
         assert isinstance(site, Holding)
         envelope, other = self.envelope(), self.envelope()
         name = drive.place(envelope)
         assert drive.seen is not None
         [there] = [each.location for each in drive.seen.locations if each.name == name]
-        everything = replace(there.capacity, disk=0)  # others fill the disk as well
+        everything = replace(there.capacity, disk=0)  # without disk, which other programs use, too
         held, more, dropped = (
             Hold(f"hold-{uuid.uuid4()}", job, amounts)
             for job, amounts in ((envelope.token, everything), (other.token, self.asked), ("none", everything))
@@ -247,6 +245,6 @@ class SiteConformance(ABC):
 
 
 def close(sites: Iterable[Site[Any]], timeout: float = 60.0) -> None:
-    """End sites with all their jobs."""
+    """Close sites and cancel all their jobs."""
     for site in sites:
         site.close("cancel", timeout)

@@ -1,15 +1,15 @@
-"""The suite that every batch system must pass, built in or a third party's.
+"""The test suite that every batch system must pass, whether built in or from a third party.
 
-Derive a class from :class:`Conformance` in a module that pytest collects, name the batch system, and give the answers
-that its commands have given, with what they mean::
+Derive a class from :class:`Conformance` in a module that pytest collects, name the batch system, and supply recorded
+answers of its commands with their meaning::
 
     class TestNomad(Conformance):
         system = Nomad()
         accepted = [(Answer(0, "Submitted 17\\n"), "17")]
         ...
 
-How such answers are recorded: ``docs/how_to/new_batch_system.md``. This module needs no pytest itself. As a program it
-tries a batch system against a real server: ``python -m lading.hooks.conformance --live SYSTEM``.
+For recording such answers, see ``docs/how_to/new_batch_system.md``. This module does not import pytest. To test a batch
+system against a real server, run ``python -m lading.hooks.conformance --live SYSTEM``.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ from lading.hooks.ssh.answer import CommandResult
 
 
 class Conformance:
-    """What must hold. A derived class fills in the variables; those with a default may stay as they are.
+    """The requirements. A derived class sets the variables; those with a default are optional.
 
     :cvar system: the batch system
-    :cvar profile: of a site that can give everything
+    :cvar profile: the profile of a site that can provide everything
     :cvar accepted: answers to a submission, each with the native id
     :cvar refused: answers to a submission, each with the kind of the error
-    :cvar queues: answers to a status query, each with the jobs in it; what a job does not have is not compared
+    :cvar queues: answers to a status query, each with its jobs; fields that a job does not list are not compared
     :cvar accounts: the same for accounting
-    :cvar surveyed: answers to the command of its survey, each with the nodes and queues in it; empty: it has no survey
-    :cvar questions: ids that were asked for in one question, the answer, and for each id a state of its jobs in it,
-        ``unknown`` where the answer says that, or None where it says nothing: that could not be asked
-    :cvar foreign: answers of batch systems by their names; in those of others there is nothing to be read
-    :cvar nothing: answers to a status query that know of no job: there are none, or those that were asked for are gone;
-        none of them empty, since that does not prove that the command has asked
-    :cvar unreachable: answers to a status query without any knowledge
+    :cvar surveyed: answers to the survey command, each with its nodes and queues; empty: it has no survey
+    :cvar questions: ids of one query, the answer, and for each id a state of its jobs in it, ``unknown`` if the answer
+        says so, or None if the answer does not mention it, so that nothing is known
+    :cvar foreign: answers of batch systems by name; those of other systems must be rejected
+    :cvar nothing: answers to a status query without jobs: there are none, or those queried are gone. None of the
+        answers is empty, because an empty one does not prove that the command has contacted the server
+    :cvar unreachable: answers to a status query that tell nothing
     :cvar strange: an answer to a status query about one job, in a state that no manual lists
     :cvar hopeless: answers to a status query about one job that can never start, whatever changes
-    :cvar not_launched: the same about one that a node could not start, and that is held for that
-    :cvar never: the same about one that can never start as things are, which an administrator may change
-    :cvar killed_for_memory: outputs of jobs that were ended for their memory, if its wording has ``memory``
-    :cvar cancelled: answers to an order to cancel that was taken, among them jobs that had ended already, and jobs that
-        were asked to end before and have not: such an order is repeated
-    :cvar not_cancelled: answers to an order that was not
-    :cvar conflicts: requests, each with a native directive that says the same
-    :cvar listing: makes the answer to a status query that lists running jobs with these numbers and names
-    :cvar names: of jobs that ``listing`` can show
+    :cvar not_launched: the same for a job that a node could not start, and that is held because of that
+    :cvar never: the same for a job that cannot start now, but could if an administrator changes something
+    :cvar killed_for_memory: outputs of jobs that were killed for exceeding memory, if its wording has ``memory``
+    :cvar cancelled: answers to an accepted cancellation, including those for jobs that had already finished, and for
+        jobs already being cancelled, because a cancellation can be repeated
+    :cvar not_cancelled: answers to a cancellation that was not accepted
+    :cvar conflicts: requests, each with a native directive that sets the same option
+    :cvar listing: creates the answer to a status query that lists running jobs with these numbers and names
+    :cvar names: job names that ``listing`` can show
     """
 
     system: ClassVar[BatchSystem]
@@ -101,11 +101,11 @@ class Conformance:
     listing: ClassVar[Callable[[Sequence[tuple[int, str]]], CommandResult]]
     names: ClassVar[Sequence[str]] = NAMES
 
-    # -- what is asked for
+    # -- requests
 
     def test_every_common_resource_has_a_directive(self) -> None:
         for name, value in RESOURCES.items():
-            # In which a gpu or memory is asked for, and in which it is not.
+            # A base request; each resource that is added to it has to change the directives.
             asked: dict[str, object] = {"nodes": 1, "ppn": 1, "threads": 2}
             without = self._directives(**asked)
             given = self._directives(**{**asked, name: value})
@@ -150,7 +150,7 @@ class Conformance:
 
     def test_what_nodes_there_are(self) -> None:
         survey = self.system.survey
-        assert (survey is None) == (not self.surveyed), "a survey needs a recorded answer, and the other way round"
+        assert (survey is None) == (not self.surveyed), "a survey needs a recorded answer, and vice versa"
         for answer, there in self.surveyed:
             assert survey is not None
             assert [survey.inventory(each) for each in dressed(answer)] == [there] * 4
@@ -275,7 +275,7 @@ class Conformance:
         assert [found.get((id, None), "a_name") is not None for id in ids] == [True, True]
         assert found.get((third.id, None), None) is None
         if type(self.system).unknown is BatchSystem.unknown:
-            # Where all jobs were asked for, it is not there; where it was named, nothing was said of it.
+            # A query for all jobs proves that it is gone; a query by id without mention of it proves nothing.
             named = query.command != self.system.status("a_user")
             assert found.is_silent((third.id, None)) == named
 
@@ -292,9 +292,9 @@ class Conformance:
             for status in (0, 1, 255, None):
                 for call, kind in self._readers():
                     found = read_answer(call, kind, CommandResult(status, text))
-                    assert not found, f"{found} was made of nothing"
+                    assert not found, f"{found} was read from an empty answer"
                     assert status == 0 or found is None or call == self.system.accounted, "a failure is no answer"
-            # Nor does it say that there is no such job: the command has to prove that it has asked.
+            # An empty answer does not prove that the job is gone: the command must prove that it has asked.
             raised(CouldNotAsk, StatusQuery(self.system, "a_user", ["1"]).read, CommandResult(0, text))
 
     def test_answers_of_other_systems(self) -> None:
@@ -302,12 +302,12 @@ class Conformance:
         for answer in [each for name, answers in self.foreign.items() if name not in related for each in answers]:
             for call, kind in self._readers():
                 found = read_answer(call, kind, answer)
-                assert not found or call == self.system.submitted, f"{found} was made of {answer}"
+                assert not found or call == self.system.submitted, f"{found} was read from {answer}"
 
     def test_an_unknown_state_is_no_end(self) -> None:
         (job,) = self.system.statuses(self.strange)
         assert job.state != "ended"
-        assert job.strange, "after a deadline its files and the accounting decide"
+        assert job.strange, "then its files and the accounting decide after a deadline"
         assert job.succeeded is None
         assert job.reason
 
@@ -352,13 +352,11 @@ class Conformance:
                 assert (job.state, job.cause, job.never) == ("pending", *expected)
                 assert job.reason
 
-    # -- the end
+    # -- how jobs finish
 
     def test_outputs_of_jobs_that_were_ended_for_their_memory(self) -> None:
         pattern = self.system.wording.memory
-        assert (pattern is None) == (not self.killed_for_memory), (
-            "its wording needs a recorded output, and the other way"
-        )
+        assert (pattern is None) == (not self.killed_for_memory), "its wording needs a recorded output, and vice versa"
         for output in self.killed_for_memory:
             assert pattern is not None
             assert pattern.search(output)
@@ -376,7 +374,7 @@ class Conformance:
             raised(CouldNotAsk, self.system.accounted, answer)
 
     def _readers(self) -> list[tuple[Callable[[CommandResult], object], type[Exception]]]:
-        """What reads answers, each with the one error that it may raise."""
+        """Return the methods that read answers, each with the only error that it can raise."""
         return [
             (self.system.submitted, SubmitError),
             (self.system.statuses, CouldNotAsk),

@@ -1,4 +1,1 @@
-"""Airflow's Dag bundles as files: what is in them, and their way to a site.
-
-No Dag is parsed here.
-"""
+"""Airflow's Dag bundles as files: what they contain, and how they get to a site. No Dag is parsed here."""

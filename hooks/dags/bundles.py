@@ -1,7 +1,7 @@
-"""Airflow's Dag bundles on this machine: which one a workload names, where it lies, what is in it now.
+"""Airflow's Dag bundles on this machine: which one a workload names, its folder, and its current content.
 
-A bundle may be a checkout that has to be fetched over the network first, so all of that is done by threads, and no site
-waits for one for long.
+A bundle may first have to be fetched over the network, so bundles are read in threads and a site waits for one only
+briefly.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from lading.hooks.dags.snapshot import FolderChanged, Hashes, SnapshotFile, TooManyFiles, members, packed
 from lading.hooks.dags.teams import LOCAL_BUNDLE
 
-# How long a round waits for a bundle that was just requested, seconds: a folder on a local disk is read by then.
+# Seconds that a tick waits for a bundle just requested, enough to read a folder on a local disk.
 PATIENCE = 5.0
-# How many of its largest files are named when a bundle is too large.
+# How many of the largest files to list when a bundle is too large.
 NAMED_FILES = 5
 
 MIB = 2**20
@@ -31,18 +31,18 @@ LOAD_EXAMPLES = "AIRFLOW__CORE__LOAD_EXAMPLES"
 
 
 class BundleUnavailable(OSError):
-    """A bundle cannot be read now; as text for the user. It is tried again."""
+    """A bundle cannot be read now; the message is for the user. It is retried."""
 
 
 class BundleRefused(ValueError):
-    """A bundle cannot be sent to a site as it is; as text for the user."""
+    """A bundle cannot be sent to a site as it is; the message is for the user."""
 
 
 class Bundle(NamedTuple):
-    """What a workload says of its Dag bundle.
+    """The Dag bundle that a workload names.
 
     :param name: as in ``[dag_processor] dag_bundle_config_list``
-    :param version: such as a commit; None: whatever is there now
+    :param version: for example a commit; None: the current content
     """
 
     name: str
@@ -53,10 +53,10 @@ class Bundle(NamedTuple):
 class Snapshot:
     """The content of a bundle.
 
-    :param hash: of it
-    :param files: how many there are
-    :param size: bytes of all
-    :param archive: the files as a compressed tar; None: it was not asked for
+    :param hash: over all of it
+    :param files: number of files
+    :param size: total bytes
+    :param archive: the files as a compressed tar; None: not requested
     """
 
     hash: str
@@ -66,7 +66,7 @@ class Snapshot:
 
 
 def of_workload(workload: Mapping[str, Any]) -> Bundle | None:
-    """The bundle of a workload; None: it has none."""
+    """Return the bundle that a workload names; None if it names none."""
     info = workload.get("bundle_info")
     if not isinstance(info, Mapping) or not info.get("name"):
         return None
@@ -74,31 +74,31 @@ def of_workload(workload: Mapping[str, Any]) -> Bundle | None:
 
 
 def environment(workload: Mapping[str, Any], folder: str) -> dict[str, str]:
-    """The variables by which a job reads its bundle in a folder, and has no other bundle.
+    """Return the variables that make a job read its bundle from a folder, and no other bundle.
 
-    Airflow asks for the bundle by name and version when the task's process has begun (``task_runner.parse``), looks for
-    the Dag's file below its path and puts that path on ``sys.path``. ``LocalDagBundle`` takes a version and has no use
-    for it. The examples of Airflow and its providers are no bundles of such a job: it costs seconds to look for them.
+    Airflow requests the bundle by name and version once the task's process has started (``task_runner.parse``), looks
+    for the Dag's file below its path and puts that path on ``sys.path``. ``LocalDagBundle`` accepts a version and
+    ignores it. Example Dags are switched off, because searching Airflow and its providers for them takes seconds.
 
-    :param workload: of a job that has a bundle
+    :param workload: that of a job with a bundle
     :param folder: absolute
     """
     bundle = of_workload(workload)
     assert bundle is not None
     table = {"name": bundle.name, "classpath": LOCAL_BUNDLE, "kwargs": {"path": folder}}
-    # Airflow would replace what looks like a variable in it.
+    # Escaped, because Airflow would expand anything that looks like a variable.
     return {CONFIG_LIST: json.dumps([table]).replace("$", "\\u0024"), LOAD_EXAMPLES: "False"}
 
 
 class AirflowBundles:
-    """The bundles as Airflow's configuration on this machine has them."""
+    """The bundles in this machine's Airflow configuration."""
 
     def __init__(self) -> None:
         self._manager: Any = None
         self._initialized: dict[Bundle, float] = {}
 
     def names(self) -> list[str]:
-        """The configured bundles.
+        """Return the names of the configured bundles.
 
         :raises Exception: the configuration is not valid
         """
@@ -108,24 +108,24 @@ class AirflowBundles:
         return [str(table["name"]) for table in tables or ()]
 
     def is_installed(self, name: str) -> bool:
-        """Whether it is none of the configured bundles but examples, which come with Airflow and its providers.
+        """Check whether the bundle is one of the examples that come with Airflow and its providers.
 
-        :raises BundleRefused: there is no such bundle at all
+        :raises BundleRefused: no such bundle exists
         """
         if name in (configured := self.names()):
             return False
         if name in self._all():
             return True
         raise BundleRefused(
-            f"Dag bundle {name!r} is not in [dag_processor] dag_bundle_config_list of the machine of Lading's "
-            f"controller; the bundles there are: {', '.join(configured)}"
+            f"Dag bundle {name!r} is not in [dag_processor] dag_bundle_config_list on the machine of Lading's "
+            f"controller; valid: {', '.join(configured)}"
         )
 
     @contextmanager
     def open(self, bundle: Bundle) -> Iterator[Path]:
-        """The folder of a bundle, fetched before if need be; it does not change meanwhile, unless it is a local one.
+        """Provide the folder of a bundle, fetching it if needed. It is locked against changes, unless it is local.
 
-        :raises Exception: whatever the bundle's own class raises when that is not possible
+        :raises Exception: whatever the bundle's own class raises on failure
         """
         from airflow.dag_processing.bundles.local import LocalDagBundle
 
@@ -146,7 +146,7 @@ class AirflowBundles:
         return set(self._manager.get_all_bundle_names())
 
     def _is_due(self, bundle: Bundle, found: Any) -> bool:
-        """Whether it has to be fetched: it has not been yet, or it has no version and may be another by now."""
+        """Check whether to fetch it: it never was, or it has no version and may have changed since."""
         at = self._initialized.get(bundle)
         if at is None or not found.path.exists():
             return True
@@ -154,10 +154,10 @@ class AirflowBundles:
 
 
 class DagBundles:
-    """What the bundles of this machine hold now.
+    """The current content of the bundles on this machine.
 
-    :param limit: MiB that a bundle may have
-    :param source: where they are; None: Airflow's
+    :param limit: the largest size of a bundle, MiB
+    :param source: the bundles; None: Airflow's
     """
 
     def __init__(self, limit: int, source: AirflowBundles | None = None) -> None:
@@ -168,12 +168,12 @@ class DagBundles:
         self._readings: dict[Bundle, Future[Snapshot | None]] = {}
 
     def snapshot(self, bundle: Bundle, known: Collection[str] = (), *, pack: bool = False) -> Snapshot | None:
-        """What is in a bundle now; None: it comes with Airflow's packages and need not be sent.
+        """Return the current content of a bundle; None: it is part of Airflow's packages and need not be sent.
 
-        :param known: the hashes of which no archive is wanted
-        :param pack: whether an archive is wanted of any
-        :raises BundleUnavailable: it cannot be read now, or that takes long
-        :raises BundleRefused: it is too large, or there is no such bundle
+        :param known: hashes for which no archive is needed
+        :param pack: whether to add an archive for other hashes
+        :raises BundleUnavailable: it cannot be read now, or reading takes long
+        :raises BundleRefused: it is too large, or does not exist
         """
         fixed = self._fixed.get(bundle)
         if fixed is not None and (fixed.hash in known or not pack):
@@ -191,15 +191,15 @@ class DagBundles:
             return reading.result()
         except BundleRefused:
             raise
-        except Exception as error:  # each class of bundles has its own
+        except Exception as error:  # each bundle class raises its own
             message = str(error) or type(error).__name__
             raise BundleUnavailable(f"Dag bundle {bundle.name!r} cannot be read: {message}") from error
 
     def wait(self, bundle: Bundle, seconds: float) -> Snapshot:
-        """What is in a configured bundle, without an archive; this may take long.
+        """Return the content of a configured bundle, without an archive, waiting for it if needed.
 
-        :raises BundleUnavailable: it cannot be read, or not in so many seconds
-        :raises BundleRefused: as :meth:`snapshot`
+        :raises BundleUnavailable: it cannot be read, or not within ``seconds``
+        :raises BundleRefused: as for :meth:`snapshot`
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -241,7 +241,6 @@ class DagBundles:
 
 
 def too_large(name: str, found: Sequence[SnapshotFile], limit: int) -> str:
-    """The message for a bundle that is larger than its limit in MiB."""
     largest = sorted(found, key=lambda member: -member.size)[:NAMED_FILES]
     named = ", ".join(f"{member.name} ({format_bytes(member.size)})" for member in largest)
     whole = format_bytes(sum(member.size for member in found))
@@ -252,12 +251,11 @@ def too_large(name: str, found: Sequence[SnapshotFile], limit: int) -> str:
 
 
 def format_bytes(size: int) -> str:
-    """A size as people read it, rounded."""
     return f"{size / MIB:.1f} MiB" if size >= MIB / 10 else f"{size / 1024:.1f} KiB"
 
 
 def _in_thread(work: Callable[[], Snapshot | None]) -> Future[Snapshot | None]:
-    """The result of something that may never end; it does not keep the process from ending."""
+    """Run a function that may hang, in a thread that does not keep the process alive."""
     future: Future[Snapshot | None] = Future()
 
     def run() -> None:

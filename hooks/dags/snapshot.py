@@ -1,8 +1,8 @@
-"""A folder's content: what is in it, one hash for all of it, and the whole as one archive.
+"""The content of a folder: its files, one hash over all of them, and an archive.
 
-What counts are names, contents, and whether a file can be executed; not when it was written, nor by whom. Two folders
-of the same content have the same hash on every machine. Left out are ``.git``, ``__pycache__``, ``*.pyc`` and whatever
-is no file; links are followed.
+The hash covers names, contents and whether a file is executable, but neither times nor owners, so equal folders have
+equal hashes on every machine. ``.git``, ``__pycache__``, ``*.pyc`` and everything that is not a file are left out;
+links are followed.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from dataclasses import dataclass
 
 LEFT_OUT = frozenset({".git", "__pycache__"})
 LEFT_OUT_SUFFIX = ".pyc"
-# More files than this are no folder of Dags: one has a link to somewhere else, or an environment in it.
+# A folder with more files than this is not one of Dags: it contains a link to elsewhere, or a virtual environment.
 MOST_FILES = 100_000
-# A file may change twice within one tick of the clock that dates it, so what has not been seen the same for so long is
-# read, seconds. What was changed longer ago than clocks differ needs no second look, ns.
+# A file can change twice within one tick of the clock that dates it. So a file is read again until it has looked the
+# same for YOUNG seconds. A file changed more than OLD nanoseconds ago is exempt, because clocks differ by less.
 YOUNG = 2.0
 OLD = 86400 * 10**9
 # Hexadecimal digits of a hash: 160 bits.
 HASH_DIGITS = 40
-# What is said of a link that leads nowhere, and of a file that has just gone.
+# Errors for a dangling link, and for a file that has just been deleted.
 NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 
 
 class TooManyFiles(ValueError):
-    """A folder has too many files to be compared."""
+    """A folder has too many files to hash."""
 
 
 class FolderChanged(OSError):
-    """A file is not any more what it was when the folder was looked at."""
+    """A file changed while its folder was being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class SnapshotFile:
     """A file in the folder.
 
     :param name: relative to the folder, with ``/``
-    :param path: where it can be read
+    :param path: where to read it
     :param size: bytes
-    :param executable: whether its owner may execute it
-    :param identity: what changes when the file does: inode, and times of its content and of its entry in ns
+    :param executable: whether its owner can execute it
+    :param identity: inode, modification time and change time in ns; any change to the file alters it
     """
 
     name: str
@@ -59,14 +59,14 @@ class SnapshotFile:
 
     @property
     def changed_at(self) -> int:
-        """When it was changed last, ns since the epoch by its file system's clock."""
+        """When it last changed by its file system's clock, ns since the epoch."""
         return max(self.identity[1:])
 
 
 def members(folder: str) -> list[SnapshotFile]:
-    """The files of a folder, by name.
+    """Return the files of a folder, sorted by name.
 
-    :raises OSError: a folder in it, or it itself, cannot be read
+    :raises OSError: the folder or a subfolder cannot be read
     :raises TooManyFiles: there are more than :data:`MOST_FILES`
     """
     found: list[SnapshotFile] = []
@@ -80,7 +80,7 @@ def members(folder: str) -> list[SnapshotFile]:
 def _walk(path: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[SnapshotFile]:
     status = os.stat(path)
     here = (status.st_dev, status.st_ino)
-    if here in above:  # a link that leads to a folder which it is in
+    if here in above:  # a link to one of its own parent folders
         return
     with os.scandir(path) as entries:
         for entry in entries:
@@ -105,14 +105,14 @@ def _walk(path: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterato
 
 
 class Hashes:
-    """The hashes of one folder as it changes: a file is read again only when its size, times or inode are others."""
+    """Hashes one folder repeatedly. A file is read again only when its size, times or inode have changed."""
 
     def __init__(self) -> None:
         self._known: dict[SnapshotFile, bytes] = {}
         self._since: dict[SnapshotFile, float] = {}
 
     def hash_folder(self, found: Sequence[SnapshotFile]) -> str:
-        """The hash of the folder with these files, in the order of their names.
+        """Return the hash of the folder with these files, sorted by name.
 
         :raises OSError: a file cannot be read
         """
@@ -132,16 +132,16 @@ class Hashes:
 
 
 def packed(found: Sequence[SnapshotFile]) -> tuple[bytes, str]:
-    """The files as a compressed tar, dated now, and the hash of what is in it.
+    """Return the files as a compressed tar, dated now, and the hash of its content.
 
-    The hash shows whether the files are still those that were looked at.
+    Comparing the hash with that of the folder shows whether files changed in between.
 
-    :raises FolderChanged: a file has another size than it had
+    :raises FolderChanged: the size of a file changed
     :raises OSError: a file cannot be read
     """
     whole = hashlib.sha256()
     archived = io.BytesIO()
-    # Not the dates of the files: some clusters remove what has not been written to for long.
+    # Not the files' own dates, because some clusters delete files that have not been written for long.
     now = int(time.time())
     with (
         gzip.GzipFile(fileobj=archived, mode="wb", mtime=now) as compressed,
@@ -168,6 +168,5 @@ def _digest(member: SnapshotFile) -> bytes:
 
 
 def _line(member: SnapshotFile, digest: bytes) -> bytes:
-    """What a file adds to the hash of its folder."""
     name = os.fsencode(member.name)
     return b"%d %d " % (member.executable, len(name)) + name + digest

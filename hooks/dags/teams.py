@@ -1,12 +1,14 @@
-"""The team of a Dag, where Airflow's database cannot be asked.
+"""The team of a Dag in processes that cannot query Airflow's database.
 
-The scheduler reads it there for each job (``airflow_facts``), and the API server for each task that starts or defers.
-Of these answers only that of :func:`team_of_triggerer` is relied on; where an author's code runs, it can change them:
+Where they can, the scheduler reads it for each job (``airflow_facts``), and the API server for each task that starts or
+defers. Of the answers of this module only :func:`team_of_triggerer` can be trusted; where an author's code runs, that
+code can change the answer:
 
-* a triggerer has a team, and Airflow gives it the triggers of no other;
-* the process of a task is told its team by the controller, in a variable, or else by the API server;
-* when a Dag is parsed nothing is known but the bundle that its file seems to be in. Each process may have the bundles
-  of ``[dag_processor] dag_bundle_config_list`` elsewhere, but each in a folder that follows from the configuration.
+* a triggerer has a team, and Airflow gives it only triggers of that team;
+* a task's process gets its team from the controller in a variable, or else from the API server;
+* when a Dag is parsed, only its file is known, and the team follows from the bundle whose folder contains it. Each
+  process can have the bundles of ``[dag_processor] dag_bundle_config_list`` in other folders, but these follow from
+  its configuration.
 """
 
 from __future__ import annotations
@@ -23,22 +25,22 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-# In which variable a job is told its team by the controller.
+# The environment variable in which the controller tells a job its team.
 VARIABLE = "LADING_TEAM"
 LOCAL_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
 
 
 class UnknownTeam(RuntimeError):
-    """It cannot be said of which team something is."""
+    """The team cannot be determined."""
 
 
 def team_of_triggerer() -> str | None:
-    """The team of every trigger that runs in this triggerer; None: they have none, or Airflow has no teams.
+    """Return the team of all triggers in this triggerer; None: they have none, or Airflow has no teams.
 
-    The API server reads the team of a task in the database when it defers, and stores it with the trigger; a triggerer
-    runs those of the team of its ``--team-name``, or without it those of none (``Trigger.ids_for_triggerer``).
+    When a task defers, the API server reads its team from the database and stores it with the trigger. A triggerer runs
+    the triggers of its ``--team-name``, or without it those of no team (``Trigger.ids_for_triggerer``).
 
-    :raises UnknownTeam: this process is no triggerer
+    :raises UnknownTeam: this process is not a triggerer
     """
     if not _has_teams():
         return None
@@ -49,33 +51,33 @@ def team_of_triggerer() -> str | None:
     except SystemExit:
         arguments = {}
     if arguments.get("subcommand") != "triggerer":
-        raise UnknownTeam("with [core] multi_team a trigger of Lading's runs only in `airflow triggerer`")
+        raise UnknownTeam("with [core] multi_team Lading's triggers run only in `airflow triggerer`")
     return arguments["team_name"] or None
 
 
 def team_of_process() -> str | None:
-    """The team of the Dag whose task or callback runs in this process, as its author's code may have left it; None: it
-    has none, no task runs here, or Airflow has no teams."""
+    """Return the team of the Dag whose task or callback runs in this process, which the author's code can fake. None:
+    the Dag has no team, no task runs here, or Airflow has no teams."""
     if of_job := os.environ.get(VARIABLE):
         return of_job
     from airflow.sdk import get_current_context
 
     try:
         run: Any = get_current_context()["dag_run"]
-    except (RuntimeError, KeyError):  # no task runs here
+    except (RuntimeError, KeyError):  # no task runs in this process
         return None
     team: str | None = getattr(run, "team_name", None)
     return team
 
 
 def team_of_task(task: BaseOperator | MappedOperator) -> str | None:
-    """The team of the Dag of a task that is parsed; None: it has none, or Airflow has no teams."""
+    """Return the team of the Dag of a task that is being parsed; None: it has none, or Airflow has no teams."""
     dag: Any = task.get_dag()
     return None if dag is None else team_of_file(dag.fileloc)
 
 
 def team_of_file(fileloc: str | None) -> str | None:
-    """The team of the Dags of a file; None: they have none, or Airflow has no teams."""
+    """Return the team of the Dags in a file; None: they have none, or Airflow has no teams."""
     from airflow.sdk.configuration import conf
 
     if not fileloc or not _has_teams():
@@ -88,7 +90,6 @@ def team_of_file(fileloc: str | None) -> str | None:
 
 
 def _has_teams() -> bool:
-    """Whether Airflow runs with ``[core] multi_team``."""
     from airflow.sdk.configuration import conf
 
     return str(conf.get("core", "multi_team", fallback="False")).strip().lower() in ("true", "t", "1")
@@ -96,17 +97,16 @@ def _has_teams() -> bool:
 
 @lru_cache(maxsize=4)
 def _teams(configured: str, dags_folder: str) -> tuple[tuple[Path, str | None], ...]:
-    """The folder of each bundle, and its team."""
     try:
         bundles = json.loads(configured)
-    except ValueError:  # which Airflow itself refuses
+    except ValueError:  # Airflow itself reports it
         return ()
     known = [each for each in bundles if isinstance(each, Mapping) and isinstance(each.get("name"), str)]
     return tuple((folder_of(each, dags_folder), each.get("team_name")) for each in known)
 
 
 def folder_of(bundle: Mapping[str, Any], dags_folder: str) -> Path:
-    """Below which folder of this machine the files of a bundle lie, whatever its version."""
+    """Return the local folder that contains the files of a bundle, of whatever version."""
     from airflow.dag_processing.bundles.base import get_bundle_base_folder
 
     kwargs = bundle.get("kwargs")

@@ -1,12 +1,11 @@
-"""The Dag bundles of jobs at a site, with ``dags = "sync"``: each content lies there once, in a folder of its hash.
+"""Copies Dag bundles to a site, with ``dags = "sync"``. Each content is stored once, in a folder named by its hash.
 
-A job is bound to the content that its bundle has when the job is submitted: its envelope names the folder, and what
-runs it (a batch job, or a node agent that runs many) sets the variables by which Airflow reads its Dags from there, for
-the process of that job alone (:func:`lading.hooks.dags.bundles.environment`). Later changes of the bundle make no
-difference to it.
+A job is bound to the content of its bundle at the time of submission. Its envelope names the folder, and what runs the
+job (a batch job, or a node agent that runs many) sets the variables that make Airflow read its Dags from it, for that
+job's process alone (:func:`lading.hooks.dags.bundles.environment`). Later changes of the bundle do not affect it.
 
-A folder is there as a whole or not at all: parts of the archive arrive beside it, are unpacked beside it, and the
-result is renamed. Lading never writes to it later, and renames it before it removes it.
+A folder exists either complete or not at all: parts of the archive arrive next to it and are unpacked there, and the
+result is renamed. Lading never changes a folder afterwards, and renames it before removing it.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ log = logging.getLogger(__name__)
 
 Job = TypeVar("Job")
 
-# Bytes of an archive in one exchange; more would keep the site's other news waiting.
+# Bytes of an archive sent in one exchange; more would delay other work at the site.
 PART = 8 * 2**20
-# Seconds in which one part must have arrived.
+# Seconds within which a part must arrive.
 PART_TIMEOUT = 180.0
-# Seconds between two searches for bundles that are not used any more.
+# Seconds between two searches for unused bundles.
 SWEEP_INTERVAL = 3600.0
 
 
 @dataclass
 class _Upload:
-    """An archive on its way.
+    """An archive that is being sent.
 
-    :param bundle: whose content it is; its jobs are bound to that, even if there is another by now
-    :param name: of this attempt: another controller may send the same content
-    :param sent: bytes of it that have arrived
+    :param bundle: its jobs are bound to this content, even if the bundle changes meanwhile
+    :param name: unique to this attempt, because another controller may send the same content
+    :param sent: bytes that have arrived
     """
 
     bundle: Bundle
@@ -59,17 +58,17 @@ class _Upload:
 
     @property
     def stage(self) -> str:
-        """The folder beside the bundles in which it arrives; hidden, as whatever is not complete."""
+        """The folder, next to the bundles, in which it arrives; hidden like everything incomplete."""
         return f".{self.name}"
 
     def part(self, folder: str) -> RunCommand:
-        """Write the next part; the last one lets the whole become a bundle. It may be repeated."""
+        """Return the step that writes the next part, and with the last one creates the bundle. It can be repeated."""
         data = self.archive[self.sent : self.sent + PART]
         file = f"part.{self.sent // PART:06}"
         place, stage = shlex.quote(folder), self.stage
         lines = [
             f"umask 077; mkdir -p -- {place}/{stage} && cd -- {place} || exit",
-            # An answer that was lost, or another controller.
+            # The bundle exists: an earlier answer was lost, or another controller was faster.
             f"[ ! -d {self.hash} ] || {{ rm -rf {stage}; exit 0; }}",
             f'cat > {stage}/{file} && [ "$(wc -c < {stage}/{file})" -eq {len(data)} ] || exit',
         ]
@@ -78,7 +77,7 @@ class _Upload:
             lines += [
                 f"(cd {stage} && rm -rf {content} && mkdir {content} && cat part.* | gzip -dc > archive) || exit",
                 f"(cd {stage}/{content} && tar -xof ../archive) || exit",
-                # The second of two processes renames into the folder that is there by now.
+                # If another process is faster, mv moves the content into its folder; the last line removes it there.
                 f"[ -d {self.hash} ] || mv {stage}/{content} {self.hash} || exit",
                 f"rm -rf {self.hash}/{content} {stage}",
             ]
@@ -87,11 +86,11 @@ class _Upload:
 
 @dataclass(frozen=True, slots=True)
 class BundleStates:
-    """What is known of the bundles of some jobs in one round.
+    """The state of some jobs' bundles in one tick.
 
-    :param hashes: of what lies on the cluster
+    :param hashes: the content on the cluster
     :param waits: why jobs of a bundle cannot be submitted now
-    :param refusals: why they never can
+    :param refusals: why jobs of a bundle can never be submitted
     """
 
     hashes: dict[Bundle, str] = field(default_factory=dict)
@@ -99,27 +98,27 @@ class BundleStates:
     refusals: dict[Bundle, str] = field(default_factory=dict)
 
     def hash_of(self, envelope: Envelope) -> str:
-        """The hash of what a job reads its Dags from; empty: it needs none that Lading brings."""
+        """The hash of the content that a job reads its Dags from; empty: Lading brings none."""
         bundle = of_workload(envelope.workload)
         return self.hashes.get(bundle, "") if bundle else ""
 
     def wait_of(self, envelope: Envelope) -> Reason | None:
-        """Why a job cannot be submitted now; None: it can, as far as its bundle is concerned."""
+        """Why a job's bundle keeps it from being submitted now; None: it does not."""
         bundle = of_workload(envelope.workload)
         return self.waits.get(bundle) if bundle else None
 
     def refusal_of(self, envelope: Envelope) -> str | None:
-        """Why a job can never be submitted, as text; None: it can."""
+        """Why a job's bundle keeps it from ever being submitted, as text; None: it does not."""
         bundle = of_workload(envelope.workload)
         return self.refusals.get(bundle) if bundle else None
 
 
 @dataclass(frozen=True, slots=True)
 class BoundJob(Generic[Job]):
-    """A job whose Dags are where it will read them.
+    """A job bound to Dags that are at the site.
 
-    :param envelope: bound to them
-    :param hash: of what it reads; empty: it needs nothing that Lading brings
+    :param envelope: names their folder
+    :param hash: of their content; empty: Lading brings none
     """
 
     job: Job
@@ -128,10 +127,10 @@ class BoundJob(Generic[Job]):
 
 
 class BundleSync:
-    """The bundles at a site. It belongs to the thread that talks to the site.
+    """The bundles at a site. To be used only in the thread that talks to the site.
 
-    :param folder: of bundles there, in Lading's own
-    :param bundles: those of this machine
+    :param folder: that of the bundles, in Lading's own folder at the site
+    :param bundles: those on this machine
     """
 
     def __init__(self, folder: str, bundles: DagBundles) -> None:
@@ -149,13 +148,13 @@ class BundleSync:
         refuse: Callable[[Job, str], None],
         hold: Callable[[Job, Reason], None],
     ) -> list[BoundJob[Job]]:
-        """Bind jobs to what their bundles hold now, and bring what is new to the site; returns those that can run.
+        """Bind jobs to the current content of their bundles, and send new content to the site; return the jobs ready.
 
-        :param waiting: jobs, each with its envelope and the hash of the content to which it was bound before, which it
-            keeps reading whatever its bundle holds by now; empty: to none
-        :param refuse: called with a job that can never run, and why, as text
-        :param hold: called with a job that cannot run now, and why
-        :raises OSError: the site could not be asked
+        :param waiting: each job with its envelope and the hash of the content that it was bound to before and keeps
+            reading; empty: not bound yet
+        :param refuse: called with a job that can never run, and the reason as text
+        :param hold: called with a job that cannot run now, and the reason
+        :raises OSError: the site could not be reached
         """
         bound = self.prepare(transport, [envelope for _, envelope, hash in waiting if not hash])
         ready = []
@@ -170,11 +169,11 @@ class BundleSync:
         return ready
 
     def prepare(self, transport: Transport, envelopes: Iterable[Envelope]) -> BundleStates:
-        """Look at the bundles that jobs name, and bring what is new: one part of one archive, in one exchange.
+        """Read the bundles that jobs name, and send new content: one part of one archive, in one exchange.
 
-        In the first round there is one more exchange, which asks what is there.
+        The first call takes one exchange more, to list the bundles at the site.
 
-        :raises OSError: the cluster could not be asked
+        :raises OSError: the site could not be reached
         """
         named = {of_workload(envelope.workload) for envelope in envelopes}
         asked = sorted((bundle for bundle in named if bundle is not None), key=str)
@@ -190,13 +189,13 @@ class BundleSync:
         return bound
 
     def forget(self) -> None:
-        """What is there has to be asked again: something that should be there was not."""
+        """List the bundles at the site again, because an expected one was missing."""
         self._present = None
 
     def sweep(self, used: Iterable[str]) -> RunCommand | None:
-        """Remove what no live job reads, and none has for a day; None: that was looked for not long ago.
+        """Return the step that removes bundles no live job has read for a day; None: the last sweep is too recent.
 
-        :param used: the hashes that jobs read of which the controller knows; others are found by their files
+        :param used: the hashes of jobs that the controller knows; those of other jobs are found in their files
         """
         if time.monotonic() < self._sweep_at:
             return None
@@ -204,7 +203,6 @@ class BundleSync:
         return _sweep(self.folder, {*used, *([self._upload.hash, self._upload.stage] if self._upload else [])})
 
     def swept(self, answer: CommandResult) -> None:
-        """Take in the answer to :meth:`sweep`."""
         if self._present is not None:
             self._present.difference_update(line.strip() for line in answer.lines)
 
@@ -250,12 +248,11 @@ class BundleSync:
 
 
 def bind(envelope: Envelope, folder: str, hash: str) -> Envelope:
-    """The envelope of a job that reads its Dags from the content with this hash; empty: from where it finds them."""
+    """Return the job's envelope, bound to the content with this hash; with an empty hash, bound to none."""
     return replace(envelope, dags=f"{folder}/{checked(hash)}" if hash else None)
 
 
 def listing(folder: str) -> RunCommand:
-    """List the folder of bundles."""
     place = shlex.quote(folder)
     return RunCommand(f"umask 077; mkdir -p -- {place} && ls -- {place}")
 
@@ -267,17 +264,17 @@ def _listed(answer: CommandResult) -> set[str]:
 
 
 def _sweep(folder: str, kept: Collection[str]) -> RunCommand:
-    """Each is renamed before it is removed: half of one must not be taken for the whole."""
+    """Remove unused bundles. Each is renamed first, so that a half-removed one is not mistaken for a complete one."""
     spared = "|".join(sorted(map(shlex.quote, kept))) or "''"
     return RunCommand(
         f"cd -- {shlex.quote(folder)} 2>/dev/null || exit 0\n"
-        # An envelope names the folder, and so does what a job that runs has written of itself.
+        # The folder is named in envelopes, and in the files of running jobs.
         "used=$(cd .. && find incoming spool allocations -name '*.json' -type f "
         f"-exec grep -oh 'bundles/[0-9a-f]\\{{{HASH_DIGITS}\\}}' {{}} + 2>/dev/null)\n"
         "for each in * .[!.]*; do\n"
         f'case "$each" in {spared}) continue;; esac\n'
         'case "$used" in *"bundles/$each"*) continue;; esac\n'
-        # Days are whole ones: more than 24 hours.
+        # find counts whole days: more than 24 hours.
         '[ -n "$(find "./$each" -prune -mtime +0 2>/dev/null)" ] || continue\n'
         'mv -- "./$each" "./.removed.$$" && rm -rf -- "./.removed.$$" && printf "%s\\n" "$each"\n'
         "done"

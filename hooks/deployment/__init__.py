@@ -1,4 +1,4 @@
-"""The deployment that Lading works for: its configuration and its connections, as sites need them.
+"""The deployment that Lading works for: the configuration and connections that sites need.
 
-Airflow's is the default (`airflow`); what runs workflows instead of it names its own.
+The default is Airflow's (`airflow`); another workflow engine supplies its own.
 """

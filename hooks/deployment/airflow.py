@@ -1,4 +1,4 @@
-"""Airflow's deployment: its configuration and its connections. Airflow is imported when something is asked for."""
+"""Airflow's deployment: its configuration and its connections. Airflow is imported only when they are used."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     import paramiko
     from airflow.api_fastapi.auth.tokens import JWTValidator
 
-# The types of Airflow's connections by which its hooks for SSH and AWS can be used.
+# The types of Airflow connections that its SSH and AWS hooks accept.
 SSH_TYPES, AWS_TYPES = ("ssh", "sftp"), ("aws", "s3", "emr")
-# By how much the clocks of this machine and of the API server may differ, seconds; the API server itself decides about
-# the validity of a token.
+# Seconds by which the clocks of this machine and the API server may differ. Generous, because the API server itself
+# makes the final decision about a token.
 CLOCKS_DIFFER = 300
-# How often keys that are not available are asked for, seconds.
+# Seconds between two attempts to load keys that are unavailable.
 KEYS_INTERVAL = 10.0
 
 
 class AirflowDeployment(Deployment):
-    """What ``airflow.cfg``, its variables and the secrets backends say."""
+    """The deployment that ``airflow.cfg``, Airflow's environment variables and the secrets backends describe."""
 
     def table_conventions(self) -> TableConventions:
         try:
@@ -67,7 +67,7 @@ class AirflowDeployment(Deployment):
         return str(get_execution_api_server_url())
 
     def token_verifier(self) -> TokenVerifier:
-        """Verify with the keys that Airflow's API server uses: ``trusted_jwks_url``, the private key, or the secret."""
+        """Verify with the keys of Airflow's API server: ``trusted_jwks_url``, the private key, or the secret."""
         validator: JWTValidator | None = None
         next_try = 0.0
 
@@ -76,15 +76,15 @@ class AirflowDeployment(Deployment):
             try:
                 validator = validator or _token_validator()
                 validator.status()
-            except Exception as error:  # a key that is missing, unreadable or no key: each has an exception of its own
-                # Airflow would ask for published keys that it does not have, and log that, at each token.
+            except Exception as error:  # a missing, unreadable or invalid key; each raises its own exception
+                # Otherwise Airflow would request missing published keys, and log that, for each token.
                 if validator is None or time.monotonic() < next_try:
                     raise TokenUnverifiedError(str(error)) from error
                 next_try = time.monotonic() + KEYS_INTERVAL
             try:
                 return str((await validator.avalidated_claims(token))["sub"])
-            except Exception as error:  # a stranger's text provokes whatever it likes
-                # A key that is not among the published ones may be new; a private key is the only one.
+            except Exception as error:  # the text comes from a stranger, so any exception is possible
+                # Published keys can be rotated, so an unknown one may be new; a private key never is.
                 if isinstance(error.__context__, KeyError) and validator.jwks and validator.jwks.url != os.devnull:
                     raise TokenUnverifiedError(f"{validator.jwks} does not have its key") from error
                 raise TokenRefusedError(str(error) or type(error).__name__) from error
@@ -102,9 +102,9 @@ class AirflowDeployment(Deployment):
     def ssh_fault(self, name: str, error: BaseException) -> tuple[str | None, bool]:
         from airflow.exceptions import AirflowException
 
-        # Airflow has one such error for its core and one for tasks.
+        # Airflow defines this exception twice, for its core and for tasks.
         is_undefined = type(error).__name__ == "AirflowNotFoundException"
-        # A secrets backend that is away is neither of these.
+        # An unreachable secrets backend raises neither of these.
         is_wrong = is_undefined or isinstance(error, (AirflowException, ValueError, TypeError, ImportError))
         return (_undefined(name, error) if is_undefined else None), is_wrong
 
@@ -113,7 +113,7 @@ class AirflowDeployment(Deployment):
             from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
             from botocore.config import Config
         except ImportError as error:
-            message = f"Airflow's connections to AWS are missing ({error}): pip install 'airflow-lading[aws]'"
+            message = f"Airflow's Amazon provider is missing ({error}): pip install 'airflow-lading[aws]'"
             raise ImportError(message) from error
         hook: Any = AwsBaseHook(aws_conn_id or None, client_type=service, region_name=region, config=Config(**options))
         return hook.get_conn()
@@ -126,15 +126,15 @@ class AirflowDeployment(Deployment):
             found = Connection.get_connection_from_secrets(name)
         except AirflowNotFoundException:
             return (
-                f"there is no connection {name!r}, so the credentials count that boto3 finds by itself; name one of "
-                '`airflow connections list`, or give aws_conn_id = "" if that is meant'
+                f"there is no connection {name!r}, so boto3 uses the credentials that it finds by itself; name one of "
+                '`airflow connections list`, or set aws_conn_id = "" if that is intended'
             )
         return _wrong_type(name, found.conn_type, AWS_TYPES)
 
 
 class HookLogin(Login):
-    """A login by Airflow's SSH hook, with all that Airflow takes from a connection: keys, agents, host keys, jump hosts
-    (ProxyCommand in ``~/.ssh/config``)."""
+    """A login through Airflow's SSH hook, with everything an Airflow connection offers: keys, agents, host keys, jump
+    hosts (ProxyCommand in ``~/.ssh/config``)."""
 
     def __init__(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> None:
         self.hook = _hook(to, timeout, keepalive, open_socket)
@@ -145,10 +145,10 @@ class HookLogin(Login):
         return client
 
     def abandon(self) -> None:
-        # Left open it would hold one of the server's MaxStartups for minutes.
+        # Left open, it would occupy one of the server's MaxStartups for minutes.
         vars(self.hook)["is_abandoned"] = True
         if (made := vars(self.hook).get("made")) is not None:
-            with contextlib.suppress(Exception):  # what is broken may be broken in any way
+            with contextlib.suppress(Exception):  # a broken connection can raise anything
                 made.close()
 
     def where_keys_are(self) -> str:
@@ -172,7 +172,7 @@ def _token_validator() -> JWTValidator:
 
 
 def _hook(to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Any:
-    """Airflow's hook, on a socket of ours."""
+    """Create Airflow's SSH hook on a socket that we open."""
     import paramiko
     from airflow.providers.ssh.hooks.ssh import SSHHook
     from paramiko.config import SSH_PORT
@@ -182,46 +182,46 @@ def _hook(to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Any
         def get_connection(cls, conn_id: str) -> Any:
             found = super().get_connection(conn_id)
             if fault := _wrong_type(conn_id, found.conn_type, SSH_TYPES):
-                raise ValueError(f"{fault}, made by `airflow connections add NAME --conn-type ssh --conn-host ...`")
+                raise ValueError(f"{fault}, created by `airflow connections add NAME --conn-type ssh --conn-host ...`")
             return found
 
         @cached_property
         def host_proxy(self) -> Any:
             made = super().host_proxy or open_socket(self.remote_host, self.port or SSH_PORT, timeout)
             vars(self)["made"] = made
-            if "is_abandoned" in vars(self):  # since this began, perhaps before this was made
+            if "is_abandoned" in vars(self):  # meanwhile, perhaps before "made" was set
                 made.close()
-                raise OSError("it was closed while it was opened")
+                raise OSError("it was closed while it was being opened")
             return made
 
-    # Once: it would sleep between attempts.
+    # One attempt only, because the hook sleeps between attempts.
     options: dict[str, Any] = {"keepalive_interval": keepalive, "conn_retry_attempts": 1}
     options |= dict.fromkeys(("conn_timeout", "banner_timeout", "auth_timeout"), timeout)
     if isinstance(to, str):
         return SiteHook(to, **options)
     hook = SiteHook(None, to.host, to.user, port=to.port, host_proxy_cmd=to.proxy_command, **options)
     hook.key_file, hook.look_for_keys = None, False  # whatever ~/.ssh/config says
-    hook.compress = False  # it takes 0.3 MiB at both ends of each connection, and archives are small as they are
+    hook.compress = False  # it costs 0.3 MiB at both ends of each connection, and archives are already compressed
     hook.pkey = paramiko.Ed25519Key.from_private_key(io.StringIO(to.private_key))
     hook.host_key = paramiko.Ed25519Key(data=binascii.a2b_base64(to.host_key.split()[1]))
     return hook
 
 
 def _wrong_type(name: str, found: str | None, types: Sequence[str]) -> str | None:
-    """Say that a connection is one to something else; None: it is not, as far as it says so."""
+    """Describe that a connection has the wrong type; None if its type is right, or not stated."""
     if not found or found in types:
         return None
     return f"the connection {name!r} is of type {shortened(found)}; name one of type {types[0]}"
 
 
 def _undefined(ssh_conn_id: str, error: BaseException) -> str:
-    """What to do about a connection that is not defined, as Airflow says also of one that it cannot read."""
+    """Say how to define a connection. Airflow raises the same error for one that it cannot read."""
     variable = f"AIRFLOW_CONN_{ssh_conn_id.upper()}"
     example = "'ssh://user@login.example.org?key_file=/home/user/.ssh/id_ed25519'"
-    if os.environ.get(variable):  # its value may have a password
+    if os.environ.get(variable):  # the value is not shown, because it may contain a password
         return f"{variable} is set, but cannot be read as a connection; valid: JSON, or a URI such as {example}"
     said = str(error).strip() or type(error).__name__
     return (
-        f"{said}; set {variable}, for example to {example}. In Airflow's own processes it may also be in "
+        f"{said}; set {variable}, for example to {example}. In Airflow's own processes it can also be in "
         f"the database: `airflow connections add {ssh_conn_id} --conn-type ssh --conn-host ...`"
     )

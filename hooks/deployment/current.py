@@ -1,4 +1,4 @@
-"""Which deployment this process works for: Airflow's, unless another was named."""
+"""The deployment that this process works for: Airflow's, unless another one was set."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ _named: list[Deployment] = [AirflowDeployment()]
 
 
 def deployment() -> Deployment:
-    """The deployment that this process works for."""
     return _named[0]
 
 
 def use(other: Deployment) -> None:
-    """Name the deployment that this process works for, before the store is imported, whose tables it shapes."""
+    """Set the deployment of this process. Call it before importing the store, whose tables depend on it."""
     _named[0] = other

@@ -1,7 +1,7 @@
-"""What sites and the store need of the deployment that Lading works for.
+"""The interface through which sites and the store use the deployment that Lading works for.
 
-Nothing else in `hooks` reads Airflow's configuration or opens its connections, so sites can be used where Airflow is
-not installed.
+Nothing else in `hooks` reads Airflow's configuration or opens its connections, so sites also work where Airflow is not
+installed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class DeploymentIdentity(NamedTuple):
-    """By what a deployment is told from others that use the same machines and folders.
+    """Distinguishes a deployment from others that use the same machines and folders.
 
-    :param secret: what all its parts have and no other deployment: the one in use, then older ones, with commas between
-        them; empty: it has none
-    :param database: the URL of its database, which stands in for an empty secret
-    :param name: by which people know it
-    :param is_named: whether no other one has its name: what bears it is its own, also where an earlier one that was
-        removed has made it
+    :param secret: shared by all components of the deployment and by no other: the current one, then older ones,
+        separated by commas; empty: none
+    :param database: the URL of its database, used if there is no secret
+    :param name: the name shown to people
+    :param is_named: whether its name is unique. Then it also owns what bears its name, even if an earlier deployment
+        that was removed has created it
     """
 
     secret: str
@@ -33,10 +33,10 @@ class DeploymentIdentity(NamedTuple):
 
 
 class BatchDefaults(NamedTuple):
-    """What a batch job of a task asks for where the table of its site does not say it.
+    """What a task's batch job requests if neither the task nor its site's table says otherwise.
 
-    :param memory_overhead: MiB beyond what the task asks for, for what runs it
-    :param time: the time limit of one that has none, seconds; None: that of its queue
+    :param memory_overhead: MiB added to the task's request, for the process that runs it
+    :param time: the time limit in seconds; None: that of the queue
     """
 
     memory_overhead: int = 384
@@ -44,11 +44,11 @@ class BatchDefaults(NamedTuple):
 
 
 class TableConventions(NamedTuple):
-    """How tables are made in the database of a deployment.
+    """How tables are created in the deployment's database.
 
-    :param id_type: the type of columns that are compared with ids of the deployment's own tables: MySQL compares only
-        columns of the same collation
-    :param schema: in which they are; None: that of the connection
+    :param id_type: the type of columns that are compared with ids in the deployment's own tables; MySQL compares only
+        columns of equal collation
+    :param schema: the schema of the tables; None: that of the connection
     :param naming: of constraints and indices, see SQLAlchemy's ``MetaData``
     """
 
@@ -57,7 +57,7 @@ class TableConventions(NamedTuple):
     naming: Mapping[str, str]
 
 
-# As Airflow's tables have it, so that the same migrations make the same names everywhere.
+# Airflow's convention, so that the same migrations create the same names everywhere.
 NAMING = {
     "ix": "idx_%(column_0_N_label)s",
     "uq": "%(table_name)s_%(column_0_N_name)s_uq",
@@ -69,14 +69,14 @@ LONGEST_ID = 250
 
 
 def plain_conventions() -> TableConventions:
-    """Those of a database that has Lading's tables alone."""
+    """Return the conventions for a database that has only Lading's tables."""
     from sqlalchemy import String
 
     return TableConventions(lambda: String(LONGEST_ID), None, NAMING)
 
 
 class Login(ABC):
-    """One attempt to log in at a server: as whom, where."""
+    """One attempt to log in to a server."""
 
     username: str | None
     remote_host: str
@@ -86,118 +86,117 @@ class Login(ABC):
     def open(self) -> paramiko.SSHClient:
         """Log in.
 
-        :raises Exception: whatever paramiko and the deployment raise when that is not possible
+        :raises Exception: whatever paramiko and the deployment raise on failure
         """
 
     @abstractmethod
     def abandon(self) -> None:
-        """Close what a failed login has left open, and let one that another thread opens fail."""
+        """Close what a failed login has left open, and make one that another thread is opening fail."""
 
     @abstractmethod
     def where_keys_are(self) -> str:
-        """Where the key of the server may be written down so that it is known."""
+        """Say where the server's key can be recorded so that it is trusted."""
 
 
 class TokenRefusedError(Exception):
-    """A token that the API does not accept either, as text."""
+    """A token that the API rejects, too; the message says why."""
 
 
 class TokenUnverifiedError(Exception):
-    """A token about which nothing can be said now, because the keys are not available; the text says why."""
+    """A token that cannot be checked now, because the keys are unavailable; the message says why."""
 
 
-# Returns the subject of a token: for which job it was made.
+# Returns the subject of a token, which identifies its job.
 # Raises TokenRefusedError or TokenUnverifiedError.
 TokenVerifier = Callable[[str], Awaitable[str]]
 
 
-# Opens the socket of a connection: the host, the port, and seconds until it stands.
+# Opens the socket of a connection, given host, port, and the timeout in seconds.
 OpenSocket = Callable[[str, int, float], Any]
 
 
 class Deployment(ABC):
-    """An installation of what runs workflows: what sites need of it."""
+    """An installation of a workflow engine, as far as sites depend on it."""
 
     def runner_options(self) -> list[str]:
-        """The options of a node agent that say by which module it runs jobs; none: by that for Airflow's workloads."""
+        """Return the node agent options that select the module which runs jobs; empty: the one for Airflow's
+        workloads."""
         return []
 
     def brings_agent(self) -> bool:
-        """Whether machines get the node agent from here, for their jobs are commands and need no more than a Python.
+        """Whether machines receive the node agent as an archive, because their jobs are commands that need only Python.
 
-        Otherwise Lading is to be installed there, beside what jobs need.
+        Otherwise Lading has to be installed there with everything that jobs need.
         """
         return False
 
     def batch_defaults(self) -> BatchDefaults:
-        """What the batch jobs of its tasks ask for."""
         return BatchDefaults()
 
     def implied_sites(self, tables: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """The tables of sites that follow from those of a sites file that has sites alone, by name.
+        """Return additional sites that follow from a sites file that declares only sites, by name.
 
-        :param tables: those of the file, each of them valid
-        :param models: of tables, by kind
+        :param tables: those of the file, all valid
+        :param models: the models of tables, by kind
         """
         return {}
 
     def table_conventions(self) -> TableConventions:
-        """How tables are made in its database."""
         return plain_conventions()
 
     @abstractmethod
     def log_folder(self) -> Path:
-        """The folder below which jobs have their logs."""
+        """Return the folder that contains the logs of jobs."""
 
     @abstractmethod
     def identity(self) -> DeploymentIdentity:
-        """By what it is told from other deployments."""
+        """Return what distinguishes it from other deployments."""
 
     @abstractmethod
     def api_url(self) -> str:
-        """Where jobs report to, unless the table of their site says otherwise; empty: they report to nothing at all."""
+        """Return the URL that jobs report to, unless their site's table overrides it; empty: jobs do not report."""
 
     def token_verifier(self) -> TokenVerifier:
-        """Make what verifies the tokens that jobs present to the API. It belongs to one event loop."""
+        """Create a verifier of the tokens that jobs present to the API. It is bound to one event loop."""
 
         async def verify(token: str) -> str:
-            raise TokenUnverifiedError("jobs have no tokens here")
+            raise TokenUnverifiedError("this deployment issues no tokens to jobs")
 
         return verify
 
     @abstractmethod
     def heartbeat_timeout(self) -> int | None:
-        """For how many seconds a job may be out of touch with that before it is failed; None: there is no limit."""
+        """Return how many seconds a job can go without a heartbeat before it is failed; None: no limit."""
 
     @abstractmethod
     def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
-        """A login at a server.
+        """Prepare a login to a server.
 
-        :param to: the name of an SSH connection, or a server of which all is known
+        :param to: the name of an SSH connection, or a fully described server
             (:class:`lading.hooks.ssh.transport.Server`)
-        :param timeout: seconds for each stage: the connection, the greeting, the login
-        :param keepalive: seconds between two signs of life
-        :raises Exception: the connection is not defined, or makes no sense; ``ssh_fault`` says it in words
+        :param timeout: seconds for each stage: connecting, greeting, logging in
+        :param keepalive: seconds between two keepalive messages
+        :raises Exception: the connection is undefined or invalid; pass the error to ``ssh_fault`` for an explanation
         """
 
     @abstractmethod
     def ssh_fault(self, name: str, error: BaseException) -> tuple[str | None, bool]:
-        """What to do about an SSH connection that could not even be read, as text, and whether that is for good.
+        """Explain how to fix an SSH connection that could not be read, and whether it will stay broken until fixed.
 
         :param name: that of the connection
-        :param error: what ``ssh_login`` has raised
-        :returns: no text: the words of the error say it all
+        :param error: what ``ssh_login`` raised
+        :returns: None as the explanation if the error's own message is enough
         """
 
     @abstractmethod
     def aws_client(self, aws_conn_id: str, service: str, region: str | None, options: Mapping[str, Any]) -> Any:
-        """A client of boto3.
+        """Create a boto3 client.
 
-        :param aws_conn_id: the name of a connection to AWS; empty: the credentials that boto3 finds by itself
-        :param options: of botocore's ``Config``
-        :raises ImportError: what it needs is not installed; the text says what to install
+        :param aws_conn_id: the name of an AWS connection; empty: the credentials that boto3 finds by itself
+        :param options: for botocore's ``Config``
+        :raises ImportError: packages are missing; the message says what to install
         """
 
     @abstractmethod
     def aws_connection_fault(self, name: str) -> str | None:
-        """Why a connection is none to AWS: it is not defined, or one to something else; None: it is one."""
+        """Explain why a connection cannot be used for AWS: it is undefined, or of another type; None: it can."""

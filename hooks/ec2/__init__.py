@@ -1,4 +1,4 @@
-"""Machines of EC2: launched, filled by their node agents and released again; each is accounted for until its end.
+"""EC2 instances: their launch, their jobs by node agent, their termination, and the account of their cost.
 
-What is launched and released is decided elsewhere; how jobs run on a machine is the room ``machines``.
+What to launch and terminate is decided elsewhere; how jobs run on a machine is in the package ``machines``.
 """

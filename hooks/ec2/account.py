@@ -1,4 +1,4 @@
-"""What an account may launch, and what it costs there: the quotas of EC2 and the prices of a site's types."""
+"""What an AWS account can launch, and at which prices: the EC2 quotas, and the prices of a site's instance types."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NAMES = {
     ON_DEMAND: re.compile(r"Running On-Demand (.+) instances"),
     SPOT: re.compile(r"All (.+) Spot Instance Requests"),
 }
-# A family that is not called by the letters of its types.
+# A family whose quota is not named after the first letters of its types.
 CALLED = {"high": "u"}
-# How many types without a price are named.
+# How many types without a price are listed.
 MOST_NAMED = 5
 
 
 def quotas(ec2: EC2) -> dict[str, float]:
-    """How many vCPUs may run at once, by quota as :func:`lading.scheduling.quotas.quota` calls it.
+    """Return the vCPUs that can run at once, by quota as named by :func:`lading.scheduling.quotas.quota`.
 
-    :raises EC2Error: it could not be asked, or is not allowed
+    :raises EC2Error: AWS did not answer, or does not allow the request
     """
     found: dict[str, float] = {}
     for name, value in ec2.quotas():
@@ -41,12 +41,12 @@ def quotas(ec2: EC2) -> dict[str, float]:
 
 
 def quota_checks(offers: EC2Offers, catalogue: Catalogue) -> Iterator[Check]:
-    """Whether the account may run what the site offers, by quota."""
+    """Compare each quota of the account with what the site offers."""
     config = offers.config
     try:
         known = quotas(offers.ec2)
     except EC2Error as error:
-        text = f"could not be examined, for servicequotas:ListServiceQuotas is not granted or AWS is away: {error}"
+        text = f"could not be checked: servicequotas:ListServiceQuotas is not granted, or AWS does not answer: {error}"
         yield Check("quotas", True, text, warns=True)
         return
     smallest: dict[str, float] = {}
@@ -57,23 +57,23 @@ def quota_checks(offers: EC2Offers, catalogue: Catalogue) -> Iterator[Check]:
             smallest[name] = min(smallest.get(name, its), its)
     for name, least in sorted(smallest.items()):
         if (most := known.get(name)) is None:
-            yield Check(f"quota {name}", True, "AWS names none", warns=True)
+            yield Check(f"quota {name}", True, "AWS reports none", warns=True)
         elif most < least:
-            text = f"{most:g} vCPUs may run, and the smallest type offered has {least:g}; raise it in Service Quotas"
-            yield Check(f"quota {name}", False, f"{text}, or leave such types out (exclude_types)")
+            text = f"{most:g} vCPUs can run, but the smallest type offered has {least:g}; raise it in Service Quotas"
+            yield Check(f"quota {name}", False, f"{text}, or exclude such types (exclude_types)")
         else:
             limit = config.max_vcpus.get(name.split()[0])  # type: ignore[call-overload]
-            text = f"{most:g} vCPUs may run, all that runs in the account and region counted"
+            text = f"{most:g} vCPUs can run, counting everything in the account and region"
             if limit is not None and limit > most:
-                text += f"; max_vcpus says {limit}, more than that: launches will be refused, and jobs wait"
+                text += f"; max_vcpus = {limit} is higher: AWS will refuse launches beyond the quota, and jobs wait"
             yield Check(f"quota {name}", True, text, warns=limit is not None and limit > most)
 
 
 def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
-    """For how much of what the site offers there are prices, how old these are, and what the cheapest is."""
+    """Report how many of the offered types have a price, how current prices are, and the cheapest offer."""
     priced = {name: kind.offerings for name, kind in catalogue.types.items() if kind.offerings}
     if not priced:
-        text = offers.note or "no type that `instance_types` leaves has an image and a price in these zones"
+        text = offers.note or "no type selected by `instance_types` has both an image and a price in these zones"
         return Check("prices", False, f"{text}; correct `instance_types`, `ami` or `prices` in the table of the site")
     found = [(each.usd_per_hour, name, each) for name, offered in priced.items() for each in offered]
     usd, name, offering = min(found, key=lambda each: each[:2])
@@ -86,22 +86,21 @@ def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
     text += f"{offering.capacity_type}), with volumes and addresses; {'; '.join(catalogue.sources)}"
     if missing := sorted(catalogue.types.keys() - priced.keys()):
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
-        text += f"; without a price, and never launched: {', '.join(missing[:MOST_NAMED])}{more}"
+        text += f"; without a price, so never launched: {', '.join(missing[:MOST_NAMED])}{more}"
     if not any(map(names_burstable, offers.config.instance_types)):
-        text += "; burstable types (such as t3.*) are left out, for `instance_types` does not name them"
+        text += "; burstable types (such as t3.*) are left out because `instance_types` does not name them"
     if others := sorted(name for name, kind in catalogue.types.items() if not_supported(kind.features)):
-        text += f"; without their GPUs, which are not supported: {', '.join(others[:MOST_NAMED])}"
+        text += f"; usable only without their GPUs, which are not supported: {', '.join(others[:MOST_NAMED])}"
     return Check("prices", True, f"{text}; {offers.note}" if offers.note else text, warns=offers.note is not None)
 
 
 def connection_checks(name: str) -> Iterator[Check]:
-    """Whether Airflow has a connection to AWS; without one its hook uses other credentials than were meant."""
+    """Check that Airflow's AWS connection exists; otherwise its hook silently uses other credentials."""
     if fault := current.deployment().aws_connection_fault(name):
         yield Check("connection", True, fault, warns=True)
 
 
 def checks(offers: EC2Offers) -> Iterator[Check]:
-    """Prices and quotas."""
     try:
         offers.round()
     except OSError as error:

@@ -1,6 +1,6 @@
-"""What spot instances have cost from their launch to their end, however often their price has changed meanwhile.
+"""What spot instances have cost from launch to termination, with every change of their price.
 
-Prices are looked up now and then, and not at all while no controller runs. AWS's history has them all:
+Lading looks up prices only from time to time, and not while no controller runs. AWS keeps the whole history:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
 """
 
@@ -17,11 +17,11 @@ from lading.scheduling import billing
 
 @dataclass(frozen=True, slots=True)
 class EndedInstance:
-    """A spot instance that has ended.
+    """A spot instance that has terminated.
 
-    :param name: of its location
-    :param launched_at: epoch seconds by AWS's clock, as ``ended_at``
-    :param more: what it cost beside its own price (volume, address), USD per hour
+    :param name: that of its location
+    :param launched_at: epoch seconds by AWS's clock, like ``ended_at``
+    :param more: its surcharges (volume, address), USD per hour
     """
 
     name: str
@@ -33,7 +33,7 @@ class EndedInstance:
 
 
 class Bills:
-    """The bills still to be made of ended spot instances. ``round`` waits for AWS; another thread adds to it.
+    """The pending bills of terminated spot instances. ``round`` waits for AWS; another thread adds instances.
 
     :param report: called with an event for each bill
     """
@@ -42,17 +42,17 @@ class Bills:
         self.ec2, self.report = ec2, report
         self.due: deque[EndedInstance] = deque()
         self.is_new = False
-        """Whether something is due for which AWS was not asked yet."""
+        """Whether an instance was added since AWS was last asked."""
 
     def add(self, instance: EndedInstance) -> None:
-        """Make out a bill in the next round, when the end was reported."""
+        """Bill an instance in the next round, after its termination was reported."""
         self.due.append(instance)
         self.is_new = True
 
     def round(self) -> None:
-        """Make out what is due.
+        """Compute all pending bills.
 
-        :raises EC2Error: AWS does not say what it cost; it is asked again in the next round
+        :raises EC2Error: AWS does not report the prices; the next round tries again
         """
         self.is_new = False
         while self.due:

@@ -1,4 +1,4 @@
-"""What is asked of EC2 for a launch: the same bytes for the same orders, at every controller. Pure."""
+"""Builds launch requests for EC2. Equal orders give equal bytes on every controller. No I/O."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from lading.scheduling.quotas import is_burstable
 
 DEPLOYMENT, SITE, TOKEN, PRICE = "lading:deployment", "lading:site", "lading:token", "lading:usd-per-hour"
 PROOF = "lading:proof"
-# The value of a tag has at most 256 characters: so many names of 15 fit.
+# A tag's value has at most 256 characters, enough for this many names of 15 characters.
 MOST_TOGETHER = 16
-# User data has at most so many bytes before they are encoded:
+# The largest user data in bytes, before encoding:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
 MOST_USER_DATA = 16384
-# The states of instances that have ended, or soon will: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html
+# The states of instances that have terminated or are terminating:
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html
 ENDED = "shutting-down", "terminated"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchBatch:
-    """Orders that are alike, launched by one request.
+    """Equal orders that are launched by one request.
 
-    :param orders: the instance of launch index 0 becomes the first one, and so on
+    :param orders: the instance with launch index 0 belongs to the first one, and so on
     """
 
     orders: tuple[Order, ...]
@@ -50,7 +51,7 @@ class LaunchBatch:
 
 
 def batches(orders: Sequence[Order]) -> list[LaunchBatch]:
-    """Orders as they are asked for together, in their order."""
+    """Group equal orders into requests, keeping their order."""
     alike: dict[tuple[str, str | None, str, float | None], list[Order]] = {}
     for each in orders:
         launch = each.launch
@@ -63,7 +64,7 @@ def batches(orders: Sequence[Order]) -> list[LaunchBatch]:
 
 
 def tags(config: EC2Config, identity: Identity, scope: str, batch: LaunchBatch) -> list[dict[str, str]]:
-    """The tags of a launch: by them its machines are found again.
+    """Return the tags of a launch, by which its instances are found again.
 
     :param scope: the name of the site
     """
@@ -80,15 +81,15 @@ def tags(config: EC2Config, identity: Identity, scope: str, batch: LaunchBatch) 
 
 
 def proof(identity: Identity, tags: Mapping[str, str]) -> str:
-    """The tag that proves the others: only with the secret of a deployment can it be written."""
+    """Return the tag that authenticates the others. Only the deployment's secret can produce it."""
     return identity.proof(*(tags.get(name, "") for name in (DEPLOYMENT, SITE, TOKEN, PRICE)))
 
 
 def is_ours(instance: EC2Instance, identities: Sequence[Identity]) -> bool:
-    """Whether an instance with our tags was launched by us: with the right to set tags they can be written on any
-    other.
+    """Check whether we launched an instance that has our tags, because anyone allowed to set tags can copy them.
 
-    The token of its launch, which no tag can change, is the first of those that its tags name, and these have a proof.
+    The ClientToken of a launch cannot be changed by tags. It must be the first of the names in the tags, and the proof
+    must match the tags.
     """
     identity, names = matching(identities, instance.tags.get(DEPLOYMENT, "")), instance.tags.get(TOKEN, "").split()
     if identity is None or not names or instance.client_token != names[0]:
@@ -97,7 +98,7 @@ def is_ours(instance: EC2Instance, identities: Sequence[Identity]) -> bool:
 
 
 def user_data(config: EC2Config, identity: Identity, token: str) -> str:
-    """What cloud-init reads: the server's key, ours, and what is to be run. JSON is YAML.
+    """Return the cloud-init configuration: the host key, our public key, and the boot script. JSON is valid YAML.
 
     https://cloudinit.readthedocs.io/en/latest/reference/modules.html
     """
@@ -122,13 +123,13 @@ def request(
     subnet: str,
     root_device: str,
 ) -> dict[str, Any]:
-    """The parameters of RunInstances.
+    """Return the parameters of RunInstances.
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
 
-    :param image: the id of the image of the type's architecture
-    :param subnet: in the zone of the launch
-    :param root_device: what the image calls its root volume
+    :param image: the id of the image for the type's architecture
+    :param subnet: one in the zone of the launch
+    :param root_device: the image's name for its root volume
     """
     kind, _, capacity_type = batch.offering
     found: dict[str, Any] = {
@@ -148,7 +149,7 @@ def request(
     if capacity_type == SPOT:
         options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         found["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
-    if is_burstable(kind):  # as T3 starts unlimited: above its baseline it would cost more than its price
+    if is_burstable(kind):  # T3 is unlimited by default: above its baseline it would cost more than its price
         found["CreditSpecification"] = {"CpuCredits": "standard"}
     if config.key_pair is not None:
         found["KeyName"] = config.key_pair
@@ -164,38 +165,37 @@ def _interface(config: EC2Config, subnet: str) -> dict[str, Any]:
     found: dict[str, Any] = {"DeviceIndex": 0, "SubnetId": subnet, "DeleteOnTermination": True}
     if config.security_groups:
         found["Groups"] = list(config.security_groups)
-    # Without it a subnet may give one, which costs.
+    # Set explicitly, because a subnet can assign a public address by default, which costs money.
     found["AssociatePublicIpAddress"] = config.address == "public"
     return found
 
 
 def subnet_of(request: Mapping[str, Any]) -> str:
-    """In which subnet a request of :func:`request` launches machines."""
     return str(request["NetworkInterfaces"][0]["SubnetId"])
 
 
 def mark(config: EC2Config, image: str) -> str:
-    """An image, and after a space what in the table of the site decides, too, what machines of it have."""
+    """Return the image's id, followed by a hash of the site options that also determine what its machines have."""
     reported = [config.boot_script, config.setup, config.scratch]
     return f"{image} {hashlib.sha256(json.dumps(reported).encode()).hexdigest()[:8]}" if any(reported) else image
 
 
 def named(tags: Mapping[str, str], index: int) -> str | None:
-    """The name that an instance was ordered by; None: its tags do not say.
+    """Return the name that an instance was ordered under; None if its tags do not hold it.
 
-    :param index: its place in its launch
+    :param index: its launch index
     """
     names = tags.get(TOKEN, "").split()
     return names[index] if 0 <= index < len(names) else None
 
 
 def price(tags: Mapping[str, str]) -> float | None:
-    """What an instance cost when it was ordered, USD per hour; None: its tags do not say."""
+    """Return the price of an instance when it was ordered, USD per hour; None if its tags do not hold it."""
     return number(tags.get(PRICE))
 
 
-# What it says goes to a file in the folder, and when it has ended to where cloud-init and the console have it, too: how
-# it has ended is the last line.
+# Its output goes to a file in the folder and, when it exits, also to cloud-init's log and the console. The last line is
+# the result.
 ENVIRONMENT = """set -eu
 folder={folder}
 mkdir -p "$folder"
@@ -216,14 +216,14 @@ done
 "$folder/bin/pip" install --no-input {requirements}
 touch "$folder/{ready}"
 """
-# For people who start a machine with it by hand; the text for cloud-init follows.
+# For people who start a machine with it manually; the cloud-init configuration follows.
 HEAD = """#cloud-config
-# Start a machine of a stock image with this as its user data. When it has ended, after some minutes, there is the file
-# {ready} in {folder}: make an image of the machine then. Where it has failed there is {failed} instead, with all
-# that was said. The machine's console ends with the same, so that no login is needed:
+# Start an instance of a stock image with this as its user data. After some minutes it creates the file {ready} in
+# {folder}; then create an image of the instance. If it fails, it creates {failed} instead, with all its output. The
+# console shows the same output, so that you need not log in:
 #   aws ec2 get-console-output --latest --output text --instance-id ID
 """
-# Runs ``boot_script`` of the table, and leaves a file where it has failed, which can be read after a login.
+# Runs the table's ``boot_script``. If it fails, leaves a file with the error, for whoever logs in later.
 BOOT = """sh -c "$1" >"$2.log" 2>&1
 status=$?
 cat "$2.log"
@@ -233,18 +233,18 @@ exit $status"""
 
 
 def environment(config: EC2Config, requirements: Sequence[str]) -> str:
-    """User data that makes the environment of jobs from a stock image of Linux, to be made an image of its own.
+    """Return user data that builds the Python environment of jobs on a stock Linux image, to be saved as an image.
 
-    When all is installed there is a file ``.lading-ready`` in the environment; where that has failed there is
-    ``.lading-failed``, with the error message, which the site's machines of such an image report.
+    When the installation is complete, the environment contains a file ``.lading-ready``. If it fails, there is
+    ``.lading-failed`` with the error message, which machines launched from such an image report.
 
     :param requirements: what pip installs
-    :raises ValueError: ``python`` of the table is in no environment that could be made
+    :raises ValueError: ``python`` in the table is not in an environment that can be built
     """
     folder = config.environment
     if folder is None:
         raise ValueError(
-            f"python = {config.python!r} is no path in an environment that could be made; valid: such as "
+            f"python = {config.python!r} is not in an environment that can be built; valid: a path such as "
             "/opt/airflow/bin/python"
         )
     script = ENVIRONMENT.format(

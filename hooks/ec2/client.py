@@ -1,14 +1,14 @@
-"""EC2's API, by Airflow's connection to AWS: what we ask of it, and what its errors mean.
+"""EC2's API through Airflow's AWS connection: the requests that Lading makes, and the meaning of its errors.
 
 | read | concluded | until |
 |---|---|---|
-| no connection, an answer that is cut or makes no sense | ``SILENCE``: it may be done | asked again by its token |
+| no connection, a truncated or invalid answer | ``SILENCE``: it may have been done | repeated with the same token |
 | an error code in no table | ``PERMANENT``: see ``refusals`` | see there |
-| an instance that cannot be read | costs itself alone, and none counts as missing in that answer | the next answer |
-| an instance in a state that is none of EC2's | lives | a known state; it does not answer |
-| neither ``spot`` nor anything else as its lifecycle | on demand | for good |
-| no time of a launch or an end | not known | EC2 says it |
-| a price, a quota or a subnet that makes no sense | costs itself alone | the next answer |
+| an instance that cannot be parsed | it is skipped, and none counts as missing in that answer | the next answer |
+| an instance in an unknown state | it is live | a known state; it does not answer |
+| a lifecycle other than ``spot``, or none | on-demand | permanent |
+| no launch or termination time | unknown | EC2 reports it |
+| an invalid price, quota or subnet | it is skipped | the next answer |
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.scheduling.catalogue import LEAST_USD, MOST_USD
 
-# Seconds. An answer to RunInstances may take long, and the Price List has much to say; the rest is asked for again, by
-# the next round of the thread that describes instances. A tick waits for none of them.
+# Seconds. RunInstances can take long, and the Price List is large. Other requests are repeated by the next round of the
+# thread that describes instances. No tick waits for any of them.
 CONNECT_TIMEOUT = 5
 LAUNCH_TIMEOUT, PRICES_TIMEOUT, READ_TIMEOUT = 60, 20, 6
-# Where the Price List answers: https://docs.aws.amazon.com/general/latest/gr/billing.html
+# The region of the Price List endpoint: https://docs.aws.amazon.com/general/latest/gr/billing.html
 PRICING_REGION = "us-east-1"
-# TerminateInstances and DescribeInstances take more, but answer sooner for so many.
+# TerminateInstances and DescribeInstances accept more ids, but answer faster for this many.
 MOST_IDS = 100
 
 
 class AWSTrouble(str, Enum):
-    """What an error means."""
+    """What an error means for the caller."""
 
     CAPACITY = "capacity"
-    """There is none of this type in this zone now."""
+    """This zone has no capacity of this type now."""
     QUOTA = "quota"
-    """The account may not have more of this kind."""
+    """The account has reached a limit for this kind of instance."""
     THROTTLE = "throttle"
     """There were too many requests."""
     TERMINATED = "terminated"
-    """What was launched with this token has ended."""
+    """The instance launched with this token has terminated."""
     MISMATCH = "mismatch"
-    """The token belongs to another request."""
+    """The token was used for a different request."""
     SILENCE = "silence"
-    """There is no answer: it may have been done."""
+    """There was no answer, so the request may have been carried out."""
     PERMANENT = "permanent"
-    """It is refused until something is changed."""
+    """It will be refused until something is changed."""
 
 
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
@@ -74,34 +74,34 @@ CODES = {
 }
 
 
-# What says that the credentials are not taken, and nothing of what was asked with them.
+# Codes that reject the credentials, and therefore say nothing about the request itself.
 CREDENTIALS = re.compile(
     r"AuthFailure|ExpiredToken|ExpiredTokenException|RequestExpired|InvalidClientTokenId|UnrecognizedClientException"
 )
-# After these the credentials, the images and the subnets are read again at the next question: keys rotate, sessions
-# end, images are replaced, and subnets deleted. Without one of these they are read again after so many seconds.
+# After these codes, credentials, images and subnets are read again for the next request, because keys rotate, sessions
+# expire, images are replaced and subnets deleted. Otherwise they are read again after SECONDS_UNTIL_READ_AGAIN.
 STALE = re.compile(rf"{CREDENTIALS.pattern}|InvalidAMIID\..*|InvalidSubnetID\..*")
 SECONDS_UNTIL_READ_AGAIN = 900.0
-# Clients, which hold credentials.
+# The attributes with boto3 clients, which hold credentials.
 CLIENTS = "reader", "launcher", "pricing"
 INSTANCE_ID = re.compile(r"\bi-[0-9a-f]{8,17}\b")
-# An instance that is none the worse for being ended again.
+# The instance is gone, so terminating it again is not an error.
 GONE = "InvalidInstanceID.NotFound"
 
 
-# The code with which AWS begins the reason for an end. The code beside it may say less:
+# The code at the start of the reason for a termination. It can be more specific than the separate code field:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html#troubleshooting-launch-internal
 STATE_CODE = re.compile(r"(?:Server|Client)\.\w+(?:\.\w+)*")
-# What raises at an answer that makes no sense.
+# What parsing an invalid answer can raise.
 NONSENSE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 T = TypeVar("T")
-# Only a text says when an instance was ended, "User initiated (2026-11-23 12:00:00 GMT)": StateTransitionReason in
+# The time of a termination is only in a text, "User initiated (2026-11-23 12:00:00 GMT)": StateTransitionReason in
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Instance.html
 TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 class EC2Error(OSError):
-    """EC2 has refused something, or has not answered.
+    """EC2 refused a request, or did not answer.
 
     :ivar message: AWS's message
     """
@@ -115,7 +115,7 @@ class EC2Error(OSError):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """:raises EC2Error: for all that boto3 and Airflow's hook raise"""
+    """:raises EC2Error: instead of anything that boto3 and Airflow's hook raise"""
     from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError, IncompleteReadError
     from botocore.parsers import ResponseParserError
 
@@ -127,14 +127,14 @@ def translated() -> Iterator[None]:
         raise EC2Error(meaning(code), code, str(said.get("Message") or error)) from error
     except (HTTPClientError, ConnectionError, IncompleteReadError, ResponseParserError) as error:
         raise EC2Error(AWSTrouble.SILENCE, "", f"AWS does not answer: {error}") from error
-    except BotoCoreError as error:  # no credentials, no region, a parameter that cannot be
+    except BotoCoreError as error:  # no credentials, no region, an invalid parameter
         raise EC2Error(AWSTrouble.PERMANENT, "", str(error)) from error
 
 
 def answered(ask: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a question of :class:`EC2` raise nothing but EC2Error, whatever the answer is, and read again what is stale.
+    """Make a request method of :class:`EC2` raise nothing but EC2Error, and refresh stale data before it.
 
-    An answer that makes no sense counts as none: what was asked for may have been done.
+    An invalid answer counts as no answer, because the request may have been carried out.
     """
 
     @wraps(ask)
@@ -148,7 +148,7 @@ def answered(ask: Callable[..., Any]) -> Callable[..., Any]:
                 self.read_again()
             raise
         except NONSENSE as error:
-            message = f"the answer of AWS makes no sense ({ask.__name__}): {type(error).__name__}: {error}"
+            message = f"the answer of AWS is invalid ({ask.__name__}): {type(error).__name__}: {error}"
             raise EC2Error(AWSTrouble.SILENCE, "", message) from error
 
     return asked
@@ -159,12 +159,12 @@ class EC2Instance:
     """An instance as EC2 describes it.
 
     :param state: pending, running, shutting-down, terminated, stopping or stopped
-    :param index: its place in its launch
-    :param reason: why it is in its state, as AWS says, with the code first where it has one; empty: nothing was said
-    :param launched_at: seconds since the epoch by AWS's clock, as ``ended_at``; None: that is not known
-    :param ended_at: when it was ended or stopped; None: it lives, or EC2 does not say when that was
-    :param client_token: of the request that launched it, which nothing can change later; empty: that had none
-    :param image: the id of what it has booted from; empty: that is not known
+    :param index: its launch index
+    :param reason: AWS's reason for its state, starting with the code if there is one; empty: none given
+    :param launched_at: epoch seconds by AWS's clock, like ``ended_at``; None: unknown
+    :param ended_at: when it was terminated or stopped; None: it is live, or EC2 does not report the time
+    :param client_token: that of the request that launched it, which cannot be changed later; empty: there was none
+    :param image: the id of the image it was booted from; empty: unknown
     """
 
     id: str
@@ -184,16 +184,16 @@ class EC2Instance:
 
     @property
     def lives(self) -> bool:
-        """Whether EC2 has not ended it; one in a state that is none of its known ones lives while it answers."""
+        """Whether EC2 has not terminated or stopped it; an instance in an unknown state is live."""
         return self.state not in ("shutting-down", "terminated", "stopping", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What an image is like.
+    """The properties of an image.
 
-    :param root: what it calls its root volume
-    :param volumes: the sizes of its volumes, GiB, by what it calls them
+    :param root: its name for the root volume
+    :param volumes: the sizes of its volumes, GiB, by device name
     """
 
     root: str
@@ -202,7 +202,7 @@ class ImageFacts:
 
 @dataclass(frozen=True, slots=True)
 class SpotPrice:
-    """What a type costs on spot in a zone, USD per hour, and since when, epoch seconds."""
+    """The spot price of a type in a zone, USD per hour, and since when, epoch seconds."""
 
     kind: str
     zone: str
@@ -211,10 +211,10 @@ class SpotPrice:
 
 
 class EC2:
-    """What is asked of EC2. Several threads may use it.
+    """Requests to EC2. Several threads can use it.
 
-    :param make: makes a client of a service in a region, with what botocore's Config takes; without it by Airflow's
-        connection
+    :param make: creates a boto3 client for a service, a region and the options of botocore's Config; without it,
+        Airflow's connection is used
     """
 
     def __init__(self, config: EC2Config, make: Callable[..., Any] | None = None) -> None:
@@ -225,14 +225,14 @@ class EC2:
         self._zones: Mapping[str, tuple[str, ...]] | None = None
         self._read_at = time.monotonic()
         self.unread = False
-        """Whether an instance in the last description could not be read, so that none is missing in it."""
+        """Whether the last description contained an instance that could not be parsed; then none counts as missing."""
         self.clock_ahead = 0.0
-        """Seconds by which AWS's clock is ahead of ours, as measured in its answers so far; 0: they agree."""
+        """Seconds by which AWS's clock is ahead of ours, as measured from its answers so far; 0: they agree."""
 
     def read_again(self, older_than: float = 0.0) -> None:
-        """Read the credentials, the parameters of images and the subnets again at the next question.
+        """Read credentials, image parameters and subnets again for the next request.
 
-        :param older_than: seconds; what was read later than that ago is kept
+        :param older_than: seconds; data read more recently is kept
         """
         if (now := time.monotonic()) - self._read_at >= older_than:
             self._read_at = now
@@ -243,22 +243,21 @@ class EC2:
 
     @cached_property
     def reader(self) -> Any:
-        """The client for all that may be asked twice."""
+        """The client for requests that can be repeated safely."""
         return self._made("ec2", total_max_attempts=2)
 
     @cached_property
     def launcher(self) -> Any:
-        """The client that launches: boto3 would repeat what AWS has no capacity for."""
+        """The client that launches. It makes one attempt, because boto3 retries when AWS has no capacity."""
         return self._made("ec2", total_max_attempts=1, read_timeout=LAUNCH_TIMEOUT)
 
     @cached_property
     def pricing(self) -> Any:
-        """The client of the Price List, which answers in few regions for all."""
+        """The client of the Price List, which has endpoints in few regions that serve all."""
         return self._made("pricing", region=PRICING_REGION, read_timeout=PRICES_TIMEOUT)
 
     @property
     def region(self) -> str:
-        """Where machines are launched."""
         return self.config.region or str(self.reader.meta.region_name)
 
     @answered
@@ -274,16 +273,16 @@ class EC2:
     def run(self, parameters: Mapping[str, Any]) -> list[EC2Instance]:
         """Launch instances.
 
-        :raises EC2Error: they were not launched, or that is not known
+        :raises EC2Error: they were not launched, or that is unknown
         """
         return list(read([self.launcher.run_instances(**parameters)]))
 
     @answered
     def describe(self, filters: Mapping[str, Sequence[str]]) -> list[EC2Instance]:
-        """The instances of which all this is so, those that have ended lately among them.
+        """Return the instances that match all filters, including recently terminated ones.
 
-        :param filters: values by the name of a filter
-        :raises EC2Error: it could not be asked
+        :param filters: values by filter name
+        :raises EC2Error: AWS did not answer
         """
         asked = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
         options = {"Filters": asked, "PaginationConfig": {"PageSize": 1000}}
@@ -299,19 +298,19 @@ class EC2:
         return found
 
     def _compare_clocks(self, page: Mapping[str, Any], asked_at: float) -> None:
-        """Measure by how much AWS's clock is ahead of ours: each answer says the time."""
+        """Measure how far AWS's clock is ahead of ours, from the date in the answer."""
         said = parsedate_tz(str(page.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")))
         if said is not None:
             self.clock_ahead = seconds_ahead(mktime_tz(said), asked_at, time.time(), self.clock_ahead)
 
     def terminate(self, ids: Sequence[str]) -> dict[str, EC2Error]:
-        """End instances, whatever runs on them; one that is gone already is none the worse for it.
+        """Terminate instances, whatever runs on them; one that is already gone is not an error.
 
-        AWS refuses a request for all because of one of them: those that it names are set apart, and where it names
-        none the request is halved.
+        AWS refuses the whole request because of a single instance. Instances named in the error are taken out; if it
+        names none, the request is split in halves.
 
-        :returns: why those are not ended that AWS refuses to end, by their ids
-        :raises EC2Error: EC2 takes no requests for now, or does not answer
+        :returns: the errors of the instances that AWS refuses to terminate, by id
+        :raises EC2Error: EC2 accepts no requests for now, or does not answer
         """
         refused: dict[str, EC2Error] = {}
         parts = [list(ids[start : start + MOST_IDS]) for start in range(0, len(ids), MOST_IDS)]
@@ -334,9 +333,9 @@ class EC2:
 
     @answered
     def tag(self, ids: Sequence[str], tags: Mapping[str, str]) -> None:
-        """Set tags of instances; others that they have stay.
+        """Set tags of instances; their other tags are kept.
 
-        :raises EC2Error: EC2 refuses it, or does not answer; some may have them
+        :raises EC2Error: EC2 refuses it, or does not answer; some instances may have the tags
         """
         given = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
         for start in range(0, len(ids), MOST_IDS):
@@ -348,12 +347,12 @@ class EC2:
 
     @answered
     def zones(self) -> Mapping[str, tuple[str, ...]]:
-        """The subnets of the table that there are by their zones, in the order of the table.
+        """Return those subnets of the table that exist, by zone, in the table's order.
 
-        :raises EC2Error: it could not be asked, or there is none of them
+        :raises EC2Error: AWS did not answer, or none of them exists
         """
         if (zones := self._zones) is None:
-            # By a filter: asked for by its id, one that there is not would be an error for all.
+            # With a filter, because requesting a missing subnet by its id would fail for all.
             asked = [{"Name": "subnet-id", "Values": list(self.config.subnets)}]
             zone_of = dict(parse_rows(self.reader.describe_subnets(Filters=asked)["Subnets"], _subnet))
             found: dict[str, list[str]] = {}
@@ -367,7 +366,7 @@ class EC2:
         return zones
 
     def unknown_subnets(self) -> list[str]:
-        """The subnets of the table that there are not.
+        """Return the subnets of the table that do not exist.
 
         :raises EC2Error: see :meth:`zones`
         """
@@ -376,9 +375,9 @@ class EC2:
 
     @answered
     def image_facts(self, image: str) -> ImageFacts:
-        """What an image is like; it never changes, so that it is asked for once.
+        """Return the properties of an image. They never change, so they are requested once.
 
-        :raises EC2Error: there is none, or it could not be asked
+        :raises EC2Error: it does not exist, or AWS did not answer
         """
         if image not in self._pictures:
             found = self.reader.describe_images(ImageIds=[image])["Images"][0]
@@ -391,10 +390,11 @@ class EC2:
         return self._pictures[image]
 
     def volumes(self, image: str) -> tuple[float, float]:
-        """The size of the root volume of a machine with this image, which ``disk`` changes, and of all, GiB.
+        """Return the size of the root volume of a machine with this image, which ``disk`` overrides, and of all its
+        volumes, GiB.
 
         :raises EC2Error: see :meth:`image_facts`
-        :raises LookupError: there is none
+        :raises LookupError: the image does not exist
         """
         image_facts = self.image_facts(image)
         sizes = dict(image_facts.volumes)
@@ -404,9 +404,9 @@ class EC2:
 
     @answered
     def role(self, profile: str) -> str:
-        """The ARN of the role in an instance profile.
+        """Return the ARN of the role in an instance profile.
 
-        :raises EC2Error: there is none, or it could not be asked
+        :raises EC2Error: it has none, or AWS did not answer
         """
         found = self._made("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
         if not found:
@@ -415,9 +415,9 @@ class EC2:
 
     @answered
     def encrypts(self) -> bool:
-        """Whether a volume of a machine is encrypted, by its image or because the account has it so.
+        """Check whether any volume of a machine is encrypted, by its image or by default in the account.
 
-        :raises EC2Error: it could not be asked
+        :raises EC2Error: AWS did not answer
         """
         if self.reader.get_ebs_encryption_by_default()["EbsEncryptionByDefault"]:
             return True
@@ -427,20 +427,20 @@ class EC2:
 
     @answered
     def quotas(self) -> list[tuple[str, float]]:
-        """The quotas of EC2 that the account has, by the names that AWS gives them.
+        """Return the account's EC2 quotas with AWS's names.
 
-        :raises EC2Error: it could not be asked
+        :raises EC2Error: AWS did not answer
         """
         found = listed(self._made("service-quotas"), "list_service_quotas", "Quotas", ServiceCode="ec2")
         return list(parse_rows(found, _quota))
 
     @answered
     def spot_prices(self, kind: str, zone: str, since: float, until: float) -> list[tuple[float, float]]:
-        """The prices of a type on spot over a time, oldest first, with the one that held when it began.
+        """Return the spot prices of a type over a period, oldest first, including the one valid at its start.
 
-        :param since: epoch seconds, as ``until``
-        :returns: since when each held, epoch seconds, and USD per hour
-        :raises EC2Error: it could not be asked
+        :param since: epoch seconds, like ``until``
+        :returns: for each price, since when it was valid, epoch seconds, and USD per hour
+        :raises EC2Error: AWS did not answer
         """
         asked: dict[str, Any] = {"InstanceTypes": [kind], "ProductDescriptions": ["Linux/UNIX"]}
         asked |= {"AvailabilityZone": zone, "StartTime": since, "EndTime": until}
@@ -449,9 +449,9 @@ class EC2:
 
     @answered
     def arch(self, kind: str) -> str:
-        """The architecture of a type that no table names, as uname calls it.
+        """Return the architecture, named as by uname, of a type that is in no table.
 
-        :raises EC2Error: it could not be asked, or there is none
+        :raises EC2Error: AWS did not answer, or the type does not exist
         """
         answer = self.reader.describe_instance_types(InstanceTypes=[kind])
         supported = answer["InstanceTypes"][0]["ProcessorInfo"]["SupportedArchitectures"]
@@ -459,13 +459,13 @@ class EC2:
 
     @answered
     def image(self, arch: str) -> str:
-        """The id of the image of an architecture; a parameter of SSM is looked up once.
+        """Return the id of the image for an architecture; an SSM parameter is looked up once.
 
-        :raises EC2Error: there is none, or it could not be asked
+        :raises EC2Error: there is none, or AWS did not answer
         """
         said = self.config.ami.get(arch)
         if said is None:
-            message = f"the table names no image for {arch}: give ami = {{{arch} = ...}}, or leave such types out"
+            message = f"the table names no image for {arch}: set ami = {{{arch} = ...}}, or exclude such types"
             raise EC2Error(AWSTrouble.PERMANENT, "", message)
         if not said.startswith("/"):
             return said
@@ -475,7 +475,7 @@ class EC2:
 
 
 def whole_gib(mib: int) -> int:
-    """MiB as the GiB of a volume."""
+    """Convert MiB to the GiB of a volume, rounded up."""
     return -(-mib // 1024)
 
 
@@ -487,12 +487,12 @@ def _client(aws_conn_id: str, service: str, region: str | None, options: Mapping
 
 
 def listed(client: Any, operation: str, key: str, **asked: Any) -> Iterator[Any]:
-    """What all pages of an answer have under a key."""
+    """Return the items under a key in all pages of an answer."""
     return (each for page in client.get_paginator(operation).paginate(**asked) for each in page.get(key) or ())
 
 
 def parse_rows(rows: Iterable[Any], parse: Callable[[Any], T]) -> Iterator[T]:
-    """What ``parse`` makes of each row of an answer; a row that makes no sense costs itself alone."""
+    """Yield what ``parse`` returns for each row of an answer; only invalid rows are skipped."""
     for row in rows:
         try:
             found = parse(row)
@@ -502,7 +502,7 @@ def parse_rows(rows: Iterable[Any], parse: Callable[[Any], T]) -> Iterator[T]:
 
 
 def text_of(row: Mapping[str, Any], key: str) -> str:
-    """:raises ValueError: it is no text, or empty"""
+    """:raises ValueError: it is not text, or is empty"""
     value = row[key]
     if not isinstance(value, str) or not value:
         raise ValueError(f"{key} is {value!r}")
@@ -510,9 +510,9 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
 
 
 def spot_price(row: Mapping[str, Any]) -> SpotPrice:
-    """A row of the history of spot prices.
+    """Parse a row of the spot price history.
 
-    :raises ValueError: the price makes no sense
+    :raises ValueError: the price is invalid
     """
     if (usd := number(row["SpotPrice"])) is None:
         raise ValueError(f"SpotPrice is {row['SpotPrice']!r}")
@@ -531,7 +531,7 @@ def _subnet(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def number(value: object) -> float | None:
-    """A price that makes sense, USD per hour; None: it does not."""
+    """Convert a price, USD per hour; None if it is not plausible."""
     try:
         usd = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -540,12 +540,11 @@ def number(value: object) -> float | None:
 
 
 def meaning(code: str) -> AWSTrouble:
-    """What an error code of AWS's means."""
     return next((each for each, codes in CODES.items() if re.fullmatch(codes, code)), AWSTrouble.PERMANENT)
 
 
 def read(reservations: Iterable[Mapping[str, Any]]) -> Iterator[EC2Instance]:
-    """The instances of reservations; one that makes no sense is left out."""
+    """Yield the instances of reservations; invalid ones are skipped."""
     for reservation in reservations:
         if isinstance(reservation, Mapping):
             yield from parse_rows(reservation.get("Instances") or (), _instance)
@@ -572,7 +571,7 @@ def _instance(found: Mapping[str, Any]) -> EC2Instance:
 
 
 def _reason(found: Mapping[str, Any]) -> str:
-    """Why an instance is in its state: the message, and before it the code where the message begins with none."""
+    """Return the reason for an instance's state: the message, prefixed with the code unless it starts with one."""
     code, message = str(found.get("Code") or ""), str(found.get("Message") or "")
     if STATE_CODE.match(message) or not STATE_CODE.match(code):
         return message
@@ -580,7 +579,7 @@ def _reason(found: Mapping[str, Any]) -> str:
 
 
 def _time(transition: str) -> float | None:
-    """When a state was come to, seconds since the epoch; None: the text does not say it."""
+    """Return the time of a state transition, epoch seconds; None if the text has none."""
     found = TRANSITION.search(transition)
     with suppress(ValueError):
         return datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found is not None else None

@@ -1,4 +1,4 @@
-"""The table of a site of kind ``ec2``: machines that Lading launches in AWS."""
+"""The table of a site of kind ``ec2``, whose machines Lading launches in AWS."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.placing.policies import GREEDY, OF_BUYERS
 from lading.scheduling.plan import FORECAST
 
-# What RunInstances takes as an image: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
+# What RunInstances accepts as an image: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
 AMI = re.compile(r"ami-[0-9a-f]{8,17}|/[\w./-]{1,1000}")
 SUBNET = re.compile(r"subnet-[0-9a-f]{8,17}")
 GROUP = re.compile(r"sg-[0-9a-f]{8,17}")
-# Lading's own tags begin so, and AWS keeps the other prefix for itself.
+# Lading's own tags start with the first prefix; AWS reserves the second.
 RESERVED_TAGS = "lading:", "aws:"
 MOST_TAGS = 40
 WITH_FALLBACK = "spot-with-fallback"
-# What the environment that ``airflow lading bootstrap`` makes has when it is made, and where that has failed.
+# Files in the environment that ``airflow lading bootstrap`` builds: it is complete, or building it failed.
 READY, FAILED = ".lading-ready", ".lading-failed"
-# How a machine switches itself off: what cloud images let their user do.
+# How a machine shuts itself down; cloud images allow this to their default user.
 POWER_OFF = "sudo -n shutdown -h now"
-# The last lines of what was said when something has failed that a machine was to do at its first boot.
+# How many lines of output to show when a step of the first boot has failed.
 LINES = 5
 Family = Literal["standard", "dl", "f", "g", "hpc", "inf", "p", "trn", "u", "x"]
 
@@ -42,103 +42,106 @@ Table = Annotated[dict[str, str], BeforeValidator(_texts_by_name)]
 
 
 class EC2Config(MachinesConfig):
-    """Machines of EC2, packed as one site."""
+    """EC2 instances as one site."""
 
     built_in_policies: ClassVar[Sequence[str]] = OF_BUYERS
 
     aws_conn_id: str = Field(
-        "aws_default", description="Airflow's connection to AWS; empty: the credentials that boto3 finds by itself."
+        "aws_default", description="Airflow's AWS connection; empty: the credentials that boto3 finds by itself."
     )
-    region: str | None = Field(None, description="Where machines are launched; without it the connection's region.")
+    region: str | None = Field(None, description="The region of the machines; without it that of the connection.")
     subnets: Texts = Field(
         min_length=1,
-        description="In which machines may be launched; of several in a zone the first that has free addresses.",
+        description="A list of the subnets to launch machines in; of several in one zone, the first with free "
+        "addresses is used.",
     )
-    security_groups: Texts = Field((), description="Of the machines; without it the default one of their network.")
+    security_groups: Texts = Field(
+        (), description="A list of security groups for the machines; without it their VPC's default."
+    )
     ami: dict[Arch, str] = Field(
         min_length=1,
-        description="The image of each architecture, its id or the name of an SSM parameter that has it: "
-        '`{x86_64 = "ami-..."}`. Lading and Airflow\'s Task SDK are in it, or `boot_script` installs them.',
+        description="The image of each architecture, as its id or the name of an SSM parameter that holds it: "
+        '`{x86_64 = "ami-..."}`. It contains Lading and Airflow\'s Task SDK, or `boot_script` installs them.',
     )
     instance_types: Texts = Field(
         (),
-        description="Patterns of the types that may be launched; without it all but burstable ones. These need a "
-        "pattern that begins with their family, such as `t3.*`; they have standard credits and count with their "
-        "baseline.",
+        description="A list of patterns of the instance types that can be launched; without it all except burstable "
+        "ones. These need a pattern that starts with their family, such as `t3.*`; they run with standard credits and "
+        "count with their baseline.",
     )
-    exclude_types: Texts = Field((), description="Patterns of types that are not.")
+    exclude_types: Texts = Field((), description="A list of patterns of instance types that are never launched.")
     capacity_type: Literal["on-demand", "spot", "spot-with-fallback"] = Field(
         "on-demand",
-        description="`on-demand`; `spot`, cheaper and reclaimed at any time; `spot-with-fallback`: on demand where "
-        "there is no spot capacity.",
+        description="`on-demand`; `spot`, which is cheaper but can be reclaimed at any time; `spot-with-fallback`: "
+        "on-demand when there is no spot capacity.",
     )
     on_demand_after: int = Field(
         2,
         ge=0,
-        description="With `spot-with-fallback`: a job that has lost so many machines to AWS goes to one on demand, "
-        "unless its hint `capacity_type` says `spot`; 0: never.",
+        description="With `spot-with-fallback`: after losing this many machines to AWS, a job goes to an on-demand "
+        "machine, unless its hint `capacity_type` is `spot`; 0: never.",
     )
-    max_instances: int = Field(10, ge=1, description="How many machines there may be at a time.")
-    max_per_type: int | None = Field(None, ge=1, description="How many of one type.")
-    max_usd_per_hour: Price | None = Field(None, description="What all machines together may cost, USD per hour.")
+    max_instances: int = Field(10, ge=1, description="The maximum number of machines at a time.")
+    max_per_type: int | None = Field(None, ge=1, description="The maximum number of machines of one type.")
+    max_usd_per_hour: Price | None = Field(None, description="The maximum cost of all machines, USD per hour.")
     max_vcpus: dict[Family, int] = Field(
         {},
-        description="How many vCPUs machines of a family may have together, on demand and spot each, as AWS's quotas "
-        "count them: `{standard = 256, g = 64}`.",
+        description="The maximum number of vCPUs per instance family, counted like AWS's quotas and separately for "
+        "on-demand and spot: `{standard = 256, g = 64}`.",
     )
-    min_instances: int = Field(0, ge=0, description="So many machines are kept though nothing runs on them.")
-    idle_seconds: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
+    min_instances: int = Field(0, ge=0, description="The number of machines that are kept even when idle.")
+    idle_seconds: DurationOrZero = Field(120, description="How long an idle machine is kept.")
     policy: str = Field(
         FORECAST,
         description="What decides which machines are launched: `forecast` plans for "
-        "[everything that runs still have to do](packing.md#forecast), `greedy` for the jobs that wait. "
-        "Any other [policy](placement.md#policies) chooses among the machines that are there, and machines are "
+        "[all remaining work of the live runs](packing.md#forecast), `greedy` for the jobs that wait now. "
+        "Any other [policy](placement.md#policies) chooses among the existing machines, and machines are "
         "launched as with `forecast`.",
     )
     hurry: Hurry = Field(
         1.0,
-        description="But for the policy `greedy`: [what an early end is worth](hurry.md) to runs without the hint "
-        '`hurry`, 0 to 100, `"cheap"` (0), `"balanced"` (1) or `"fast"` (10).',
+        description="Except with the policy `greedy`: [how much finishing early is worth](hurry.md) to runs without "
+        'the hint `hurry`, 0 to 100, `"cheap"` (0), `"balanced"` (1) or `"fast"` (10).',
     )
     expected_boot_time: Duration = Field(
         60,
-        description="How long a machine takes from its order to its first job, until "
-        "[that has been measured](../reference/ec2.md#forecasts).",
+        description="How long a machine takes from its order to its first job, until this "
+        "[has been measured](../reference/ec2.md#forecasts).",
     )
     key_pair: str | None = Field(
-        None, description="A key pair of EC2 for people to log in; Lading has a key of its own in any case."
+        None, description="An EC2 key pair for people to log in; Lading always has its own key."
     )
     user: str = Field(
-        "ec2-user", description="The user of the image as whom jobs run: the one that cloud-init sets up."
+        "ec2-user", description="The image's user that jobs run as: the default user that cloud-init sets up."
     )
     ssh_port: int = Field(22, ge=1, le=65535, description="The port of the machines' SSH servers.")
-    address: Literal["private", "public"] = Field("private", description="The address at which machines are reached.")
+    address: Literal["private", "public"] = Field("private", description="The address used to reach the machines.")
     jump_host: str | None = Field(
-        None, description="What leads to them, as one types it after `ssh`, such as `me@bastion.example.org`."
+        None, description="A jump host to reach them, written as after `ssh`, such as `me@bastion.example.org`."
     )
-    instance_profile: str | None = Field(None, description="The name of the IAM instance profile that jobs use.")
-    disk: Amount | None = Field(None, description="Size of the root volume; without it the image's own.")
-    tags: Table = Field({}, description="Tags of the machines and their volumes.")
+    instance_profile: str | None = Field(None, description="The name of the IAM instance profile for jobs.")
+    disk: Amount | None = Field(None, description="The size of the root volume; without it that of the image.")
+    tags: Table = Field({}, description="Additional tags for the machines and their volumes.")
     boot_script: str = Field(
-        "", description="Shell lines that root runs at a machine's first boot, such as an installation."
+        "", description="Shell lines that run as root at a machine's first boot, for example to install software."
     )
-    readiness_probe: str = Field("", description="A shell command that succeeds when a machine may be given jobs.")
+    readiness_probe: str = Field("", description="A shell command that succeeds once a machine can be given jobs.")
     cost_tags: StrictBool = Field(
         True,
-        description="Whether machines are tagged with the team and the Dag of the jobs on them, `lading:team` and "
-        "`lading:dag`, for [cost allocation](teams.md#aws-cost-allocation-tags); `shared` where these have several.",
+        description="Whether machines are tagged with the team and Dag of their jobs, `lading:team` and `lading:dag`, "
+        "for [cost allocation](teams.md#aws-cost-allocation-tags); `shared` if they have several.",
     )
     terminate_on_shutdown: StrictBool = Field(
         True,
-        description="Whether machines go when Airflow is stopped; otherwise those without jobs switch themselves off "
-        "after `orphan_after`.",
+        description="Whether machines are terminated when Airflow is stopped; otherwise machines without jobs shut "
+        "themselves down after `orphan_after`.",
     )
     orphan_after: Duration = Field(
-        1800, ge=300, description="A machine without jobs, of which no controller has asked anything for so long, "
-        "switches itself off."
+        1800, ge=300, description="How long after the last contact with a controller a machine without jobs shuts "
+        "itself down."
     )  # fmt: skip
-    prices: str | None = Field(None, description="A file of prices in place of AWS's own.")
-    reserve_memory: Amount = Field(512, description="Memory that is left to the system and the node agent.")
+    prices: str | None = Field(None, description="A file with prices that replaces AWS's.")
+    reserve_memory: Amount = Field(512, description="Memory reserved for the system and the node agent.")
 
     @field_validator("subnets")
     @classmethod
@@ -177,13 +180,13 @@ class EC2Config(MachinesConfig):
             )
         if "hurry" in self.model_fields_set and self.buying != FORECAST:
             raise ValueError(
-                f'hurry = {self.hurry:g} says nothing with policy = "{self.policy}"; leave one of them out: without '
-                f'a policy it is "{FORECAST}"'
+                f'hurry = {self.hurry:g} has no effect with policy = "{self.policy}"; remove one of them: the default '
+                f'policy is "{FORECAST}"'
             )
         if self.orphan_after < 2 * self.max_poll_interval:
             raise ValueError(
-                f"orphan_after = {self.orphan_after} is too short: machines would switch themselves off between two "
-                f"questions; give {2 * self.max_poll_interval} or more, twice max_poll_interval"
+                f"orphan_after = {self.orphan_after} is too short: machines would shut down between two polls; set "
+                f"{2 * self.max_poll_interval} or more, twice max_poll_interval"
             )
         return self
 
@@ -197,12 +200,12 @@ class EC2Config(MachinesConfig):
 
     @property
     def boot_log(self) -> str:
-        """How the files begin that ``boot_script`` leaves on a machine."""
+        """The common prefix of the files that ``boot_script`` leaves on a machine."""
         return f"{self.work_dir}-boot"
 
     @property
     def _boot_fault(self) -> str:
-        """Shell text that says why ``boot_script`` failed, where Lading's Python is not there or the probe fails."""
+        """Shell text that reports why ``boot_script`` failed, if Lading's Python is missing or the probe fails."""
         if not self.boot_script:
             return ""
         probe = f"{{ {self.readiness_probe}\n}} </dev/null >/dev/null 2>&1" if self.readiness_probe else "true"
@@ -213,21 +216,21 @@ class EC2Config(MachinesConfig):
 
     @property
     def environment(self) -> str | None:
-        """The folder of the environment that has ``python``; None: it is in none that could be made."""
+        """The folder of the environment that contains ``python``; None: not in one that can be built."""
         folder, middle, name = self.python.rpartition("/bin/")
         is_there = middle and folder.startswith("/") and re.fullmatch(r"python[\d.]*", name)
         return folder if is_there else None
 
     @property
     def _environment_fault(self) -> str:
-        """Shell text that says why the environment of ``python`` could not be made, where Lading is not in it."""
+        """Shell text that reports why building the environment of ``python`` failed, if Lading is missing from it."""
         if self.environment is None:
             return ""
         ready, failed = (shlex.quote(f"{self.environment}/{name}") for name in (READY, FAILED))
         return (
             f"[ -e {ready} ] || [ ! -e {failed} ] || {shlex.quote(self.python)} -c 'import lading.executors.host' "
-            "2>/dev/null || { echo 'the user data of `airflow lading bootstrap` has failed on the machine, or on that "
-            f"from which its image was made; its last lines:'; tail -n {LINES} {failed}; exit 1\n}} >&2"
+            "2>/dev/null || { echo 'the user data of `airflow lading bootstrap` failed on this machine, or on the one "
+            f"its image was made from; its last lines:'; tail -n {LINES} {failed}; exit 1\n}} >&2"
         )
 
     @property
@@ -236,7 +239,7 @@ class EC2Config(MachinesConfig):
 
     @property
     def buying(self) -> str:
-        """The policy by which machines are launched."""
+        """The policy that decides which machines are launched."""
         return GREEDY if self.policy == GREEDY else FORECAST
 
     @property
@@ -253,7 +256,6 @@ class EC2Config(MachinesConfig):
 
     @property
     def capacity_types(self) -> tuple[str, ...]:
-        """What may be launched."""
         return (SPOT, ON_DEMAND) if self.capacity_type == WITH_FALLBACK else (self.capacity_type,)
 
     @property

@@ -1,7 +1,7 @@
-"""Tags by which AWS allocates what machines cost: the team and the Dag of the jobs on them, where these have one.
+"""Tags that let AWS allocate the cost of machines to the team and the Dag of their jobs.
 
-A launch does not set them: it is repeated with the same bytes where there was no answer, and who will use a machine may
-have changed by then. They are set when the first job is given to it, and again when that is true no more:
+They are not part of the launch request, because a request without an answer is repeated with the same bytes, and by
+then other jobs may use the machine. They are set when a machine gets its first job, and again when they change:
 https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/custom-tags.html
 """
 
@@ -15,33 +15,33 @@ from lading.hooks.ec2.fleet_state import FleetPart, FleetState
 from lading.hooks.site import Tenancy
 
 TEAM, DAG = "lading:team", "lading:dag"
-# What was refused is tried again after so long, seconds: a policy of the account may allow it by then.
+# Seconds until a refused request is tried again, since the account's policy may have changed.
 SECONDS_AFTER_REFUSAL = 600.0
-# Of machines of which some were refused so many are asked for one by one in an update.
+# How many machines of a refused request are tried one by one in each update.
 MOST_ALONE = 8
 
 
 class CostTags(FleetPart):
-    """Keeps the tags of machines as the controller says whose they are."""
+    """Keeps the tags of machines in line with the tenants that the controller reports."""
 
     def __init__(self, state: FleetState) -> None:
         super().__init__(state)
         self.tenants: Mapping[str, Tenancy] = {}
-        """By the machine's name; another thread sets it."""
+        """By machine name; set by another thread."""
         self.refused: str | None = None
-        """Why tags are not set, as text; None: they are."""
+        """Why tags cannot be set, as text; None: they are set."""
         self._set: dict[str, dict[str, str]] = {}
         self._alone: set[str] = set()
-        """Instances that were refused together with others."""
+        """Instances of a refused request with several machines, which are tried alone next."""
         self._pause_until = 0.0
-        """Until when none is asked for, since AWS does not answer."""
+        """No requests are made until then, on the monotonic clock, because AWS does not answer."""
         self._due: dict[str, float] = {}
-        """When a refused machine is tried again, on the monotonic clock, by its instance."""
+        """When to try a refused machine again, on the monotonic clock, by instance id."""
 
     def update(self) -> None:
-        """Set the tags of those machines that have others than they should, alike ones by one request.
+        """Set the tags of machines whose tags are out of date, with one request for equal tags.
 
-        What AWS refuses of one holds up nothing else, nor the tags of other machines.
+        A refusal for one machine delays neither other work nor the tags of other machines.
         """
         now = time.monotonic()
         if not self.state.config.cost_tags or now < self._pause_until:
@@ -73,14 +73,14 @@ class CostTags(FleetPart):
             self.refused = None
 
     def _tag(self, ids: list[str], tags: dict[str, str], now: float) -> bool:
-        """Tag machines; returns whether others may be.
+        """Tag machines; return whether further requests make sense now.
 
-        One that AWS refuses has the whole request refused, so each of them is asked for alone next.
+        AWS refuses a whole request because of one machine, so its machines are tried alone next.
         """
         try:
             self.ec2.tag(ids, tags)
         except EC2Error as error:
-            self.refused = f"machines are not tagged with who is charged for them: {error}"
+            self.refused = f"machines cannot be tagged for cost allocation: {error}"
             if error.trouble in (AWSTrouble.SILENCE, AWSTrouble.THROTTLE):
                 self._pause_until = now + SECONDS_AFTER_REFUSAL
                 return False
@@ -97,6 +97,6 @@ class CostTags(FleetPart):
 
 
 def tags_of(tenant: Tenancy) -> dict[str, str]:
-    """The tags of a machine; one that its jobs have no name for is not set, for those of no team."""
+    """Return the tags of a machine, without those for which its tenancy has no name."""
     found = {TEAM: tenant.team, DAG: tenant.dag_id}
     return {name: value for name, value in found.items() if value}

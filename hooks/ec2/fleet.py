@@ -1,7 +1,7 @@
-"""The machines of a site: what the controller asks of them, and the rounds that bring each on in its life.
+"""The machines of a site: what the controller requests, and the rounds that advance each machine through its life.
 
-The phases of that life (:class:`lading.hooks.ec2.life.LifePhase`) have a module each: launch (``launcher``, in a thread
-of its own), registration, readiness (``reach``) and termination; draining and liveness are here.
+Most phases of that life (:class:`lading.hooks.ec2.life.LifePhase`) have a module: launch (``launcher``, in a thread of
+its own), registration, readiness (``reach``) and termination; draining and liveness are here.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.site import Order
 from lading.scheduling.reasons import Reason, because
 
-# Between rounds while something is to happen, and else, seconds.
+# Seconds between rounds while something is pending, and otherwise.
 SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
 AT_WORK = {LifePhase.UP, LifePhase.DRAINING}
 
 
 class EC2Fleet:
-    """The machines. ``round`` belongs to one thread, the rest may be called by another.
+    """The machines of a site. ``round`` belongs to one thread; the rest can be called from another.
 
     :param site: the name of the site
-    :param scope: what its machines are tagged with; that of a trial is another
-    :param identities: who we are, then who we were
+    :param scope: the value of its machines' site tag; a trial has its own
+    :param identities: our current identity, then former ones
     :param api: URL at which jobs reach Airflow's execution API
-    :param folder: for what is known of machines, here; ``logs``: Airflow's folder of logs
+    :param folder: local folder for the state of machines; ``logs``: Airflow's log folder
     """
 
     no_api: str | None = None
@@ -73,11 +73,11 @@ class EC2Fleet:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it is known what there is."""
+        """Whether EC2 has reported the existing machines."""
         return self.registration.is_loaded
 
     def order(self, orders: Sequence[Order]) -> None:
-        """Launch machines; one that is known already is not launched again."""
+        """Launch machines, except those already ordered."""
         with self.state.lock:
             new = {order.name: order for order in orders if order.name not in self.machines}
             batches, ours = boot.batches(list(new.values())), self.identities[0].deployment
@@ -88,23 +88,23 @@ class EC2Fleet:
             self.launcher.order(batches)
 
     def release(self, reasons: Mapping[str, Reason]) -> None:
-        """Let machines go when their jobs have ended."""
+        """Release machines once their jobs have finished."""
         for name, reason in reasons.items():
             if (machine := self.machines.get(name)) is not None and machine.release is None:
                 machine.release = reason
 
     @property
     def connections(self) -> list[Connection]:
-        """All machines that have been reached, those that are gone among them."""
+        """The connections of all machines that were reached, including former machines."""
         there = [machine.connection for machine in list(self.machines.values())]
         return [*(connection for connection in there if connection is not None), *list(self.state.left)]
 
     def promote_ready(self) -> None:
-        """Let machines be up that have become ready, also while EC2 takes its time for an answer."""
+        """Mark machines that have become ready as up, even while EC2 is slow to answer."""
         self.readiness.promote_ready()
 
     def forget_left(self) -> None:
-        """Forget machines that are gone and whose last report is stored."""
+        """Forget former machines whose last events are stored."""
         done = [connection for connection in self.state.left if not connection.machine.event_buffer.unread()]
         for connection in done:
             self.state.left.remove(connection)
@@ -119,9 +119,9 @@ class EC2Fleet:
         return SHORT_PAUSE if busy else LONG_PAUSE
 
     def round(self) -> None:
-        """Bring each machine on in its life.
+        """Advance each machine in its life.
 
-        :raises OSError: EC2 could not be asked; what needs no answer of it is done all the same
+        :raises OSError: EC2 did not answer; everything that does not need its answer is done nevertheless
         """
         try:
             if self.registration.is_due():
@@ -139,7 +139,7 @@ class EC2Fleet:
                     self._check_liveness(machine)
 
     def _drain(self, machine: EC2Machine) -> None:
-        """Give no more jobs to a machine that is to be released, or ends by itself."""
+        """Stop giving jobs to a machine that is released, or is shutting down by itself."""
         connection = machine.connection
         if machine.phase is not LifePhase.UP or connection is None:
             return
@@ -154,7 +154,7 @@ class EC2Fleet:
             connection.rounds.wake()
 
     def _check_liveness(self, machine: EC2Machine) -> None:
-        """Have a machine ended that is released and empty, does not answer, or takes too long."""
+        """Have a machine terminated that is released and empty, does not answer, or takes too long."""
         if machine.termination_reason is None and (end := self._due_end(machine)) is not None:
             self.termination.request_end(machine, end)
         reason = machine.termination_reason
@@ -162,7 +162,7 @@ class EC2Fleet:
             self.termination.leave(machine, reason)
 
     def _due_end(self, machine: EC2Machine) -> End | None:
-        """Why a machine is to be ended now; None: it is not."""
+        """Return why a machine has to be terminated now; None if it does not."""
         phase, reason, connection = machine.phase, machine.release, machine.connection
         if phase is LifePhase.DRAINING and machine.is_empty:
             leaves = connection is not None and connection.leaving is not None

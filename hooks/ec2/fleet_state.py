@@ -1,4 +1,4 @@
-"""What the phases of a machine's life share: the machines of a site, and what is known of EC2."""
+"""The state that all phases of a machine's life share: the machines of a site, and what EC2 has reported."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class FleetState:
     """The machines of a site.
 
     :param site: its name
-    :param scope: what its machines are tagged with; that of a trial is another
-    :param identities: who we are, then who we were
-    :ivar machines: the machines, by name; ``lock`` is held to add or remove one
-    :ivar left: the connections of machines that are gone, until all is stored that they have reported
+    :param scope: the value of its machines' site tag; a trial has its own
+    :param identities: our current identity, then former ones
+    :ivar machines: by name; hold ``lock`` to add or remove one
+    :ivar left: the connections of former machines, until everything they have reported is stored
     """
 
     site: str
@@ -46,7 +46,7 @@ class FleetState:
 
 
 class FleetPart:
-    """A phase of the life of machines."""
+    """A part of the fleet's work, such as one phase of its machines' life."""
 
     def __init__(self, state: FleetState) -> None:
         self.state = state

@@ -1,7 +1,7 @@
-"""Who we are, and the keys of machines: derived from a secret of Airflow's and the token of a launch. Pure.
+"""The identity of a deployment and the SSH keys of its machines, derived from Airflow's secret and a launch token.
 
-A launch that is repeated must send the same bytes, and a controller on another machine must be able to log in. So
-nothing here is random, and nothing is kept. The secret is Airflow's Fernet key, which every part of a deployment has
+A repeated launch request must have the same bytes, and a controller on another machine must be able to log in. So
+nothing is random and nothing is stored. The secret is Airflow's Fernet key, which all components of a deployment share,
 and no other deployment: https://airflow.apache.org/docs/apache-airflow/stable/security/secrets/fernet.html
 """
 
@@ -21,9 +21,9 @@ BLOCK = 8
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """The two keys of an SSH server or client.
+    """The key pair of an SSH server or client.
 
-    :param private: as OpenSSH writes it
+    :param private: in OpenSSH's format
     :param public: ``ssh-ed25519 AAAA...``
     """
 
@@ -33,9 +33,9 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An Airflow deployment, as its machines are tagged with it.
+    """The identity of an Airflow deployment in its machines' tags.
 
-    :param deployment: distinguishes its machines from those of others
+    :param deployment: distinguishes its machines from those of other deployments
     """
 
     deployment: str
@@ -46,42 +46,42 @@ class Identity:
         return cls(_derived(secret.encode(), "deployment").hex()[:16], secret.encode())
 
     def host_key(self, token: str) -> KeyPair:
-        """The key of the SSH server of what is launched with a token."""
+        """Return the host key of the machines launched with a token."""
         return key_pair(_derived(self.secret, f"host key {token}"))
 
     def proof(self, *parts: str) -> str:
-        """What only this deployment can write for these texts, as a tag of what it launches.
+        """Return a tag value for these texts that only this deployment can compute.
 
-        The secret is that of the host keys, so that a rotation of the Fernet key is the same for both.
+        It uses the same secret as the host keys, so a rotation of the Fernet key affects both alike.
         """
         return _derived(self.secret, "launch " + "\0".join(parts)).hex()
 
     @property
     def user_key(self) -> KeyPair:
-        """The key with which controllers log in."""
+        """The key pair that controllers log in with."""
         return key_pair(_derived(self.secret, "user key"))
 
 
 def identities(fernet_key: str) -> tuple[Identity, ...]:
-    """Who we are, and after a rotation of the Fernet key who we were: its machines are still ours.
+    """Return our identity, and former ones after a rotation of the Fernet key, whose machines are still ours.
 
-    :param fernet_key: ``[core] fernet_key``: the one in use, then older ones, with commas between them
-    :raises ValueError: there is none
+    :param fernet_key: ``[core] fernet_key``: the current key, then older ones, separated by commas
+    :raises ValueError: it is empty
     """
     found = tuple(Identity.from_secret(each.strip()) for each in fernet_key.split(",") if each.strip())
     if not found:
         raise ValueError(
-            "[core] fernet_key is empty: the keys of machines are derived from it; set the same one on all machines "
-            "on which the scheduler or Lading's controller run"
+            "[core] fernet_key is empty, but the keys of machines are derived from it; set the same one wherever the "
+            "scheduler or Lading's controller runs"
         )
     return found
 
 
 def key_pair(seed: bytes) -> KeyPair:
-    """An Ed25519 key of 32 bytes.
+    """Return the Ed25519 key pair of a 32-byte seed.
 
-    The format is OpenSSH's (its PROTOCOL.key), with a check number that is derived as well: what cryptography writes
-    has a random one.
+    The format is OpenSSH's (its PROTOCOL.key). The check number is derived from the seed, too, because the one that the
+    cryptography package writes is random.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -107,5 +107,5 @@ def _derived(secret: bytes, what: str) -> bytes:
 
 
 def matching(identities: Sequence[Identity], deployment: str) -> Identity | None:
-    """The one whose machines are tagged so; None: they belong to another deployment."""
+    """Return the identity with this tag; None if the tag belongs to another deployment."""
     return next((each for each in identities if each.deployment == deployment), None)

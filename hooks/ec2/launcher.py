@@ -1,6 +1,6 @@
-"""The launcher: it asks EC2 for what is ordered. It decides nothing of that.
+"""Requests ordered machines from EC2, without deciding what to order.
 
-An answer to RunInstances may take a minute, so it has a thread of its own, for which no other machine waits.
+RunInstances can take a minute to answer, so the launcher has a thread of its own and delays no other machine.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# A request without an answer is repeated after so many seconds, if nothing was found of it.
+# Seconds after which a request without an answer is repeated, unless its machines were found meanwhile.
 SECONDS_UNTIL_ASKED_AGAIN = 3.0
-# Between rounds while something is to be asked for, and else, seconds.
+# Seconds between rounds while something is to be requested, and otherwise.
 SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
 NOT_THERE = LifePhase.ORDERED, LifePhase.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class UnansweredLaunch:
-    """A request to which there is no answer: it may have launched machines.
+    """A request without an answer, which may have launched machines.
 
-    :param parameters: with which it is repeated: EC2 takes a token with no others
-    :param due: on the monotonic clock; it is repeated when EC2 was asked after that what there is
+    :param parameters: repeated exactly, because EC2 accepts a token only with the same parameters
+    :param due: on the monotonic clock; it is repeated once EC2 has listed its instances after that time
     """
 
     batch: LaunchBatch
@@ -47,7 +47,7 @@ class UnansweredLaunch:
 
 
 class NoSubnetOpen(Exception):
-    """In no subnet of a zone anything is launched for now.
+    """Nothing is launched in any subnet of a zone for now.
 
     :ivar reason: why
     """
@@ -59,15 +59,15 @@ class NoSubnetOpen(Exception):
 
 @dataclass(eq=False)
 class Launcher:
-    """``round`` belongs to one thread, the rest may be called by another.
+    """Launches orders. ``round`` belongs to one thread; the rest can be called from another.
 
-    :param identity: whose machines they become
+    :param identity: that of the deployment that owns the machines
     :param scope: the value of the tag that names the site
-    :param machines: of the fleet, by name
-    :param leave: called with what is not launched, and why
-    :ivar batches: what is to be asked for
-    :ivar unanswered: what was asked for without an answer, by its token
-    :ivar looked_at: when EC2 was asked last what there is, and has said it, on the monotonic clock
+    :param machines: those of the fleet, by name
+    :param leave: called with each machine that is not launched, and why
+    :ivar batches: orders to request
+    :ivar unanswered: requests without an answer, by token
+    :ivar looked_at: when EC2 was last asked successfully for its instances, on the monotonic clock
     """
 
     ec2: EC2
@@ -83,15 +83,15 @@ class Launcher:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked: frozenset[str] = frozenset()  # the names of those for which it is asked at this moment
+        self._asked: frozenset[str] = frozenset()  # the names in the request that is being made
         self._requests, self._instances = TokenBucket(REQUESTS), TokenBucket(INSTANCES)
 
     def order(self, batches: Sequence[LaunchBatch]) -> None:
-        """Ask for these from the next round on."""
+        """Request these from the next round on."""
         self.batches.extend(batches)
 
     def withdraw(self, machine: EC2Machine) -> bool:
-        """Do not ask for a machine; returns whether that is not too late, for EC2 may be about to launch it."""
+        """Cancel an order; return False if it is too late, because EC2 may already be launching the machine."""
         with self._lock:
             if machine.phase is not LifePhase.ORDERED or machine.name in self._asked:
                 return False
@@ -100,7 +100,7 @@ class Launcher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is to be asked for, or answered."""
+        """Whether anything is still to be requested or answered."""
         return bool(self.batches or self.unanswered)
 
     def pause(self) -> float:
@@ -108,7 +108,7 @@ class Launcher:
         return SHORT_PAUSE if self.is_busy else LONG_PAUSE
 
     def round(self) -> None:
-        """Ask for what is ordered, as much as may be asked for now, when it is known what there is.
+        """Request orders as fast as EC2's limits allow, once the existing instances are listed.
 
         :raises EC2Error: EC2 does not answer
         """
@@ -128,12 +128,12 @@ class Launcher:
                 return
 
     def _waiting(self, batch: LaunchBatch) -> list[EC2Machine]:
-        """Those of a batch that are still wanted."""
+        """Return the machines of a batch that are still wanted."""
         found = [self.machines.get(each.name) for each in batch.orders]
         return [each for each in found if each is not None and each.phase in NOT_THERE]
 
     def _withheld(self, batch: LaunchBatch) -> Reason | None:
-        """Why EC2 need not be asked for a batch; None: it is to be asked."""
+        """Return why a batch is refused without asking EC2; None if EC2 decides."""
         shortage = self.shortages.shortage_of(batch.offering)
         return self.shortages.held or (shortage.why if shortage is not None else None)
 
@@ -144,10 +144,10 @@ class Launcher:
         return self._instances.take(len(batch.orders), now) and self._requests.take(1, now)
 
     def _repeat(self, looked_at: float) -> None:
-        """Find out the outcome of requests that were not answered: a time-out is no answer.
+        """Find out the outcome of requests without an answer, which a time-out leaves open.
 
-        What the fleet has found by its tags since then no longer waits. The rest is asked for by the same bytes with
-        the same token, to which EC2 answers with what it has launched for it, and launches nothing twice:
+        Machines that the fleet has found by their tags are done. For the rest, the same bytes are sent with the same
+        token. EC2 then answers with what it has launched for the token, and launches nothing twice:
         https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
         """
         for token, request in list(self.unanswered.items()):
@@ -176,7 +176,7 @@ class Launcher:
             self._asked = frozenset()
 
     def _wanted(self, batch: LaunchBatch) -> LaunchBatch:
-        """A batch that EC2 was never asked for, without what is not wanted any more."""
+        """Drop unwanted orders from a batch that was never requested."""
         names = {each.name for each in self._waiting(batch)}
         found = LaunchBatch(tuple(each for each in batch.orders if each.name in names)) if names else batch
         for each in self._waiting(found):
@@ -203,15 +203,15 @@ class Launcher:
         return boot.request(self.ec2.config, self.identity, self.scope, batch, image, subnet, root)
 
     def arch(self, kind: str) -> str:
-        """The architecture of a type.
+        """Return the architecture of a type.
 
-        :raises EC2Error: EC2 does not answer, or there is none
+        :raises EC2Error: EC2 does not answer, or the type does not exist
         """
         known = bundled().types.get(kind)
         return known.arch if known is not None else self.ec2.arch(kind)
 
     def _note(self, batch: LaunchBatch, found: Sequence[EC2Instance]) -> None:
-        """Know what was launched; what was not is left."""
+        """Record the launched machines, and give up the orders that were not fulfilled."""
         by_index = {each.index: each for each in found}
         for index, order in enumerate(batch.orders):
             machine, instance = self.machines.get(order.name), by_index.get(index)
@@ -226,12 +226,12 @@ class Launcher:
                 self.leave(machine, End("no_capacity", reason))
 
     def _refused(self, batch: LaunchBatch, parameters: Mapping[str, Any] | None, error: EC2Error) -> None:
-        """:param parameters: None: EC2 was not asked yet, for what they are made of could not be"""
+        """:param parameters: None: the request was not made, because its parameters could not be determined"""
         if error.trouble is AWSTrouble.SILENCE:
             for each in self._waiting(batch):
                 each.obstacle = because(TRANSIENT[error.trouble], **said_by(error))
             if parameters is None:
-                self.batches.append(batch)  # behind those of other images
+                self.batches.append(batch)  # at the end, behind batches with other images
             else:
                 self._expect(batch, parameters)
                 for each in self._waiting(batch):
@@ -241,7 +241,7 @@ class Launcher:
             batch.offering, error, boot.subnet_of(parameters) if parameters is not None else None
         )
         if batch.token in self.unanswered and parameters is not None and CREDENTIALS.fullmatch(error.code):
-            # What the credentials refuse now says nothing of the request before, which may have launched machines.
+            # A rejection of the credentials says nothing about the earlier request, which may have launched machines.
             self._expect(batch, parameters)
             return
         if error.trouble is AWSTrouble.THROTTLE:
@@ -251,11 +251,11 @@ class Launcher:
                 each.obstacle = why
             return
         self.unanswered.pop(batch.token, None)
-        log.warning("EC2 does not launch %s in %s (%s): %s", *batch.offering, error)
+        log.warning("EC2 refused to launch %s in %s (%s): %s", *batch.offering, error)
         self._end(self._waiting(batch), why)
 
     def _expect(self, batch: LaunchBatch, parameters: Mapping[str, Any]) -> None:
-        """Repeat a request later."""
+        """Schedule a request for repetition."""
         self.unanswered[batch.token] = UnansweredLaunch(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
 
     def _end(self, machines: Sequence[EC2Machine], why: Reason) -> None:

@@ -1,11 +1,11 @@
-"""The life of a machine from its order to its end: its phases, how long each may take, and why it ends. Pure.
+"""The life of a machine from order to termination: its phases, their time limits, and the reasons for its end. No I/O.
 
 | read | concluded | until |
 |---|---|---|
-| a phase for longer than it may take | it is ended, with what kept it from answering | for good |
+| a phase has lasted too long | it is terminated; the reason names what kept it from answering | permanent |
 | EC2 does not describe it, and it does not answer | gone, after 60 s, or 300 s if it never did | EC2 describes it |
-| ended, and not said to be reclaimed | ``node_failure`` | for good |
-| ended while no controller ran | ``lost``, or ``preempted`` | for good |
+| terminated, but not reported as reclaimed | ``node_failure`` | permanent |
+| terminated while no controller ran | ``lost``, or ``preempted`` | permanent |
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from lading.scheduling.reasons import Reason, because
 
 
 class LifePhase(str, Enum):
-    """Where a machine is in its life."""
+    """The phase of a machine's life."""
 
     ORDERED = "ordered"
-    """It is to be launched; EC2 was not asked for it, or refused it for now."""
+    """It is ordered; EC2 was not asked to launch it yet, or refused for now."""
     UNKNOWN = "unknown"
-    """EC2 was asked and has not answered: it may be there."""
+    """EC2 was asked to launch it and did not answer, so it may exist."""
     PENDING = "pending"
     """EC2 has launched it; it does not run yet."""
     BOOTING = "booting"
-    """It runs, and its node agent has not answered."""
+    """It runs, but its node agent has not answered yet."""
     UP = "up"
     """It takes jobs."""
     DRAINING = "draining"
-    """It takes none any more, and is terminated when the last one has ended."""
+    """It takes no more jobs, and is terminated when the last one has finished."""
     TERMINATING = "terminating"
-    """EC2 was asked to end it."""
+    """EC2 was asked to terminate it."""
     GONE = "gone"
 
 
-# How long a phase may take, seconds; a machine boots within a multiple of what its table says.
+# Seconds that a phase can last. For booting it is a multiple of the table's expected boot time.
 LONGEST = {LifePhase.ORDERED: 600.0, LifePhase.UNKNOWN: 900.0, LifePhase.PENDING: 600.0}
 LEAST_BOOT = 600.0
 BOOTS = 5
-# EC2 may not describe yet what it has just launched, and for a moment not what it has described before, seconds:
+# Seconds. EC2 may not describe a new instance yet, and may briefly omit one that it has described before:
 # https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
 SECONDS_UNTIL_DESCRIBED = 300.0
 SECONDS_UNTIL_MISSED = 60.0
-# TerminateInstances is asked for again after this, seconds; where it is refused after ever longer pauses up to this.
+# Seconds between two requests to terminate an instance; after refusals the pauses grow up to the second value.
 SECONDS_UNTIL_REPEATED = 30.0
 LONGEST_UNTIL_REPEATED = 900.0
 
@@ -55,7 +55,7 @@ LONGEST_UNTIL_REPEATED = 900.0
 class End:
     """Why a machine ended.
 
-    :param cause: of the ends of its jobs that had begun; None: it had none
+    :param cause: that of its jobs that had started; None: it had none
     """
 
     cause: str | None
@@ -63,9 +63,9 @@ class End:
 
 
 def overdue(phase: LifePhase, seconds: float, boot_seconds: float, obstacle: Reason | None) -> Reason | None:
-    """Why a machine that has been in a phase for so long is to be ended; None: it is not.
+    """Return why a machine that has been in a phase for this long is terminated; None if it is not.
 
-    :param obstacle: what keeps it from answering; None: nothing that is known
+    :param obstacle: what keeps it from answering; None: unknown
     """
     longest = max(LEAST_BOOT, BOOTS * boot_seconds) if phase is LifePhase.BOOTING else LONGEST.get(phase)
     if longest is None or seconds <= longest:
@@ -74,12 +74,12 @@ def overdue(phase: LifePhase, seconds: float, boot_seconds: float, obstacle: Rea
 
 
 def with_obstacle(reason: Reason, obstacle: Reason | None) -> Reason:
-    """Why a machine is to be ended, with what kept it from answering, if that is known."""
+    """Add to the reason for a termination what kept the machine from answering, if that is known."""
     return reason if obstacle is None else reason.with_also(obstacle)
 
 
 def ended(instance: EC2Instance) -> End | None:
-    """The end of a machine that was not ended by Lading, as EC2 describes it; None: it lives."""
+    """Return the end of a machine that Lading did not terminate, as EC2 describes it; None if it is live."""
     if instance.lives:
         return None
     if instance.capacity_type == SPOT and "spot" in instance.reason.lower():
@@ -88,7 +88,7 @@ def ended(instance: EC2Instance) -> End | None:
 
 
 def unattended(instance: EC2Instance) -> End:
-    """The end of a machine while no controller ran: all that is stored is that it was there."""
+    """Return the end of a machine that terminated while no controller ran; only that it existed is stored."""
     end = ended(instance)
     why = end.reason if end is not None else because("machine_down", state=instance.state, text=None)
     is_preempted = end is not None and end.cause == "preempted"
@@ -96,10 +96,10 @@ def unattended(instance: EC2Instance) -> End:
 
 
 def remedied(error: EC2Error) -> str:
-    """Why AWS does not end a machine, with its message, and what to do."""
+    """Describe why AWS does not terminate a machine, with its message and the remedy."""
     if error.code == "OperationNotPermitted":
-        return f"{error}; switch off its termination protection (disableApiTermination) in EC2"
-    return f"{error}; end it in EC2, or allow the site's credentials to"
+        return f"{error}; disable its termination protection (disableApiTermination) in EC2"
+    return f"{error}; terminate it in EC2, or grant that right to the site's credentials"
 
 
 MISSED = End("node_failure", because("machine_unknown_to_ec2"))

@@ -2,10 +2,10 @@
 
 | read | concluded | until |
 |---|---|---|
-| no instance yet | ordered or not answered: expected, no later than a new one | ``life.LONGEST`` |
-| nothing of its specification | what jobs can use is not known: none are given | it is reached |
+| no instance yet | ordered or unanswered; expected no later than a new one | ``life.LONGEST`` |
+| no specification of its type | what jobs can use is unknown, so it gets none | it is reached |
 | no price | costs nothing in plans | a price is known |
-| ended when seen pending less than 10 s before | it never ran, and costs nothing | for good |
+| terminated less than 10 s after it was pending | it never ran, and costs nothing | permanent |
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import NOT_KNOWN, Resources
 
 PENDING = "pending"
-# What ends when it was pending so lately has never run, seconds.
+# Seconds. A machine that terminated this soon after it was seen pending has never run.
 SECONDS_UNSEEN = 10.0
-# What a machine cannot report about itself.
+# Properties that a machine cannot report about itself.
 ITS = "launched_at", "usd_per_hour", "priced_at", "surcharges", "features"
 STATES = {
     LifePhase.UP: LocationState.UP,
@@ -40,30 +40,30 @@ STATES = {
 
 @dataclass(slots=True)
 class EC2Machine:
-    """A machine, or what is to become one.
+    """A machine, or the order for one.
 
     :param token: the ClientToken of its launch, from which its host key is derived
-    :param capacity: what jobs can use of it, as far as it is known of its type
-    :param usd_per_hour: all that it costs; ``surcharges``: what of that is not the machine itself, by name
-    :param priced_at: epoch seconds, by AWS's clock, since when it costs that; None: since its launch, or not known
-    :param since: of its phase, on the monotonic clock
-    :param instance: as EC2 described it last; None: it has not
-    :param heard_at: when EC2 first said that it is there, epoch seconds of our own clock; None: it has not
-    :param clock_ahead: seconds by which AWS's clock was ahead of ours when EC2 described it last
-    :param is_described: whether EC2 ever has described it
-    :param missed_at: since when it does not, though others are described, on the monotonic clock; None: it does
-    :param connection: None: it was not reached yet
-    :param release: why it is to go; None: it is not
-    :param asked_at: when EC2 was asked to end it, on the monotonic clock; None: it was not
-    :param refusal: of the requests to end it
-    :param termination_reason: why EC2 is asked to end it; None: it is not
-    :param obstacle: what kept it, when that was last tried, from being launched or reached; None: nothing did
+    :param capacity: what jobs can use, according to its type
+    :param usd_per_hour: its whole cost; ``surcharges``: the parts of that beyond the machine itself, by name
+    :param priced_at: since when it costs that, epoch seconds by AWS's clock; None: since its launch, or unknown
+    :param since: when its phase began, on the monotonic clock
+    :param instance: EC2's last description; None: none yet
+    :param heard_at: when EC2 first reported it, epoch seconds of our own clock; None: it has not
+    :param clock_ahead: seconds by which AWS's clock was ahead of ours at EC2's last description
+    :param is_described: whether EC2 has ever described it
+    :param missed_at: since when EC2 describes others but not this one, on the monotonic clock; None: it describes it
+    :param connection: None: not reached yet
+    :param release: why it is to be released; None: it is not
+    :param asked_at: when EC2 was asked to terminate it, on the monotonic clock; None: it was not
+    :param refusal: the back-off of refused requests to terminate it
+    :param termination_reason: why EC2 is asked to terminate it; None: it is not
+    :param obstacle: what prevented the last attempt to launch or reach it; None: nothing
     :param has_answered: whether it was ever ready
-    :param of_no_use_at: since when it takes no jobs and has none, on the monotonic clock; None: it takes them
-    :param pending_since: when EC2 said first that it is pending, on the monotonic clock; None: it never did
-    :param pending_until: until when that is known, likewise
-    :param never_ran: whether it has ended while it was pending
-    :param is_adopted: whether it was found, and may have jobs that are not known yet
+    :param of_no_use_at: since when it takes no jobs and has none, on the monotonic clock; None: it takes jobs
+    :param pending_since: when EC2 first reported it as pending, on the monotonic clock; None: never
+    :param pending_until: until when EC2 reported it as pending, on the monotonic clock
+    :param never_ran: whether it terminated while it was pending
+    :param is_adopted: whether it was found, so that it may have unknown jobs
     """
 
     name: str
@@ -97,10 +97,10 @@ class EC2Machine:
     features: frozenset[str] = frozenset()
 
     def describe(self, instance: EC2Instance, clock_ahead: float = 0.0, as_of: float | None = None) -> None:
-        """Know what EC2 says of it now.
+        """Update it from EC2's description.
 
         :param clock_ahead: seconds by which AWS's clock is ahead of ours
-        :param as_of: when EC2 was asked, on the monotonic clock, for its answer may take long; None: now
+        :param as_of: when EC2 was asked, on the monotonic clock, because its answer can take long; None: now
         """
         self.clock_ahead = clock_ahead
         now = time.monotonic()
@@ -119,11 +119,11 @@ class EC2Machine:
 
     @property
     def billed_from(self) -> float | None:
-        """Epoch seconds, by AWS's clock, since when it is paid for, which is when it began to run; None: it has not, or
-        that is not known.
+        """Since when it is billed, that is since it began to run, epoch seconds by AWS's clock; None: it has not run,
+        or that is unknown.
 
-        AWS says when it was launched, in whole seconds. How long it was pending is what was seen of that here, which
-        is too little by a poll at most, and by what EC2 takes for its answers.
+        AWS reports the time of the launch in whole seconds. To this the time is added for which it was seen pending,
+        which falls short by no more than a poll and the delay of EC2's answers.
         """
         if self.instance is None or self.instance.launched_at is None or self._is_pending or self.never_ran:
             return None
@@ -131,15 +131,15 @@ class EC2Machine:
         return self.instance.launched_at + int(seconds)
 
     def enter(self, phase: LifePhase) -> None:
-        """Come to a phase, unless it is there already."""
+        """Enter a phase, unless it is in it already."""
         if phase is not self.phase:
             self.phase, self.since = phase, time.monotonic()
 
     @classmethod
     def ordered(cls, order: Order, batch: LaunchBatch, deployment: str, known: InstanceType | None) -> EC2Machine:
-        """What is to be launched.
+        """Create the machine of an order.
 
-        :param known: its type as it is specified; None: it is not
+        :param known: the specification of its type; None: unknown
         """
         launch = order.launch
         return cls(
@@ -155,10 +155,10 @@ class EC2Machine:
 
     @classmethod
     def adopted(cls, name: str, instance: EC2Instance, reserve: int, known: InstanceType | None) -> EC2Machine:
-        """A machine that was launched by an earlier controller, or by another one that acted.
+        """Create a machine for an instance that an earlier controller has launched, or another one in its place.
 
-        :param reserve: MiB that are left to the system and the node agent
-        :param known: its type as it is specified; None: it is not
+        :param reserve: MiB reserved for the system and the node agent
+        :param known: the specification of its type; None: unknown
         """
         capacity = known.capacity if known is not None else NOT_KNOWN
         return cls(
@@ -176,12 +176,12 @@ class EC2Machine:
 
     @property
     def seconds(self) -> float:
-        """For how long it is in its phase."""
+        """Seconds since its phase began."""
         return time.monotonic() - self.since
 
     @property
     def waits(self) -> Reason | None:
-        """Why it does not answer, or is not ready for its first job; None: it is, or was not asked yet."""
+        """Why it does not answer, or is not ready for its first job; None: it is ready, or was not tried yet."""
         if self.connection is None:
             return self.obstacle
         note = self.connection.machine.note if self.phase is LifePhase.BOOTING else None
@@ -189,17 +189,17 @@ class EC2Machine:
         return None if text is None else because("booting", text=text)
 
     def silence(self) -> float:
-        """For how many seconds it has not answered; 0: it answers."""
+        """Return for how many seconds it has not answered; 0: it answers."""
         return self.connection.silence(time.monotonic()) if self.connection is not None else self.seconds
 
     @property
     def is_ready(self) -> bool:
-        """Whether it was reached, and takes jobs, or may have some already."""
+        """Whether it was reached and takes jobs, or already has some."""
         machine = self.connection.machine if self.connection is not None else None
         return machine is not None and machine.is_loaded and (self.is_adopted or machine.note is None)
 
     def becomes_ready(self) -> bool:
-        """Be up, where it is ready for the first time; whether that was so."""
+        """Enter the phase UP if it has just become ready; return whether it has."""
         if self.phase is not LifePhase.BOOTING or not self.is_ready:
             return False
         self.has_answered = True
@@ -207,7 +207,7 @@ class EC2Machine:
         return True
 
     def seconds_of_no_use(self) -> float:
-        """For how long it has taken no jobs though it answers, and has had none; 0: it takes them."""
+        """Return for how many seconds it has answered, but taken no jobs and had none; 0: it takes jobs."""
         machine = self.connection.machine if self.connection is not None else None
         is_of_no_use = machine is not None and machine.note is not None and not machine.tracker.jobs
         self.of_no_use_at = (self.of_no_use_at or time.monotonic()) if is_of_no_use else None
@@ -215,11 +215,10 @@ class EC2Machine:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is on it, and nothing can come any more."""
+        """Whether it has no jobs and no more can arrive."""
         return self.connection is None or self.connection.machine.is_empty
 
     def seen(self, site: str) -> ObservedLocation:
-        """The location as it is now."""
         id = self.instance.id if self.instance is not None else None
         billed = None if (since := self.billed_from) is None else since - self.clock_ahead
         state = STATES.get(self.phase, LocationState.BOOTING)

@@ -1,4 +1,4 @@
-"""The market of a site: what can be bought, at which price, less what EC2 has none of now."""
+"""The market of a site: the instance types that can be launched, with prices, minus those EC2 has no capacity for."""
 
 from __future__ import annotations
 
@@ -27,23 +27,22 @@ from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import InstanceLimits
 
-# What a GiB of gp3 costs for a month in us-east-1, USD, such a month in hours, and what a public IPv4 address costs in
-# all regions, USD per hour:
-# https://aws.amazon.com/ebs/pricing/ https://aws.amazon.com/vpc/pricing/
+# The price of a GiB of gp3 per month in us-east-1, USD, the hours of such a month, and the price of a public IPv4
+# address in all regions, USD per hour: https://aws.amazon.com/ebs/pricing/ https://aws.amazon.com/vpc/pricing/
 USD_PER_GIB_MONTH = 0.08
 HOURS_PER_MONTH = 730
 USD_PER_ADDRESS = 0.005
-# How large the root volume of an image may be, MiB:
+# The largest root volume that an image can have, MiB:
 # https://docs.aws.amazon.com/ebs/latest/userguide/volume_constraints.html
 LARGEST_VOLUME = 64 * 2**20
 ROOTS = "roots.json"
 MOST_BYTES = 2**16
-# Prices that are kept are looked at again after this, seconds.
+# Seconds between two rounds. Prices themselves are cached for longer.
 SECONDS_BETWEEN_LOOKS = 30.0
 
 
 class EC2Offers:
-    """What can be bought. ``round`` waits for AWS, so it has a thread of its own, for which no machine waits.
+    """What can be launched. ``round`` waits for AWS, so it has a thread of its own and delays no machine.
 
     :param folder: for prices, which outlive this process
     :param report: called with an event for each bill
@@ -57,13 +56,13 @@ class EC2Offers:
         self.config, self.ec2, self.folder = config, ec2, folder
         self.bills = Bills(ec2, report)
         self.note: str | None = None
-        """What is wrong with prices, as text; None: nothing."""
+        """What is wrong with the prices, as text; None: nothing."""
         self._volumes: str | None = None
-        """Why it is not known what volumes cost, as text; None: it is."""
+        """Why the price of volumes is unknown, as text; None: it is known."""
         self._volumes_of: dict[str, tuple[float, float]] = {}
-        """By architecture: the size of the root volume, and of all, GiB."""
+        """By architecture: the size of the root volume, and of all volumes, GiB."""
         self._ids: dict[str, str] = {}
-        """By architecture: the id of its image, where that is known."""
+        """By architecture: the id of its image, if known."""
         self._prices: Prices | None = None
         self._catalogue: Catalogue | None = None
 
@@ -72,9 +71,9 @@ class EC2Offers:
         return SECONDS_BETWEEN_LOOKS
 
     def round(self) -> None:
-        """Bring the catalogue up to date, whose prices are of all that a machine costs, and make out bills.
+        """Update the catalogue, with the full cost of each machine, and compute pending bills.
 
-        :raises OSError: AWS could not be asked for the zones, or for what a machine has cost
+        :raises OSError: AWS did not report the zones, or the prices for a bill
         """
         zones = tuple(self.ec2.zones())
         if self._prices is None or self._prices.zones != zones:
@@ -82,7 +81,7 @@ class EC2Offers:
         self._look_at_images()
         try:
             found = self._prices.catalogue(time.time())
-        except ValueError as error:  # the user's file, or a pattern
+        except ValueError as error:  # an invalid prices file of the user, or an invalid pattern
             self.note, self._catalogue = str(error), None
         else:
             self.note, self._catalogue = (
@@ -92,8 +91,9 @@ class EC2Offers:
         self.bills.round()
 
     def bill(self, name: str, instance: EC2Instance, ended_at: float) -> None:
-        """Have a bill made out for a machine that has ended, where its price has changed with time: for one on spot
-        of which no file says the price.
+        """Request a bill for a terminated spot instance, because its price may have changed over time.
+
+        No bill is needed if the user's file sets the price.
         """
         kind, zone, launched_at = self.specified(instance.kind), instance.zone, instance.launched_at
         named = {each.zone for each in kind.offerings if each.capacity_type == SPOT} if kind is not None else set()
@@ -102,33 +102,33 @@ class EC2Offers:
             self.bills.add(EndedInstance(name, instance.kind, zone, launched_at, ended_at, more))
 
     def specified(self, kind: str) -> InstanceType | None:
-        """A type as it is specified; None: it is not."""
+        """Return the specification of a type; None if it has none."""
         return self._specified.types.get(kind)
 
     @cached_property
     def _specified(self) -> Catalogue:
-        with suppress(ValueError):  # which is said where prices are looked at
+        with suppress(ValueError):  # reported where prices are read
             return with_file(bundled(), self.config.prices)
         return bundled()
 
     @property
     def catalogue(self) -> Catalogue | None:
-        """The types of the site, with all that they cost where they can be had; None: that is not known."""
+        """The site's types with their full cost where they are available; None: unknown."""
         return self._catalogue
 
     @property
     def roots(self) -> dict[str, int]:
-        """The size of the root volume by architecture, MiB, as far as it is known."""
+        """The sizes of the known root volumes by architecture, MiB."""
         return {arch: int(root * GIB) for arch, (root, _) in self._volumes_of.items()}
 
     def asked(self) -> Catalogue | None:
-        """The same after AWS was asked, if it answers."""
+        """Return the catalogue after trying to update it."""
         with suppress(OSError):
             self.round()
         return self._catalogue
 
     def surcharges(self, arch: str | None) -> tuple[tuple[str, float], ...]:
-        """What a machine costs beside its own price, each by its name, USD per hour.
+        """Return what a machine costs in addition to its own price, by name, USD per hour.
 
         :param arch: its architecture
         """
@@ -139,7 +139,7 @@ class EC2Offers:
         return tuple((name, usd) for name, usd in sorted(found.items()) if usd)
 
     def charge(self, machines: Iterable[EC2Machine]) -> None:
-        """Bring up to date what machines cost: spot prices change, and of one that was found it may not be known."""
+        """Update the cost of machines: spot prices change, and the price of an adopted machine may be unknown."""
         known = {} if self._catalogue is None else self._catalogue.types
         for machine in machines:
             name, zone, capacity_type = machine.offering
@@ -153,9 +153,9 @@ class EC2Offers:
                 machine.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
 
     def market(self, shortages: Shortages, there: int = 0) -> MachineMarket | None:
-        """What can be bought now; None: it is not known.
+        """Return what can be launched now; None if that is unknown.
 
-        :param there: how many machines have answered
+        :param there: the number of machines that have answered
         """
         if self._catalogue is None:
             return None
@@ -183,7 +183,7 @@ class EC2Offers:
         )
 
     def _whole(self, found: Catalogue) -> Catalogue:
-        """Types with all that a machine of them costs."""
+        """Add surcharges to the prices, so that they cover the full cost of a machine."""
         types = {}
         for name, kind in found.types.items():
             more = sum(usd for _, usd in self.surcharges(kind.arch))
@@ -192,34 +192,34 @@ class EC2Offers:
         return Catalogue(types)
 
     def _look_at_images(self) -> None:
-        """Know the images and the sizes of their volumes: a parameter of SSM may name another one by now."""
+        """Update the images and the sizes of their volumes, because an SSM parameter can point to a new image."""
         before, self._volumes = self.roots, None
         for arch in self.config.ami:
             try:
                 self._ids[arch] = image = self.ec2.image(arch)
                 self._volumes_of = {**self._volumes_of, arch: self.ec2.volumes(image)}
-            except (EC2Error, LookupError) as error:  # nothing is launched with such an image either
-                so = "is that of its last image" if arch in self._volumes_of else "is not counted"
-                self._volumes = f"what volumes cost {so}, the image for {arch} is not known: {error}"
+            except (EC2Error, LookupError) as error:  # nothing is launched with such an image anyway
+                so = "is that of the last known image" if arch in self._volumes_of else "is not counted"
+                self._volumes = f"the cost of volumes {so} because the image for {arch} is unknown: {error}"
         if self.roots != before:
             keep_roots(self.folder, self.config, self.roots)
 
     def _unknown(self) -> str | None:
-        """Which subnets of the table there are not, as text; None: they are all there."""
+        """Return which subnets of the table do not exist, as text; None if all do."""
         unknown = self.ec2.unknown_subnets()
         message = f"there is no {' or '.join(unknown)} in {self.ec2.region}, so nothing is launched there"
         return f"{message}: correct `subnets` of the table" if unknown else None
 
 
 def keep_roots(folder: Path, config: EC2Config, roots: Mapping[str, int]) -> None:
-    """Keep the sizes of root volumes, so that a site knows them before AWS was asked."""
-    with suppress(OSError):  # they are asked for again
+    """Store the sizes of root volumes, so that a site knows them before it asks AWS."""
+    with suppress(OSError):  # they can be requested again
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(folder / ROOTS, json.dumps({"ami": config.ami, "roots": roots}))
 
 
 def kept_roots(folder: Path, config: EC2Config) -> dict[str, int]:
-    """What was kept of the images of a site; empty: nothing."""
+    """Return the stored sizes of a site's images; empty if there are none."""
     with suppress(OSError, NotReadable, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         found: Any = parsed(read_regular(folder / ROOTS, MOST_BYTES))
         if found["ami"] == config.ami:
@@ -228,12 +228,12 @@ def kept_roots(folder: Path, config: EC2Config) -> dict[str, int]:
 
 
 def usable(found: Catalogue, config: EC2Config, roots: Mapping[str, int]) -> Catalogue:
-    """The types that have an image, with what jobs have of each by its specification.
+    """Return the types that have an image, with the capacity that jobs can use according to their specification.
 
-    Jobs have the root volume as their disk. Instance storage counts where ``scratch`` of the table is a folder of its
-    own, which may lie there: nothing mounts it by itself.
+    The disk of jobs is the root volume. Instance storage counts only if the table sets ``scratch``, whose folder can be
+    on it; nothing mounts it automatically.
 
-    :param roots: the size of the root volume by architecture, MiB; without it ``disk`` of the table
+    :param roots: the size of the root volume by architecture, MiB; if missing, ``disk`` of the table
     """
     types = {}
     for name, kind in found.types.items():
@@ -245,9 +245,9 @@ def usable(found: Catalogue, config: EC2Config, roots: Mapping[str, int]) -> Cat
 
 
 def launchable(config: EC2Config, roots: Mapping[str, int]) -> list[Location]:
-    """A machine of each type and capacity type that the site may ever launch, known without asking AWS.
+    """Return a machine of each type and capacity type that the site can ever launch, without asking AWS.
 
-    :param roots: see :func:`usable`; an image that is not known may have any
+    :param roots: see :func:`usable`; an unknown image can have a volume of any size
     :raises ValueError: the user's prices cannot be read, or a pattern matches no type
     """
     found = chosen(with_file(bundled(), config.prices), config)
@@ -267,7 +267,7 @@ def launchable(config: EC2Config, roots: Mapping[str, int]) -> list[Location]:
 
 
 def _short(kind: InstanceType, shortages: Shortages) -> InstanceType:
-    """A type, with until when EC2 has none of it, and why."""
+    """Mark the offerings of a type that EC2 has no capacity for, with the reason and how long that lasts."""
     found = [(each, shortages.shortage_of((kind.name, each.zone, each.capacity_type))) for each in kind.offerings]
     if all(shortage is None for _, shortage in found):
         return kind

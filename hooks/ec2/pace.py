@@ -1,13 +1,13 @@
-"""How fast EC2 may be asked to launch, and what it has none of at the moment.
+"""How fast EC2 can be asked to launch, and what it currently cannot launch.
 
 | read | concluded | until |
 |---|---|---|
-| no capacity | the offering has none for 3 min | that time |
-| a quota is reached | nothing that it counts for 3 min | that time; a machine ends |
-| too many requests | no launch for 5, 10, ... 120 s | that time; a launch works |
-| a spent token, or that of another request | nothing else is held | the next order has another |
-| a machine that never answered | its offering for 30 min; after three in a row one at a time | a machine answers |
-| a subnet that is not known | the offering | that time |
+| no capacity | none of this offering for 3 min | that time |
+| a quota is reached | nothing that counts against it for 3 min | that time; a machine terminates |
+| too many requests | no launches for 5, 10, ... 120 s | that time; a launch succeeds |
+| a used token, or one of another request | nothing else is held | the next order has its own token |
+| a machine that never answered | its offering for 30 min; after three in a row, one at a time | a machine answers |
+| an unknown subnet | the offering | that time |
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from lading.hooks.ssh.backoff import ReasonedBackoff
 from lading.scheduling.quotas import quota
 from lading.scheduling.reasons import Reason, because
 
-# Of RunInstances an account has 5 requests and 2 more each second, and 1,000 instances and 2 more each second:
+# RunInstances is limited per account to bursts of 5 requests and 1,000 instances, each refilled by 2 per second:
 # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html
 REQUESTS, INSTANCES, REFILL = 5.0, 1000.0, 2.0
-# A quota is not asked for again before, seconds, unless machines have ended.
+# Seconds without requests after a quota was reached, unless machines have terminated.
 SECONDS_OVER_QUOTA = 180.0
-# A throttle pauses launches for so long, and ever longer; what is refused for good as well, seconds.
+# Seconds. Throttling pauses launches for ever longer times; so do permanent refusals.
 FIRST_THROTTLE, LONGEST_THROTTLE = 5.0, 120.0
 LONGEST_HOLD = 900.0
-# How often a request is repeated because AWS does not have an instance profile yet.
+# How often a request is repeated while AWS does not know a new instance profile yet.
 MOST_UNKNOWN = 4
-# A type of which a machine never answered is not launched in that zone before, seconds: giving one up takes minutes,
-# and the other zones are to have been tried by then. After so many in a row it is the image or the network.
+# Seconds. A type whose machine never answered is not launched in that zone again for this long: giving up a machine
+# takes minutes, and the other zones should be tried first. After MOST_SILENT in a row the image or the network is at
+# fault.
 SECONDS_AFTER_SILENCE = 1800.0
 MOST_SILENT = 3
 
@@ -56,7 +57,7 @@ Offering = tuple[str, str | None, str]
 
 
 class Shortage(NamedTuple):
-    """What EC2 launches none of for now.
+    """Why EC2 cannot launch something for now.
 
     :param until: epoch seconds
     """
@@ -70,10 +71,10 @@ UNTIL = attrgetter("until")
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Tokens for requests, as EC2 counts them for each account and action.
+    """A token bucket for requests, as EC2 keeps one for each account and action.
 
-    :param most: at most so many at once
-    :param refill: more each second
+    :param most: its capacity
+    :param refill: tokens per second
     """
 
     most: float
@@ -85,9 +86,9 @@ class TokenBucket:
         self.left = self.most
 
     def take(self, number: float, now: float) -> bool:
-        """Take so many; returns whether there are as many.
+        """Take tokens; return False, and take none, if there are too few.
 
-        :param now: seconds on any clock that runs
+        :param now: seconds on any monotonic clock
         """
         self.left, self.at = min(self.most, self.left + max(0.0, now - self.at) * self.refill), now
         if self.left < number:
@@ -97,22 +98,22 @@ class TokenBucket:
 
 
 class Shortages:
-    """What EC2 has refused."""
+    """What EC2 has refused, and for how long it is not requested again."""
 
     def __init__(self) -> None:
         self.offerings: dict[Offering, Shortage] = {}
-        """Until when there is none of an offering, epoch seconds, and why."""
+        """The shortage of each offering."""
         self.quotas: dict[str, Shortage] = {}
-        """The same of what an account may have no more of, by the name of the quota."""
+        """The shortage of each exhausted quota, by its name."""
         self.wider: dict[tuple[str | None, str | None, str | None], Shortage] = {}
-        """The same of types, zones and capacity types, which hold all offerings that have them; None: any."""
+        """The shortages of all offerings with a type, zone and capacity type; None: any."""
         self.subnets: dict[str, Shortage] = {}
-        """The same of subnets: a zone is held while all of its subnets are."""
+        """The shortage of each subnet; a zone is held while all of its subnets are."""
         self.zones: Mapping[str, Sequence[str]] = {}
-        """The subnets by their zones, as far as they are known."""
+        """The known subnets by zone."""
         self._strange: dict[Offering, ReasonedBackoff] = {}
         self._strange_codes: dict[str, set[Offering]] = {}
-        """The offerings that were refused with each unknown code since a launch has worked."""
+        """The offerings refused with each unknown code since the last successful launch."""
         self._strange_hold: Shortage | None = None
         self._unknown_profile = 0
         self._throttle = ReasonedBackoff(FIRST_THROTTLE, LONGEST_THROTTLE)
@@ -122,14 +123,14 @@ class Shortages:
         self._silent = 0
 
     def refused(self, offering: Offering, error: EC2Error, subnet: str | None = None) -> Reason:
-        """A launch was refused; returns why.
+        """Record a refused launch; return the reason.
 
-        :param subnet: in which it was to be; None: it did not come to that
+        :param subnet: the subnet of the request; None: no request was made
         """
         kind, _, capacity_type = offering
         if error.trouble is AWSTrouble.PERMANENT:
             return self._refused(offering, refusal(error.code, error.message), said_by(error), subnet)
-        # A token that is spent concerns that request alone: the next order has another one.
+        # A used token concerns only that request, because the next order has a new one.
         why = because(TRANSIENT.get(error.trouble, UNKNOWN.reason), **said_by(error))
         if error.trouble is AWSTrouble.CAPACITY:
             self.reclaimed(offering, why)
@@ -142,7 +143,7 @@ class Shortages:
     def _refused(
         self, offering: Offering, found: AWSRefusal, said: Mapping[str, str], subnet: str | None = None
     ) -> Reason:
-        """Hold what a refusal concerns, and nothing else; returns why.
+        """Hold exactly what a refusal concerns; return the reason.
 
         :param said: the parameters of its reason
         """
@@ -178,9 +179,9 @@ class Shortages:
         return why
 
     def failed(self, offering: Offering, message: str) -> bool:
-        """A machine has ended before it was up; returns whether AWS says that this was its doing.
+        """Record a machine that terminated before it was up; return whether AWS states a cause on its own side.
 
-        :param message: AWS's reason, which begins with a code
+        :param message: AWS's reason, which starts with a code
         """
         code = STATE_CODE.match(message)
         if code is None or (found := refusal(code[0], message)) is UNKNOWN:
@@ -190,13 +191,13 @@ class Shortages:
         return True
 
     def reclaimed(self, offering: Offering, why: Reason) -> None:
-        """EC2 has no capacity for another machine of an offering, as it has taken one away, or refused it."""
+        """Record that EC2 has no more capacity for an offering, because it reclaimed or refused a machine."""
         self.offerings[offering] = Shortage(time.time() + SECONDS_WITHOUT_CAPACITY, why)
 
     def never_answered(self, offering: Offering, why: Reason) -> None:
-        """A machine has ended that never answered: another offering is tried, and after some in a row none for a while.
+        """Record a machine that never answered: other offerings are tried, and after several in a row none for a while.
 
-        :param why: it has ended
+        :param why: the reason for its termination
         """
         until = time.time() + SECONDS_AFTER_SILENCE
         self.offerings[offering] = Shortage(until, because("machine_silent").with_also(why))
@@ -205,17 +206,17 @@ class Shortages:
             self._doubt.failed_for(because("machines_silent", number=self._silent).with_also(why))
 
     def answered(self) -> None:
-        """A machine has answered for the first time."""
+        """Record that a machine has answered for the first time."""
         self._silent = 0
         self._doubt.succeeded()
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether so many have never answered that one at a time is enough."""
+        """Whether several machines in a row never answered, so that only one is launched at a time."""
         return self._silent >= MOST_SILENT
 
     def launched(self, offering: Offering) -> None:
-        """A launch has worked."""
+        """Record a successful launch."""
         self._strange.pop(offering, None)
         self._strange_codes.clear()
         self._strange_hold = None
@@ -225,18 +226,18 @@ class Shortages:
         self._volumes.succeeded()
 
     def freed(self) -> None:
-        """A machine has ended, so a quota may have room."""
+        """Record that a machine has terminated, so that a quota may have room."""
         self.quotas.clear()
         self._volumes.succeeded()
 
     @property
     def paused(self) -> Reason | None:
-        """Why nothing is launched for a moment; None: it may be."""
+        """Why launches are paused for a moment; None: they are not."""
         return self._throttle.reason
 
     @property
     def held(self) -> Reason | None:
-        """Why nothing can be launched before an administrator has acted; None: it can."""
+        """Why nothing can be launched until an administrator acts; None: launches are possible."""
         why = self._refusal.reason or self._volumes.reason or self._doubt.reason
         if why is None and self._strange_hold is not None and self._strange_hold.until > time.time():
             return self._strange_hold.why
@@ -244,37 +245,36 @@ class Shortages:
 
     @property
     def reason(self) -> Reason | None:
-        """Why nothing is launched now; None: it may be."""
+        """Why nothing is launched now; None: launches are possible."""
         return self.held or self.paused
 
     @property
     def any(self) -> bool:
-        """Whether there is none of anything."""
         held = self.offerings, self.quotas, self.wider, self.subnets
         now = time.time()
         return any(shortage.until > now for each in held for shortage in list(each.values()))
 
     @property
     def closed(self) -> str | None:
-        """In which subnets nothing is launched for now, and why, as text; None: in all of them it may be."""
+        """Which subnets are not used for now, and why, as text; None: all can be used."""
         now = time.time()
         found = [f"{name}: {each.why.sentence}" for name, each in sorted(self.subnets.items()) if each.until > now]
         return f"nothing is launched for now in {'; '.join(found)}" if found else None
 
     def open_subnets(self, zone: str | None) -> list[str]:
-        """The subnets of a zone in which machines may be launched now.
+        """Return the subnets of a zone in which machines can be launched now.
 
-        :param zone: None: any
+        :param zone: None: all zones
         """
         now = time.time()
         return [name for name in self.subnets_of(zone) if (its := self.subnets.get(name)) is None or its.until <= now]
 
     def subnets_of(self, zone: str | None) -> list[str]:
-        """The subnets of a zone, as far as they are known; None: of all zones."""
+        """Return the known subnets of a zone; None: of all zones."""
         return [each for name, subnets in self.zones.items() if zone in (None, name) for each in subnets]
 
     def shortage_of(self, offering: Offering) -> Shortage | None:
-        """Until when there is none of an offering, and why; None: there may be now."""
+        """Return the longest shortage that affects an offering; None if it can be launched now."""
         now = time.time()
         return max((each for each in self._all_of(offering) if each.until > now), key=UNTIL, default=None)
 

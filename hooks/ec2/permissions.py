@@ -1,4 +1,4 @@
-"""What AWS must allow: the least policy that a site needs, and whether each part of it is granted.
+"""The minimal AWS policy of a site, and the checks that each part of it is granted.
 
 A request with ``DryRun`` changes nothing; EC2 answers whether it would have been allowed:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html
@@ -22,7 +22,7 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.provisioning.launch import Launch
 
-# What is asked of everything there is: EC2 has no narrower resources for these.
+# Actions that can only be granted for all resources.
 DESCRIBED = (
     "ec2:DescribeImages",
     "ec2:DescribeInstances",
@@ -31,19 +31,19 @@ DESCRIBED = (
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
 )
-# Without it `airflow lading check` cannot look at quotas; nothing else needs it.
+# Needed only by `airflow lading check`, to read quotas.
 QUOTAS = "servicequotas:ListServiceQuotas"
-# An instance that there is not, and what EC2 says of it.
+# An instance that does not exist, and EC2's errors for it.
 NO_INSTANCE = "i-00000000000000000"
 NO_SUCH_INSTANCE = "InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"
-# The beginnings of regions that are not in the partition ``aws``, and how names of services end there.
+# The prefixes of regions outside the partition ``aws``, and the suffixes of service names there.
 PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov", "us-iso-": "aws-iso", "us-isob-": "aws-iso-b"}
 SUFFIXES = {"aws-cn": ".cn"}
-# What EBS does with a key: https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
+# What EBS needs from a key: https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
 KEYS = "kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncrypt*"
 DRY = "DryRunOperation"
-# What begins so is true of all other requests as well.
-SILENT, USELESS = "AWS does not answer", "nothing can be asked of AWS"
+# A message that starts with one of these applies to all further requests, too.
+SILENT, USELESS = "AWS does not answer", "AWS cannot be asked"
 HOPELESS = SILENT, USELESS
 REFUSED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
 
@@ -51,16 +51,16 @@ REFUSED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
 def policy(
     config: EC2Config, identities: Sequence[Identity], region: str | None, role: str | None, *, encrypted: bool
 ) -> dict[str, Any]:
-    """The least that the identity of a site must be allowed, as a policy of IAM.
+    """Return the minimal IAM policy for the identity of a site.
 
-    What is launched is of the site's own subnets, groups, images and key pair, and bears the tag of this deployment
-    from the request on; only what bears it can be ended, and only a launch may set tags, but for those of cost
-    allocation.
+    Launches are limited to the site's own subnets, groups, images and key pair, and must be tagged with this deployment
+    in the request. Only instances with that tag can be terminated, and only a launch can set tags, except those for
+    cost allocation.
 
-    :param identities: who we are, then who we were
-    :param region: where machines are launched; None: in any
-    :param role: the ARN of the role in the instance profile of the site; None: it has no profile
-    :param encrypted: whether volumes are, or may be
+    :param identities: our current identity, then former ones
+    :param region: the region of the machines; None: any
+    :param role: the ARN of the role in the site's instance profile; None: it has no profile
+    :param encrypted: whether volumes are, or may be, encrypted
     """
     partition = partition_of(region)
     its = f"arn:{partition}:ec2:{region or '*'}:*:"
@@ -146,20 +146,19 @@ def policy(
 
 
 def _images(config: EC2Config) -> list[str]:
-    """The images of a site; which one a parameter of SSM has at a time is not known."""
+    """Return the site's images; all if an SSM parameter names one, because that can change."""
     return sorted(set(config.ami.values())) if all(each.startswith("ami-") for each in config.ami.values()) else ["*"]
 
 
 def partition_of(region: str | None) -> str:
-    """The part of AWS that a region is in, as ARNs name it."""
     return next((name for start, name in PARTITIONS.items() if (region or "").startswith(start)), "aws")
 
 
 def found_policy(config: EC2Config, ec2: EC2, identities: Sequence[Identity]) -> dict[str, Any]:
-    """The policy of a site, with what AWS says of its role and of the encryption of its volumes.
+    """Return the policy of a site, using its actual role and the encryption of its volumes if AWS reports them.
 
-    Where it cannot be asked, which may take more rights than a site needs, the role is called as its profile is, and
-    volumes may be encrypted.
+    Those requests can need more rights than a site. If they fail, the role is assumed to have the name of the profile,
+    and volumes to be encrypted.
     """
     region, role, encrypted = config.region, None, True
     with suppress(EC2Error):
@@ -176,12 +175,13 @@ def found_policy(config: EC2Config, ec2: EC2, identities: Sequence[Identity]) ->
 def checks(
     config: EC2Config, ec2: EC2, identities: Sequence[Identity], catalogue: Callable[[], Catalogue | None]
 ) -> Iterator[Check]:
-    """Whether the connection works, what it is for is there, and each part of the policy is granted.
+    """Check that the connection works, that the configured resources exist, and that each part of the policy is
+    granted.
 
     Nothing is launched or changed.
 
-    :param identities: who we are, then who we were: the policy names them
-    :param catalogue: asked for what the site can launch; None: that is not known
+    :param identities: our current identity, then former ones, which the policy names
+    :param catalogue: returns what the site can launch; None: unknown
     """
     try:
         reader, launcher = ec2.reader, ec2.launcher
@@ -209,15 +209,15 @@ def checks(
         "ec2:TerminateInstances",
         there,
         lambda id: reader.terminate_instances(DryRun=True, InstanceIds=[id]),
-        otherwise="`airflow lading check SITE --launch` tries it on one",
+        otherwise="`airflow lading check SITE --launch` tests it on one",
     )
     if config.cost_tags:
         tags = [{"Key": name, "Value": "check"} for name in (cost_tags.TEAM, cost_tags.DAG)]
         yield _of_ours(
-            "ec2:CreateTags with who is charged",
+            "ec2:CreateTags for cost allocation",
             there,
             lambda id: reader.create_tags(DryRun=True, Resources=[id], Tags=tags),
-            otherwise="it is tried while there is one; cost_tags = false in the site's table does without",
+            otherwise="it is tested once there is one; with cost_tags = false in the site's table it is not needed",
         )
     offered = catalogue()
     zones: Mapping[str, str] = {}
@@ -247,9 +247,9 @@ def checks(
 
 
 def subnet_check(ec2: EC2) -> Check:
-    """Which subnets of the table there are, and which there are not.
+    """Report which subnets of the table exist, and which do not.
 
-    :raises EC2Error: it could not be asked, or there is none of them
+    :raises EC2Error: AWS did not answer, or none exists
     """
     there = [f"{subnet} in {zone}" for zone, subnets in sorted(ec2.zones().items()) for subnet in subnets]
     if unknown := ec2.unknown_subnets():
@@ -259,9 +259,9 @@ def subnet_check(ec2: EC2) -> Check:
 
 
 def _cheapest(config: EC2Config, offered: Catalogue | None, arch: str, zones: Mapping[str, str]) -> Launch | None:
-    """What the site would launch first of an architecture; None: it has no subnet, or no type.
+    """Return the first launch that the site would make for an architecture; None if it has no subnet or no type.
 
-    :param offered: None: the specifications count, whatever the region has of them
+    :param offered: None: unknown, so all specified types are considered
     """
     known = offered if offered is not None and offered.types else specified(config)
     found = [
@@ -279,23 +279,23 @@ def _cheapest(config: EC2Config, offered: Catalogue | None, arch: str, zones: Ma
 def _request(
     config: EC2Config, identity: Identity, launch: Launch, image: str, subnet: str, root: str
 ) -> dict[str, Any]:
-    """The request for a machine of the site, which launches nothing."""
+    """Return the launch request of a machine of the site, as a dry run."""
     batch = LaunchBatch((Order("check", launch),))
     parameters = boot.request(config, identity, "check", batch, image, subnet, root)
-    del parameters["ClientToken"]  # the request of the next check may be another
+    del parameters["ClientToken"]  # the request of the next check may differ
     return {**parameters, "DryRun": True}
 
 
 def _of_ours(action: str, there: str | None, ask: Callable[[str], Any], otherwise: str) -> Check:
-    """Whether something is allowed that is granted for machines with our tag alone, so it is tried on one if there is.
+    """Check a right that is granted only for machines with our tag, by trying it on one if one exists.
 
-    :param there: the id of one; None: there is none now
-    :param otherwise: what to do about that then
+    :param there: the id of one; None: none exists now
+    :param otherwise: advice if none exists
     """
     tried = _asked(action, lambda: ask(there or NO_INSTANCE))
     if tried.good or there is not None:
         return tried
-    message = "it is granted for machines of this deployment, of which there is none now: "
+    message = "it is granted only for machines of this deployment, and none exists now: "
     return Check(action, True, f"{message}{otherwise}", warns=True)
 
 
@@ -305,24 +305,24 @@ def _image(reader: Any, arch: str, image: str, region: str) -> Check:
         with translated():
             found = reader.describe_images(ImageIds=[image])["Images"]
     except EC2Error as error:
-        return Check(what, False, f"{error}; it is looked for in {region}: correct `ami` or `region`")
+        return Check(what, False, f"{error}; it was searched in {region}: correct `ami` or `region`")
     if not found:
         return Check(what, False, f"{image} is not in {region}; correct `ami` or `region` in the table of the site")
     its = {"arm64": "aarch64"}.get(str(found[0].get("Architecture")), str(found[0].get("Architecture")))
     if its != arch:
-        return Check(what, False, f"{image} is for {its}; give one for {arch} in `ami` of the site's table")
+        return Check(what, False, f"{image} is for {its}; set one for {arch} in `ami` of the site's table")
     return Check(what, True, f"{image}: {found[0].get('Name', '')}")
 
 
 def _asked(action: str, ask: Callable[[], Any]) -> Check:
-    """Whether a request that changes nothing would have been allowed."""
+    """Check whether a request that changes nothing would be allowed."""
     try:
         with translated():
             ask()
     except EC2Error as error:
         if error.code in REFUSED:
             return Check(action, False, f"{error.message} Allow what `airflow lading check SITE --policy` prints.")
-        # Of what there is not EC2 complains only to those who may end it.
+        # EC2 reports a missing instance only to those who have the right to terminate it.
         if error.code and error.code not in (DRY, *NO_SUCH_INSTANCE):
             return Check(action, False, str(error))
         if error.trouble is AWSTrouble.SILENCE:

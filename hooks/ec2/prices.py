@@ -1,8 +1,8 @@
-"""What machines of EC2 cost: the user's own file, else AWS's Price List, else the snapshot that comes with Lading.
+"""Prices of EC2 instances: from the user's file, else from AWS's Price List, else from the snapshot that Lading ships.
 
-The Price List and the zones of the types are asked once a day and kept on disk; where AWS does not answer, what is
-there stays in use, with its date. A type without a price is left out, never taken for free. Spot prices are those
-of the price history.
+The Price List and the zones of the types are requested once a day and stored on disk; if AWS does not answer, the
+stored data stays in use and its date is shown. A type without a price is left out, and never treated as free. Spot
+prices come from the price history.
 
 Price List: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html
 """
@@ -33,12 +33,12 @@ from lading.scheduling.catalogue import (
 from lading.scheduling.machine_traits import SPOT
 
 DAY = 86_400.0
-# After AWS has not answered it is asked again after this, seconds.
+# Seconds until AWS is asked again after it has not answered.
 PAUSE = 3600.0
-# The spot prices that are used are at most so old, seconds.
+# The maximum age of spot prices in use, seconds.
 SPOT_SECONDS = 300.0
 MOST_BYTES = 2**24
-# With more types than so many the prices of all are asked for.
+# With more types than this, the prices of all types are requested.
 MOST_NAMES = 100
 FILTERS = {
     "serviceCode": "AmazonEC2",
@@ -47,8 +47,8 @@ FILTERS = {
     "capacitystatus": "Used",
     "marketoption": "OnDemand",
 }
-# Machines of both kinds are launched with shared tenancy. The Price List has bare metal in a family of its own, of some
-# types only as dedicated, where that is the price that is paid.
+# Lading launches with shared tenancy. The Price List has bare metal in a separate family. It lists some of those types
+# only as dedicated, at the price that is charged for shared tenancy, too.
 FAMILIES: tuple[dict[str, str], ...] = (
     {"productFamily": "Compute Instance", "tenancy": "Shared"},
     {"productFamily": "Compute Instance (bare metal)"},
@@ -58,11 +58,11 @@ Usd = Annotated[float, Within(LEAST_USD, MOST_USD)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CachedPrices(JsonModel):
-    """What is kept on disk.
+    """The prices stored on disk.
 
     :ivar at: epoch seconds of the answers
-    :ivar usd: of each type, USD per hour on demand; empty: AWS did not say it
-    :ivar zones: of each zone that was asked for, the types that it has
+    :ivar usd: by type, USD per hour on demand; empty: AWS did not report them
+    :ivar zones: by requested zone, the types that it offers
     """
 
     region: Text
@@ -72,10 +72,10 @@ class CachedPrices(JsonModel):
 
 
 class Prices:
-    """The catalogue of a site, brought up to date when it is asked for.
+    """The catalogue of a site, updated on access.
 
-    :param zones: in which machines can be launched
-    :param folder: in which answers are kept
+    :param zones: the zones in which machines can be launched
+    :param folder: stores answers
     """
 
     def __init__(self, config: EC2Config, ec2: EC2, zones: Sequence[str], folder: Path) -> None:
@@ -85,18 +85,18 @@ class Prices:
         is_whole = self._kept is not None and set(zones) <= self._kept.zones.keys() and bool(self._kept.usd)
         self._asked_at = self._kept.at if is_whole and self._kept is not None else 0.0
         self._spot: dict[tuple[str, str], tuple[float, float]] = {}
-        """By type and zone: USD per hour, and since when."""
+        """By type and zone: USD per hour, and since when, epoch seconds."""
         self._spot_at: float | None = None
         self._list_trouble: str | None = None
         self._spot_trouble: str | None = None
 
     @property
     def trouble(self) -> str | None:
-        """Why AWS did not say what it costs when it was last asked, as text; None: it did."""
+        """Why AWS did not report prices when last asked, as text; None: it did."""
         return "; ".join(filter(None, (self._list_trouble, self._spot_trouble))) or None
 
     def catalogue(self, now: float) -> Catalogue:
-        """The types that can be bought now.
+        """Return the types that can be launched now.
 
         :raises ValueError: the user's file cannot be read or is not valid, or a pattern matches no type
         """
@@ -105,13 +105,13 @@ class Prices:
         return Catalogue({kind.name: kind for kind in types if kind.offerings})
 
     def changed_at(self, name: str, zone: str | None) -> float | None:
-        """Epoch seconds since when the spot price of a type in a zone is what it is; None: AWS does not say."""
+        """Return since when the spot price of a type in a zone is valid, epoch seconds; None: unknown."""
         return self._spot.get((name, str(zone)), (0.0, None))[1]
 
     def _base(self) -> Catalogue:
-        """All types with their prices on demand, each with where its price is from.
+        """Return all types with on-demand prices and the source of each price.
 
-        What the region has no price for is not launched there: the snapshot is of another region.
+        A type without a price in the region is not launched, because the snapshot's price is that of another region.
         """
         found = bundled()
         if self._kept is not None and self._kept.usd:
@@ -125,13 +125,12 @@ class Prices:
         return with_file(found, self.config.prices)
 
     def _offered(self, kind: InstanceType) -> InstanceType:
-        """A type with what it costs in each zone that has it."""
         own = [each for each in kind.offerings if each.capacity_type in self.config.capacity_types]
         fixed = {(each.capacity_type, each.zone) for each in own}
         found = []
         for offering in own:
             zones = [offering.zone] if offering.zone is not None else self._zones(kind.name)
-            # A price of the zone itself counts before one that holds everywhere.
+            # A price for the zone itself takes precedence over one for all zones.
             found += [
                 replace(offering, zone=zone)
                 for zone in zones
@@ -147,7 +146,7 @@ class Prices:
         return replace(kind, offerings=tuple(each for each in found if each.zone is None or each.zone in self.zones))
 
     def _zones(self, name: str) -> list[str]:
-        """The zones that have a type, as far as that is known."""
+        """Return the zones that offer a type, or may offer it."""
         known = {} if self._kept is None else self._kept.zones
         return [zone for zone in self.zones if zone not in known or name in known[zone]]
 
@@ -158,35 +157,35 @@ class Prices:
                 self._asked_at = now if self._list_trouble is None else now - DAY + PAUSE
                 self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write_atomically(self._file, json.dumps(asdict(self._kept)))
-            except Exception as error:  # whatever AWS, the network or the disk says: prices are not worth a stop
+            except Exception as error:  # an error of AWS, the network or the disk must not stop the site
                 self._asked_at = now - DAY + PAUSE
-                self._list_trouble = f"AWS's prices could not be asked: {error}"
+                self._list_trouble = f"AWS's prices could not be read: {error}"
         is_old = self._spot_at is None or now - self._spot_at >= SPOT_SECONDS
         if SPOT in self.config.capacity_types and is_old:
             try:
                 self._spot = dict(self._ask_spot(now))
                 self._spot_trouble = None
             except Exception as error:
-                self._spot_trouble = f"the spot prices could not be asked: {error}"
+                self._spot_trouble = f"the spot prices could not be read: {error}"
             self._spot_at = now
 
     def _ask(self, now: float) -> CachedPrices:
-        """The types of the zones, and the prices of the region, as far as AWS says them; what is missing is noted.
+        """Request the types of the zones and the prices of the region, and record what AWS does not report.
 
-        :raises OSError: it does not say what the zones have
+        :raises OSError: it does not report the types of the zones
         """
         zones, usd, at = self._ask_zones(), {}, now
         self._list_trouble = None
         try:
             usd = self._ask_usd()
-        except Exception as error:  # it may not be granted: what is there is known all the same
-            self._list_trouble = f"AWS's prices could not be asked: {error}"
+        except Exception as error:  # prices may not be granted, but the zones are still of use
+            self._list_trouble = f"AWS's prices could not be read: {error}"
         if not usd and self._kept is not None:
             usd, at = self._kept.usd, self._kept.at
         return CachedPrices(region=self.ec2.region, at=at, usd=usd, zones=zones)
 
     def _ask_usd(self) -> dict[str, float]:
-        """:raises ValueError: there are no prices in the answers"""
+        """:raises ValueError: the answers contain no prices"""
         usd: dict[str, float] = {}
         for family in FAMILIES:
             filters = [
@@ -194,7 +193,7 @@ class Prices:
                 for name, value in {**FILTERS, **family, "regionCode": self.ec2.region}.items()
             ]
             found = listed(self.ec2.pricing, "get_products", "PriceList", ServiceCode="AmazonEC2", Filters=filters)
-            usd |= dict(sorted(priced(found), key=lambda each: -each[1]))  # shared tenancy costs least
+            usd |= dict(sorted(priced(found), key=lambda each: -each[1]))  # the cheapest wins: shared tenancy
         if not usd:
             raise ValueError(f"the Price List has no prices of {self.ec2.region}")
         return usd
@@ -211,7 +210,7 @@ class Prices:
         return {zone: sorted(types) for zone, types in zones.items()}
 
     def _ask_spot(self, now: float) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
-        """The last spot price of each type in each zone, and since when it holds."""
+        """Yield the last spot price of each type in each zone, and since when it is valid, epoch seconds."""
         names = sorted(chosen(self._base(), self.config).types)
         asked: dict[str, Any] = {"StartTime": now + self.ec2.clock_ahead, "ProductDescriptions": ["Linux/UNIX"]}
         asked |= {"InstanceTypes": names} if len(names) <= MOST_NAMES else {}
@@ -221,7 +220,7 @@ class Prices:
 
 
 def with_file(found: Catalogue, file: str | None) -> Catalogue:
-    """A catalogue with what the user's file has in its place.
+    """Return a catalogue in which the entries of the user's file replace others.
 
     :raises ValueError: see :func:`read_file`
     """
@@ -229,7 +228,7 @@ def with_file(found: Catalogue, file: str | None) -> Catalogue:
 
 
 def chosen(found: Catalogue, config: EC2Config) -> Catalogue:
-    """The types of a catalogue that a site may launch.
+    """Return the types of a catalogue that a site can launch.
 
     :raises ValueError: a pattern matches no type
     """
@@ -237,7 +236,7 @@ def chosen(found: Catalogue, config: EC2Config) -> Catalogue:
 
 
 def specified(config: EC2Config) -> Catalogue:
-    """The types that a site may launch and has an image for, as they are specified.
+    """Return the specifications of the types that a site can launch and has an image for.
 
     :raises ValueError: the user's prices cannot be read, or a pattern matches no type
     """
@@ -246,7 +245,7 @@ def specified(config: EC2Config) -> Catalogue:
 
 
 def load(file: Path, region: str) -> CachedPrices | None:
-    """What was kept for a region; None: nothing that can be used."""
+    """Return the stored prices of a region; None if there are none that can be used."""
     try:
         found = CachedPrices(**checked(CachedPrices, parsed(read_regular(file, MOST_BYTES))))
     except (OSError, NotReadable, ValueError):
@@ -255,7 +254,7 @@ def load(file: Path, region: str) -> CachedPrices | None:
 
 
 def priced(products: Iterable[Any]) -> Iterator[tuple[str, float]]:
-    """Types with their prices on demand; what is not as it should be is left out."""
+    """Yield types with their on-demand prices; invalid entries are skipped."""
     for text in products:
         try:
             product = json.loads(text) if isinstance(text, str) else text
@@ -270,9 +269,9 @@ def priced(products: Iterable[Any]) -> Iterator[tuple[str, float]]:
 
 
 def read_file(path: str) -> Catalogue:
-    """The user's prices.
+    """Read the user's prices.
 
-    :raises ValueError: it cannot be read, or is not valid; the message names the file, the line and the value
+    :raises ValueError: the file cannot be read, or is not valid; the message names the file, the line and the value
     """
     try:
         text = read_text(path)

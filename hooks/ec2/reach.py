@@ -1,4 +1,4 @@
-"""From a machine that boots to one that takes jobs: which of many answer, their connections, when they are ready."""
+"""Brings a booting machine to the point where it takes jobs: probes SSH, connects, and checks that it is ready."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ from lading.hooks.ssh.transport import Server
 from lading.scheduling.quotas import is_burstable
 from lading.scheduling.reasons import because
 
-# A machine that does not answer within this is asked again in the next round, seconds.
+# Seconds to wait for machines to accept connections; the others are tried again in the next round.
 PATIENCE = 0.5
-# A machine that boots is tried again after so many seconds at most.
+# The longest pause between two logins to a booting machine, seconds.
 LONGEST_LOGIN_PAUSE = 8.0
 
 
 class Readiness(FleetPart):
-    """Connects to machines that have come up, and lets them take jobs when they are ready."""
+    """Connects to machines that have booted, and lets them take jobs once they are ready."""
 
     def __init__(self, state: FleetState, connector: Connector) -> None:
         super().__init__(state)
         self.connector = connector
 
     def connect(self) -> None:
-        """Connect to machines that have come up."""
         if self.machines:
             prepare()
         waiting = {}
@@ -62,28 +61,27 @@ class Readiness(FleetPart):
                 machine.connection = self.connector.connect(machine, host)
             except (ValueError, OSError) as error:
                 machine.obstacle = because("booting", text=str(error))
-                self.state.complaints.begin(f"{machine.name} cannot be connected to", error)
+                self.state.complaints.begin(f"Cannot connect to {machine.name}", error)
                 continue
             machine.connection.rounds.start()
 
     def address(self, machine: EC2Machine) -> str | None:
-        """Where a machine is reached; None: EC2 has not said it yet."""
+        """Return the address of a machine; None: EC2 has not reported it yet."""
         if machine.instance is None:
             return None
         return machine.instance.public if self.state.config.address == "public" else machine.instance.private
 
     def promote_ready(self) -> None:
-        """Let machines be up that have become ready."""
         with self.state.lock:
             if [machine for machine in self.machines.values() if machine.becomes_ready()]:
                 self.state.shortages.answered()
 
 
 def answering(places: Mapping[str, tuple[str, int]], patience: float = PATIENCE) -> set[str]:
-    """Those that accept a connection, by their names.
+    """Return the names of the places that accept a connection.
 
     :param places: address and port, by name
-    :param patience: seconds that all together may take
+    :param patience: seconds to wait for all of them together
     """
     found, pending, poll = set(), {}, select.poll()
     for name, place in places.items():
@@ -109,19 +107,19 @@ def answering(places: Mapping[str, tuple[str, int]], patience: float = PATIENCE)
 
 
 def prepare() -> None:
-    """Import what leads to machines while the first ones boot: it would hold up the first of them for a second."""
-    with suppress(ImportError):  # connecting says what is missing
+    """Import the SSH modules while the first machines boot, because it takes a second."""
+    with suppress(ImportError):  # connecting reports what is missing
         for each in ("airflow.providers.ssh.hooks.ssh", "lading.hooks.ssh.paramiko_transport"):
             import_module(each)
 
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """Makes the connections to the machines of a site.
+    """Creates the connections to the machines of a site.
 
-    :param identities: who we are, then who we were
+    :param identities: our current identity, then former ones
     :param api: URL at which jobs reach Airflow's execution API
-    :param folder: for what is known of machines, here; ``logs``: Airflow's folder of logs
+    :param folder: local folder for the state of machines; ``logs``: Airflow's log folder
     """
 
     site: str
@@ -132,14 +130,14 @@ class Connector:
     logs: Path
 
     def connect(self, ec2_machine: EC2Machine, host: str) -> Connection:
-        """The connection to a machine at an address, whose rounds have not begun.
+        """Create the connection to a machine at an address, without starting its rounds.
 
-        :raises ValueError: what leads there is not valid
+        :raises ValueError: the jump host or the address is not valid
         """
         from lading.hooks.ssh.paramiko_transport import SSHTransport  # not needed to read the sites file
 
         config, identity = self.config, matching(self.identities, ec2_machine.deployment)
-        assert identity is not None, "EC2 was asked for our deployments alone"
+        assert identity is not None, "EC2 was asked only for our deployments"
         kind, _, capacity_type = ec2_machine.offering
         server = Server(
             ec2_machine.name,
@@ -156,7 +154,7 @@ class Connector:
             "instance_type": kind,
             "capacity_type": capacity_type,
         }
-        if is_burstable(kind) and ec2_machine.capacity.cpus > 0:  # it shows more cpus than it has for long
+        if is_burstable(kind) and ec2_machine.capacity.cpus > 0:  # it reports more CPUs than it can sustain
             table |= {"cpus": ec2_machine.capacity.cpus}
         host_table = HostConfig.model_validate({**table, "usd_per_hour": ec2_machine.usd_per_hour or 0.0})
         machine = Machine(self.site, config, host_table, transport, self.api, self.folder / ec2_machine.name, self.logs)

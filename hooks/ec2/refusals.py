@@ -1,12 +1,12 @@
-"""What AWS means when it refuses a launch or ends a machine: what each error code concerns, and for how long.
+"""What AWS means when it refuses a launch or terminates a machine: what each error code concerns, and for how long.
 
 | read | concluded | until |
 |---|---|---|
-| a code in the table | what the row says, for its time | that time; a launch that works |
-| a code in no table | the offering is left alone 1, 2, ... 15 min | that time; a launch of it that works |
-| the same such code from three offerings | the account is held for ten minutes | that time; any launch that works |
-| no code: boto3 or the table refuses | the account is held | see ``pace`` |
-| of a machine that has ended, a code in no table | it was silent: see ``pace`` | see there |
+| a code in the table | as its row says, for its time | that time; a successful launch |
+| a code in no table | the offering is held for 1, 2, ... 15 min | that time; a successful launch of it |
+| the same such code from three offerings | the account is held for ten minutes | that time; any successful launch |
+| no code: an error of boto3 or the table | the account is held | see ``pace`` |
+| an unknown code for a terminated machine | it was silent: see ``pace`` | see there |
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from enum import Enum
 
 from lading.hooks.ec2.client import AWSTrouble, EC2Error
 
-# What EC2 has no capacity for is not asked for again before, seconds.
+# Seconds without requests for what EC2 has no capacity for.
 SECONDS_WITHOUT_CAPACITY = 180.0
-# What concerns the whole account pauses launches for so long at first, seconds.
+# The first pause in seconds after a refusal that concerns the whole account.
 FIRST_HOLD = 60.0
-# What an administrator has to fix for a part of the site is not asked for again before, seconds.
+# Seconds without requests for a part of the site that an administrator has to fix.
 SECONDS_UNTIL_MENDED = 900.0
-# Which types a zone has changes as rarely as the list of them is asked for, seconds.
+# Seconds without requests for a type that a zone does not offer; the list of offered types is requested as rarely.
 SECONDS_NOT_OFFERED = 86_400.0
-# AWS takes a moment to know an instance profile that was just made: it is asked again after this, seconds.
+# Seconds until a new instance profile is tried again, because AWS takes a moment to know it.
 SECONDS_UNTIL_KNOWN = 15.0
 
 
 class RefusalScope(Enum):
-    """What a refusal is about: nothing else is held by it."""
+    """What a refusal concerns; nothing else is held."""
 
     OFFERING = "offering"
     TYPE_IN_ZONE = "type in zone"
@@ -39,19 +39,19 @@ class RefusalScope(Enum):
     ZONE = "zone"
     CAPACITY_TYPE = "capacity type"
     VOLUMES = "volumes"
-    """Those of the account in the region: every machine has some, and leaves them when it ends."""
+    """The volumes of the account in the region: each machine has some, and frees them when it terminates."""
     ACCOUNT = "account"
 
 
 @dataclass(frozen=True, slots=True)
 class AWSRefusal:
-    """What AWS means by an error code, or by the code of the reason for which a machine has ended.
+    """The meaning of an error code, or of the code in the reason for a machine's termination.
 
-    :param code: a pattern of it; messages change, so what is recognized by its text has a row for the rest of its code
-    :param seconds: for how long what it concerns is left alone; of an account and its volumes it is the first pause of
-        ever longer ones
+    :param code: a pattern for the code; messages change, so a row that needs a message is followed by one for its code
+    :param seconds: for how long what it concerns is held; for an account and its volumes, the first of ever longer
+        pauses
     :param reason: the code of the reason, which says what to do
-    :param message: a pattern of what the message has; empty: any
+    :param message: a pattern to find in the message; empty: any
     """
 
     code: str
@@ -67,8 +67,8 @@ class AWSRefusal:
 PROFILE = r"Invalid IAM Instance Profile"
 DENIED = "UnauthorizedOperation|AccessDenied|AccessDeniedException"
 UNSUPPORTED = "Unsupported|UnsupportedOperation"
-# The first that meets counts. What none meets concerns the offering, and is left alone ever longer; the same code from
-# several offerings concerns the account: see UNKNOWN.
+# The first match counts. An unmatched code concerns the offering, which is held for ever longer times; the same code
+# from several offerings concerns the account: see UNKNOWN.
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html
 REFUSALS = (
@@ -109,7 +109,7 @@ REFUSALS = (
         UNSUPPORTED, RefusalScope.TYPE, SECONDS_UNTIL_MENDED, "aws_type",
         "instance type does not support|ebs-optimized instances are not supported",
     ),
-    # "The requested configuration is currently not supported": the type or how it is bought, there or anywhere.
+    # "The requested configuration is currently not supported": the type or the capacity type, in this zone or in any.
     AWSRefusal(UNSUPPORTED, RefusalScope.OFFERING, SECONDS_UNTIL_MENDED, "aws_configuration"),
     AWSRefusal(
         "AuthFailure.ServiceLinkedRoleCreationNotPermitted", RefusalScope.CAPACITY_TYPE, SECONDS_UNTIL_MENDED,
@@ -130,8 +130,8 @@ REFUSALS = (
         r"InvalidGroup\..*|InvalidKeyPair\..*|InvalidSecurityGroupID\..*",
         RefusalScope.ACCOUNT, FIRST_HOLD, "aws_table",
     ),
-    AWSRefusal("", RefusalScope.ACCOUNT, FIRST_HOLD),  # what boto3 or the table says: no credentials, no region
-    # Of the reasons for which machines end: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
+    AWSRefusal("", RefusalScope.ACCOUNT, FIRST_HOLD),  # an error of boto3 or the table: no credentials, no region
+    # Reasons for terminations: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
     AWSRefusal(
         r"Server\.(InsufficientInstanceCapacity|SpotInstance(Termination|Shutdown)|InternalError)",
         RefusalScope.OFFERING, SECONDS_WITHOUT_CAPACITY, "aws_no_capacity",
@@ -145,11 +145,11 @@ REFUSALS = (
     ),
 )  # fmt: skip
 UNKNOWN = AWSRefusal(".*", RefusalScope.OFFERING, SECONDS_WITHOUT_CAPACITY)
-# An unknown code with which this many offerings were refused holds the account for so long, seconds: it is the image,
-# the network or a policy, and each further offering would be refused as well.
+# An unknown code that was returned for this many offerings holds the account for this many seconds: the image, the
+# network or a policy is at fault, and further offerings would be refused as well.
 OFFERINGS_UNTIL_HELD = 3
 SECONDS_HELD = 600.0
-# The codes of the reasons of refusals that pass by themselves.
+# The reason codes of refusals that are temporary.
 TRANSIENT = {
     AWSTrouble.CAPACITY: "aws_no_capacity",
     AWSTrouble.QUOTA: "aws_quota",
@@ -159,10 +159,9 @@ TRANSIENT = {
 
 
 def refusal(code: str, message: str) -> AWSRefusal:
-    """What a refusal concerns; what is unknown concerns the offering alone."""
+    """Return the meaning of a refusal; an unknown one concerns only the offering."""
     return next((each for each in REFUSALS if each.meets(code, message)), UNKNOWN)
 
 
 def said_by(error: EC2Error) -> dict[str, str]:
-    """What AWS says, as the parameters of a reason."""
     return {"error": error.code, "text": error.message}

@@ -1,7 +1,7 @@
-"""What EC2 describes becomes machines of a site: launched by us or adopted, still there, missed, or at their end.
+"""Matches EC2's description to the machines of a site: launched by us or adopted, live, missing, or terminated.
 
-All that this deployment has launched is ours, whichever controller did: what is not known here is adopted. What has
-our tags alone is reported, and as all else never touched.
+Every instance of this deployment is ours, whichever controller launched it; an unknown one is adopted. An instance that
+only has our tags is reported and never touched, like all other instances.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from lading.hooks.ec2.termination import Termination
 
 log = logging.getLogger(__name__)
 
-# EC2 is asked what there is so often: while machines come and go, while they boot, and else, seconds.
+# Seconds between two descriptions: while instances come and go, while some boot, and otherwise.
 WHILE_CHANGING, WHILE_BOOTING, WHILE_QUIET = 1.0, 5.0, 30.0
 CHANGING = {LifePhase.UNKNOWN, LifePhase.PENDING, LifePhase.TERMINATING}
-# How many instances that have our tags and are not ours are named.
+# How many instances with our tags that are not ours are listed.
 MOST_NAMED = 5
 
 
 class Registration(FleetPart):
-    """Knows which machines there are, as EC2 describes them."""
+    """Keeps track of the machines as EC2 describes them."""
 
     def __init__(self, state: FleetState, termination: Termination) -> None:
         super().__init__(state)
         self.termination = termination
         self.is_loaded = False
-        """Whether it is known what there is."""
+        """Whether EC2 has reported the existing machines."""
         self.described_at = 0.0
-        """When EC2 has described it last, on the monotonic clock; ``asked_at``: when it was asked for that."""
+        """When EC2 last described them, on the monotonic clock; ``asked_at``: when that was requested."""
         self.asked_at: float | None = None
         self.strangers: str | None = None
-        """Which instances have our tags and were not launched by us, as text; None: none."""
+        """Instances that have our tags but were not launched by us, as text; None: none."""
 
     def is_due(self) -> bool:
-        """Whether EC2 is to be asked now."""
         machines = list(self.machines.values())
         is_odd = any(
             machine.phase is LifePhase.BOOTING or machine.waits is not None or machine.missed_at is not None
@@ -52,7 +51,7 @@ class Registration(FleetPart):
         return self.termination.is_news or time.monotonic() - self.described_at >= pause
 
     def register(self) -> None:
-        """Ask EC2 what there is, and know it.
+        """Ask EC2 for its instances and update the machines.
 
         :raises EC2Error: EC2 does not answer
         """
@@ -74,7 +73,7 @@ class Registration(FleetPart):
             if (end := life.ended(instance)) is not None:
                 if instance.state in boot.ENDED:
                     self.termination.end(machine, end)
-                else:  # the volumes of one that is stopped still cost money
+                else:  # a stopped instance still pays for its volumes
                     self.termination.request_end(machine, end)
             elif machine.phase in (LifePhase.ORDERED, LifePhase.UNKNOWN, LifePhase.PENDING):
                 machine.enter(LifePhase.BOOTING if instance.state == "running" else LifePhase.PENDING)
@@ -84,7 +83,7 @@ class Registration(FleetPart):
         self.is_loaded, self.asked_at = True, asked_at
 
     def _launched_by_us(self, instances: Sequence[EC2Instance]) -> list[EC2Instance]:
-        """Those that have our tags by right; that there are others is said."""
+        """Return the instances that we launched, and report others with our tags."""
         ours = [instance for instance in instances if boot.is_ours(instance, self.state.identities)]
         known = {instance.id for instance in ours}
         others = sorted(
@@ -94,13 +93,13 @@ class Registration(FleetPart):
         before, self.strangers = self.strangers, None
         if others:
             message = ", ".join(others[:MOST_NAMED]) + more
-            self.strangers = f"not launched by Lading, though tagged as if, so left alone: {message}"
+            self.strangers = f"tagged like Lading's, but not launched by it, so left alone: {message}"
             if self.strangers != before:
                 log.warning("Instances of site %r are %s", self.state.site, self.strangers)
         return ours
 
     def _machine(self, instance: EC2Instance) -> EC2Machine | None:
-        """The machine that an instance is; one that lives and is not known is adopted; None: it has ended."""
+        """Return the machine of an instance, adopting an unknown live one; None: it has terminated."""
         name = _name(instance)
         with self.state.lock:
             machine = self.machines.get(name)
@@ -108,17 +107,19 @@ class Registration(FleetPart):
                 name, machine = (
                     instance.id,
                     self.machines.get(instance.id),
-                )  # there cannot be two; if there are, it goes
+                )  # a duplicate, which should not exist; it is released
             if machine is None and instance.state not in boot.ENDED:
                 known = self.state.offers.specified(instance.kind)
                 machine = EC2Machine.adopted(name, instance, self.state.config.reserve_memory, known)
                 self.machines[name] = machine
-                log.info("Site %r takes in %s, which is %s (%s)", self.state.site, name, instance.id, instance.state)
+                log.info("Site %r adopts %s, which is %s (%s)", self.state.site, name, instance.id, instance.state)
             return machine
 
     def _miss(self, machine: EC2Machine, now: float) -> None:
-        """EC2 does not describe what it has launched: that may pass. While it says nothing at all nothing is missed,
-        nor is what answers: the credentials may be those of another account by now.
+        """Record that EC2 does not describe a machine, which may be temporary.
+
+        It counts as missing only while EC2 answers and the machine itself does not, because the credentials may now be
+        those of another account.
         """
         machine.missed_at = machine.missed_at or now
         patience = life.SECONDS_UNTIL_MISSED if machine.is_described else life.SECONDS_UNTIL_DESCRIBED
@@ -126,7 +127,7 @@ class Registration(FleetPart):
             self.termination.end(machine, life.MISSED)
 
     def _report_unattended_end(self, instance: EC2Instance) -> None:
-        """Report, once, a machine that has ended while no controller ran: its row may wait for that."""
+        """Report once that a machine terminated while no controller ran, because its row may be waiting for that."""
         name = _name(instance)
         if instance.id not in self.termination.reported and name not in self.machines:
             self.termination.report(name, instance, life.unattended(instance))

@@ -1,4 +1,4 @@
-"""The site of kind ``ec2``: machines that are launched in AWS, each a location with a node agent."""
+"""The site of kind ``ec2``: instances launched in AWS, each a location with a node agent."""
 
 from __future__ import annotations
 
@@ -43,17 +43,15 @@ from lading.scheduling.machine_traits import ANY_ARCH
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.reasons import Reason, because
 
-# How long the first look waits for an answer, so that a single look finds what there is; later ones do not,
-# seconds.
+# Seconds that the first poll waits for an answer, so that a single poll finds the existing machines; later polls do not
+# wait.
 FIRST_ANSWER = 10.0
-# How many connections are closed at a time.
+# How many connections are closed in parallel.
 MOST_AT_ONCE = 32
 STOPPED = because("airflow_stopped")
 
 
 class EC2Site(ElasticSite[EC2Config], Holding):
-    """Machines of EC2."""
-
     kind = "ec2"
     holds = True
     config_model = EC2Config
@@ -67,7 +65,6 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     @cached_property
     def fleet(self) -> EC2Fleet:
-        """What there is, as EC2 and the machines say."""
         here = current.deployment()
         logs, ours = here.log_folder(), identities(here.identity().secret)
         api = execution_api(self.config.api_url)
@@ -75,17 +72,17 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     @cached_property
     def rounds(self) -> Rounds:
-        """The thread in which EC2 is asked."""
+        """The thread that describes and terminates instances."""
         return Rounds(self.name, self.fleet, None)
 
     @cached_property
     def launch_rounds(self) -> Rounds:
-        """The thread in which EC2 is asked to launch."""
+        """The thread that launches instances."""
         return Rounds(f"{self.name}-launches", self.fleet.launcher, None)
 
     @cached_property
     def price_rounds(self) -> Rounds:
-        """The thread in which AWS is asked for prices."""
+        """The thread that reads prices."""
         return Rounds(f"{self.name}-prices", self.fleet.offers, None)
 
     @classmethod
@@ -93,8 +90,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         size = len(boot.user_data(config, Identity.from_secret("any"), "L" * 15).encode())
         if size > boot.MOST_USER_DATA:
             raise ValueError(
-                f"boot makes user data of {size:,} bytes; valid: at most {boot.MOST_USER_DATA:,}: have it "
-                "download what it runs, or make an image"
+                f"boot_script makes the user data {size:,} bytes long; valid: at most {boot.MOST_USER_DATA:,}: let it "
+                "download what it runs, or use an image"
             )
 
     @property
@@ -105,7 +102,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     def trial(self, folder: Path) -> EC2Site:
         config = self.config.model_copy(update={"terminate_on_shutdown": True})
         site = type(self)(self.name, config, folder / "spool")
-        site.scope = f"{self.name}/{folder.name}"  # it touches no machine of the site
+        site.scope = f"{self.name}/{folder.name}"  # so that it does not touch the site's machines
         return site
 
     def potential(self) -> list[Location]:
@@ -203,11 +200,10 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 connection.drop(here)
 
     def _connection(self, name: str) -> Connection | None:
-        """The way to a machine that was reached."""
         machine = self.fleet.machines.get(name)
         return machine.connection if machine is not None else None
 
-    # -- what users request
+    # -- requests from users
 
     def priced(self) -> MachineMarket | None:
         fleet = self.fleet
@@ -239,11 +235,12 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         found = ec2.describe({"instance-id": ids})
         if others := sorted(each.id for each in found if not boot.is_ours(each, self.fleet.identities)):
             raise OSError(
-                f"{', '.join(others)}: not launched by this deployment, so not ended; end it in AWS if it is yours"
+                f"{', '.join(others)}: not launched by this deployment, so not terminated; terminate those that are "
+                "yours in AWS"
             )
         for error in ec2.terminate([each.id for each in found]).values():
             raise error
-        with suppress(EC2Error):  # they have ended all the same
+        with suppress(EC2Error):  # they are terminated in any case
             found = ec2.describe({"instance-id": ids})
         return {each.id: each.ended_at - ec2.clock_ahead for each in found if each.ended_at is not None}
 
@@ -270,13 +267,13 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 kind, zone, capacity_type = machine.offering
                 seconds = time.time() + machine.clock_ahead - since
                 usd = billing.cost(machine.usd_per_hour, 0.0, max(seconds, billing.LEAST_SECONDS))
-                found.append(f"a {kind} ({capacity_type}, {zone}) was there for {seconds:.0f} s and cost {usd:.4f} USD")
+                found.append(f"a {kind} ({capacity_type}, {zone}) ran for {seconds:.0f} s and cost {usd:.4f} USD")
         return "; ".join(found) or None
 
     def policy(self) -> str | None:
         return json.dumps(permissions.found_policy(self.config, self.fleet.ec2, self.fleet.identities), indent=2)
 
-    # -- the end
+    # -- shutdown
 
     def close(self, how: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -297,7 +294,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             list(pool.map(lambda each: each.let_go("hand_over", deadline), connections))
 
     def _end(self, machine: EC2Machine, how: str) -> None:
-        """Let a machine go: with its jobs, or when those that run have ended; or end its jobs alone."""
+        """Release a machine, with or without cancelling its jobs; or only cancel its jobs, if machines are kept."""
         if self.config.terminate_on_shutdown:
             machine.release = machine.release or STOPPED
             if how == "cancel":
@@ -308,7 +305,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             machine.connection.rounds.wake()
 
     def _is_ending(self, how: str) -> bool:
-        """Whether something is still to come of that; what runs on is not waited for."""
+        """Check whether the release or cancellation is still in progress; jobs left running are not waited for."""
         machines = list(self.fleet.machines.values())
         trackers = [each.connection.machine.tracker for each in machines if each.connection is not None]
         if not self.config.terminate_on_shutdown:

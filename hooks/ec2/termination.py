@@ -1,11 +1,11 @@
-"""The last phase of a machine: EC2 is asked to end it, and its end is reported with what it has cost.
+"""The last phase of a machine: EC2 is asked to terminate it, and its end is reported with its cost.
 
 | read | concluded | until |
 |---|---|---|
-| EC2 does not answer, or is busy | asked again after 30 s | EC2 has taken it |
-| a refusal that names instances | those run on, and are named; the others are ended | asked again within 15 min |
-| it does not know the instance | it is gone | for good |
-| no time of an end | now | for good |
+| EC2 does not answer, or is busy | asked again after 30 s | EC2 has accepted it |
+| a refusal that names instances | they run on and are reported; the others terminate | asked again within 15 min |
+| it does not know the instance | it is gone | permanent |
+| no termination time | now | permanent |
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from lading.hooks.site import join
 
 
 class Termination(FleetPart):
-    """Ends machines, and forgets those that have ended."""
+    """Terminates machines, and forgets those that have terminated."""
 
     def __init__(self, state: FleetState) -> None:
         super().__init__(state)
         self.reported: set[str] = set()
-        """The ids of instances that EC2 still describes and whose end was reported."""
+        """The ids of instances that EC2 still describes, but whose end was reported."""
         self.is_news = False
-        """Whether EC2 was asked to end machines since it was asked what there is."""
+        """Whether a termination was requested since EC2 last described its instances."""
 
     def request_end(self, machine: EC2Machine, end: End) -> End:
-        """Have a machine ended, unless that is to be already; returns why.
+        """Have a machine terminated, unless that was requested already; return the reason.
 
-        That it has never answered is known before another one is bought in its place.
+        A machine that never answered is recorded first, so that no other one of its kind is bought in its place.
         """
         if machine.termination_reason is None:
             instance, shortages = machine.instance, self.state.shortages
@@ -46,7 +46,7 @@ class Termination(FleetPart):
         return machine.termination_reason
 
     def terminate(self) -> None:
-        """Ask EC2 to end the machines that are to go.
+        """Ask EC2 to terminate the machines that are due.
 
         :raises EC2Error: EC2 does not answer
         """
@@ -60,7 +60,7 @@ class Termination(FleetPart):
         ]
         if not condemned:
             return
-        what = f"Machines of site {self.state.site!r} cannot be ended"
+        what = f"Machines of site {self.state.site!r} cannot be terminated"
         by_id = {machine.instance.id: machine for machine in condemned if machine.instance is not None}
         try:
             refused = self.ec2.terminate(list(by_id))
@@ -74,7 +74,7 @@ class Termination(FleetPart):
         for id, machine in by_id.items():
             machine.asked_at = now
             if id in refused:
-                machine.refusal.failed(f"{id} cannot be ended, and is paid for: {life.remedied(refused[id])}")
+                machine.refusal.failed(f"{id} cannot be terminated and still costs money: {life.remedied(refused[id])}")
             else:
                 machine.refusal.succeeded()
                 machine.enter(LifePhase.TERMINATING)
@@ -86,25 +86,23 @@ class Termination(FleetPart):
 
     @property
     def refused(self) -> str | None:
-        """Which machines AWS refuses to end, with what to do, as text; None: none."""
+        """Which machines AWS refuses to terminate, and what to do, as text; None: none."""
         machines = list(self.machines.values())
         condemned = (machine for machine in machines if machine.termination_reason is not None)
         return join(*(machine.refusal.message for machine in condemned if machine.refusal.failures))
 
     def end(self, machine: EC2Machine, end: End) -> None:
-        """Take in that a machine has ended."""
         if end.cause == "preempted" and machine.asked_at is None:
             self.state.shortages.reclaimed(machine.offering, end.reason)
         self.state.shortages.freed()
-        end = self.request_end(machine, end)  # which it has already if it was we who have ended it
+        end = self.request_end(machine, end)  # the earlier reason, if we have terminated it
         self.leave(machine, end)
 
     def leave(self, machine: EC2Machine, end: End) -> None:
-        """Forget a machine, and report its end."""
         machine.enter(LifePhase.GONE)
         if (connection := machine.connection) is not None:
             connection.rounds.stopping = True
-            connection.machine.transport.close()  # which ends an exchange that will get no answer
+            connection.machine.transport.close()  # aborts an exchange that will get no answer
             connection.rounds.stop(1.0)
             connection.machine.endings.end_all(end.cause or "node_failure", end.reason)
             connection.machine.leave()
@@ -117,7 +115,7 @@ class Termination(FleetPart):
             self.machines.pop(machine.name, None)
 
     def report(self, name: str, instance: EC2Instance | None, end: End) -> None:
-        """Report an end, at the time up to which AWS bills: by our clock, and for the bill by AWS's."""
+        """Report an end with the time up to which AWS bills: by our clock in the event, by AWS's clock for the bill."""
         ahead = self.ec2.clock_ahead
         ended_at = (instance.ended_at if instance is not None else None) or time.time() + ahead
         event = {"event": "released", "token": name, "at": ended_at - ahead, "cause": end.cause, "reason": end.reason}

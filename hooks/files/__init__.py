@@ -1,4 +1,4 @@
-"""The ground: files of this machine and their names, models of what others write, and what processes here share.
+"""Lowest layer: files and file names on this machine, models of data that others write, and what local processes share.
 
-Nothing here imports Airflow or reaches a site.
+Nothing in this package imports Airflow or connects to a site.
 """

@@ -1,7 +1,7 @@
-"""A cluster with several accounts in the sites file: one table of it becomes one for each account.
+"""Expands the table of a cluster with several accounts into one table for each account.
 
-Each is a site of its own, with a connection, a folder and limits of its own, so nothing is shared between accounts; who
-may use it follows from the keys of ``accounts``.
+Each account is a site of its own, with its own connection, folder and limits, so accounts share nothing. The keys of
+``accounts`` decide who may use which account.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from lading.scheduling.matching.admission import DAG, OWN, TEAM
 from lading.scheduling.site_names import ACCOUNT
 from lading.scheduling.text.printable import shortened
 
-# An Airflow connection whose id is part of a site's name, and of folders.
+# The id of an Airflow connection, which becomes part of the site's name and of folder names.
 CONNECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-# In work_dir: the connection of the account.
+# Replaced in work_dir by the account's connection id.
 PLACEHOLDER = "{account}"
-# The key of a table by which it is the one of an account; no user writes it.
+# The key that marks a table as that of one account. It is set here; users cannot write it.
 RUN_AS = "run_as"
-# How the login node is reached by the table's own account.
+# The keys that say how the table's own account reaches the login node.
 WAYS = ("ssh_conn_id", "control_master")
-# What an account cannot have otherwise: it is the same cluster, and who may use it is said once.
+# Keys that an account cannot override: they describe the cluster, or who may use it.
 COMMON = ("kind", "accounts", RUN_AS, "allowed_dags", "allowed_teams", "accept_untargeted", "control_master")
 
 
 def expanded(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of the sites file, with those of each account behind the table that names it.
+    """Return the tables of the sites file, each followed by one table for each of its accounts.
 
-    A table that is not valid stays as it is, and is refused as all others are.
+    An invalid table is returned unchanged; it is rejected later with all other invalid tables.
     """
     found: dict[str, Any] = {}
     for name, table in tables.items():
@@ -52,41 +52,41 @@ def expanded(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def connection(account: Any) -> str:
-    """The Airflow connection of an account, as it is written."""
+    """Return the Airflow connection id of an account, which is written as the id or as a table."""
     return str(account["ssh_conn_id"] if isinstance(account, Mapping) else account)
 
 
 def fault(given: Mapping[str, Any], table: Mapping[str, Any] | None = None, site: str = "") -> str | None:
-    """What is wrong with the accounts of a table, as text; None: nothing.
+    """Describe what is wrong with the accounts of a table; None if they are valid.
 
-    :param table: all of it; None: only the accounts are looked at
-    :param site: its name
+    :param table: the whole table; None to check the accounts alone
+    :param site: the name of the site
     """
     for key, account in given.items():
         if not any(key.startswith(each) and len(key) > len(each) for each in (TEAM, DAG)):
-            return f'{shortened(key)} is no key of accounts; valid: "team:NAME" or "dag:PATTERN", such as "dag:etl_*"'
+            return f'{shortened(key)} is not a key of accounts; valid: "team:NAME" or "dag:PATTERN", like "dag:etl_*"'
         name = account.get("ssh_conn_id") if isinstance(account, Mapping) else account
         if not isinstance(name, str) or not CONNECTION.fullmatch(name):
             return (
-                f"{shortened(key)} = {shortened(account)} is no account; valid: the id of an SSH connection of "
+                f"{shortened(key)} = {shortened(account)} is not an account; valid: the id of an SSH connection of "
                 'letters, digits, ".", "-" and "_", or a table with ssh_conn_id'
             )
         if isinstance(account, Mapping) and (strange := sorted(account.keys() & {*COMMON})):
-            return f"{shortened(key)} has {strange[0]}, which is the same for all accounts; leave it out there"
+            return f"{shortened(key)} has {strange[0]}, which is the same for all accounts; remove it there"
         if len(f"{site}{ACCOUNT}{name}") > LONGEST_NAME:
             return f"{site}{ACCOUNT}{name} is longer than {LONGEST_NAME} characters; give the connection a shorter id"
     tables = {connection(each): each for each in given.values() if isinstance(each, Mapping)}
     for key, account in given.items():
         if (other := tables.get(connection(account))) is not None and account != other:
-            return f"{shortened(key)} says something else of {connection(account)} than another key; say it once"
+            return f"{shortened(key)} describes {connection(account)} differently from another key; describe it once"
     return None if table is None else _shared(given, table)
 
 
 def _shared(given: Mapping[str, Any], table: Mapping[str, Any]) -> str | None:
-    """What accounts would share that each must have of its own, as text; None: nothing."""
+    """Describe a value that two accounts share although each needs its own; None if there is none."""
     own = next((str(table[way]) for way in WAYS if way in table), None)
     if own is not None and own in map(connection, given.values()):
-        return f"{own} is the table's own connection, as which jobs run whose Dag no key fits; leave it out of accounts"
+        return f"{own} is the table's own connection, used for Dags that match no key; remove it from accounts"
     sides = {connection(each): {**table, **(each if isinstance(each, Mapping) else {})} for each in given.values()}
     if own is not None:
         sides[own] = {**table}
@@ -97,15 +97,15 @@ def _shared(given: Mapping[str, Any], table: Mapping[str, Any]) -> str | None:
                 continue
             value = _folder(its, account).get(option, its[option]) if option == "work_dir" else its[option]
             if (other := seen.setdefault(value, account)) != account:
-                return f"{option} = {shortened(value)} is that of {other} and of {account}, which share nothing; " + (
-                    f"write {PLACEHOLDER} in it, or give each account its own"
+                return f"{option} = {shortened(value)} is used by both {other} and {account}; " + (
+                    f"write {PLACEHOLDER} in it, or set a different one for each account"
                     if option == "work_dir"
-                    else "give each account its own, or leave it out"
+                    else "set a different one for each account, or remove it"
                 )
     return None
 
 
 def _folder(table: Mapping[str, Any], account: str) -> dict[str, Any]:
-    """The ``work_dir`` of an account, where the table has one."""
+    """Return the ``work_dir`` of an account, as a table to merge; empty if the site has none."""
     given = table.get("work_dir")
     return {"work_dir": given.replace(PLACEHOLDER, account)} if isinstance(given, str) else {}

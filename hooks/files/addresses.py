@@ -1,4 +1,4 @@
-"""How files are named: names that a file system takes, paths in one way of writing, and from where files are staged."""
+"""Names that a file system accepts, normalised paths, and the addresses from which files may be staged."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from urllib.parse import unquote
 
 from lading.scheduling.text.printable import shortened
 
-# In a job's environment: where the files that were brought for it lie, by their addresses, as JSON.
+# Environment variable of a job: the paths of its staged inputs by their addresses, as JSON.
 INPUTS_VARIABLE = "LADING_INPUTS"
-# What Linux's file systems take (limits.h, NAME_MAX).
+# The longest file name on Linux, in bytes (limits.h, NAME_MAX).
 LONGEST = 255
 
 
 def fitting(name: str, longest: int = LONGEST) -> str:
-    """The name, or where it is too long its beginning and a hash of it; another name for every name.
+    """Return the name, or its beginning and a hash if it is too long. Different names stay different.
 
     :param longest: bytes in UTF-8
     """
@@ -29,29 +29,29 @@ def fitting(name: str, longest: int = LONGEST) -> str:
 
 
 def fitting_path(path: str) -> str:
-    """A path whose names all fit."""
+    """Shorten each name in a path that is too long."""
     return "/".join(map(fitting, path.split("/")))
 
 
 def normal_path(address: str) -> str | None:
-    """A file's path on the machine that has it, the same however it is written; None: no machine has it as its own."""
+    """Normalise the path of a local file, so that equal files compare equal; None if the address is not local."""
     if address[:7].lower() == "file://":
-        # Not urlsplit, which refuses some hosts and strips what a path may have.
+        # Not urlsplit: it rejects some hosts and strips characters that a path can contain.
         path = re.split("[?#]", address[7:])[0]
         address = unquote(path[path.find("/") :] if "/" in path else "")
     return posixpath.normpath(address) if address.startswith("/") else None
 
 
-# From which addresses files are staged: those of object stores that a site lists, never this machine's own files. What
-# a Dag's author writes as an address is read by the controller, with its rights and from its place in the network. So a
-# scheme that the site does not list is refused when the Dag is parsed, and again before anything is opened.
+# Files are staged from the object stores that a site lists, and never from the controller's own disk. The controller
+# opens an address that a Dag author wrote with its own rights and from its own network. So an unlisted scheme is
+# rejected when the Dag is parsed, and again before anything is opened.
 
-# One store under several names: s3fs.S3FileSystem, gcsfs.GCSFileSystem and adlfs.AzureBlobFileSystem each register
-# theirs with fsspec, and Airflow's providers of Amazon, Google and Azure likewise (``schemes`` of each ``fs`` module).
+# Different names of one store: s3fs.S3FileSystem, gcsfs.GCSFileSystem and adlfs.AzureBlobFileSystem each register
+# several with fsspec, and so do Airflow's Amazon, Google and Azure providers (``schemes`` of each ``fs`` module).
 SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
-# Protocols of fsspec by which files of this machine are read.
+# fsspec protocols that read files of this machine.
 LOCAL = frozenset(("file", "local", "git"))
-# Those whose store is another one, named in the address or within a file.
+# fsspec protocols that wrap another store, named in the address or in a file.
 WRAPPING = frozenset(
     ("dir", "blockcache", "filecache", "simplecache", "cached", "reference", "generic", "zip", "tar", "libarchive")
 )
@@ -59,64 +59,63 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def scheme_of(address: str) -> str | None:
-    """The scheme of an address, lower-cased (RFC 3986, section 3.1), by its store's one name; None: it has none."""
+    """Return the canonical scheme of an address (RFC 3986, section 3.1), in lower case; None if it has none."""
     match = _SCHEME.match(address)
     return None if match is None else one_name(match[1])
 
 
 def one_name(scheme: str) -> str:
-    """The one name of those by which a store is known."""
     return SAME_STORE.get(scheme.lower(), scheme.lower())
 
 
 def checked_scheme(scheme: str) -> str:
-    """A scheme from which files may be staged, by the one name of its store.
+    """Return the canonical name of a scheme that files can be staged from.
 
-    :raises ValueError: it is none, or one by which this machine's own files are read
+    :raises ValueError: it is not a scheme, or one that reads this machine's own files
     """
     if not _SCHEME.fullmatch(f"{scheme}://"):
         raise ValueError(
-            f"{shortened(scheme)} is no scheme; valid: the beginning of an address, such as s3, gs or abfs"
+            f"{shortened(scheme)} is not a scheme; valid: the beginning of an address, such as s3, gs or abfs"
         )
     if scheme.lower() in LOCAL | WRAPPING:
         raise ValueError(
-            f"{shortened(scheme)} reads files of the controller's machine, or another store that the address names, "
-            "which is never staged from; valid: schemes of object stores, such as s3, gs or abfs"
+            f"{shortened(scheme)} reads files of the controller's machine, or wraps another store, so it is never "
+            "staged from; valid: schemes of object stores, such as s3, gs or abfs"
         )
     return one_name(scheme)
 
 
 def staging_refusal(address: str, schemes: Collection[str], roots: Sequence[str] = ()) -> str | None:
-    """Why a file is not staged; None: it may be.
+    """Explain why a file is not staged; None if it can be.
 
-    :param schemes: from which the site takes files, see :func:`checked_scheme`
-    :param roots: ``[lading] input_roots``: folders, and beginnings of addresses; none: everywhere
+    :param schemes: the schemes that the site accepts, see :func:`checked_scheme`
+    :param roots: ``[lading] input_roots``: folders and address prefixes; empty: no restriction
     """
     if (path := normal_path(address)) is not None:
         return _beyond(address, path, roots)
     if (scheme := scheme_of(address)) is None or "::" in address:
         why = "is an address within another one" if scheme is not None else "has no scheme"
-        return f"{shortened(address)} is not staged, for it {why}; valid: absolute paths, {_valid(schemes)}"
+        return f"{shortened(address)} is not staged because it {why}; valid: absolute paths, {_valid(schemes)}"
     if scheme not in schemes:
         return (
-            f"{shortened(address)} is not staged, for the site takes no files from {scheme}://; valid: absolute paths, "
-            f"{_valid(schemes)}; stage_schemes of the site says which"
+            f"{shortened(address)} is not staged because the site accepts no files from {scheme}://; valid: absolute "
+            f"paths, {_valid(schemes)}; to accept more, add them to stage_schemes of the site"
         )
     return _beyond(address, f"{scheme}://{address.partition('://')[2]}", roots)
 
 
 def _beyond(address: str, where: str, roots: Sequence[str]) -> str | None:
-    """Why a file is not below one of the roots; None: it is, or there are none."""
+    """Explain that a file is below none of the roots; None if it is below one, or there are no roots."""
     if not roots or any(is_below(where, root) for root in roots):
         return None
     return (
-        f"{shortened(address)} is not below [lading] input_roots, from which files are staged ({', '.join(roots)}); "
+        f"{shortened(address)} is not below [lading] input_roots ({', '.join(roots)}), so it is not staged; "
         "valid: a file below one of them"
     )
 
 
 def is_below(where: str, root: str) -> bool:
-    """Whether a path or an address is a root, or below it; one with dots for folders is below none."""
+    """Check whether a path or address is the root or below it; False if it contains ``.`` or ``..`` as a folder."""
     scheme, separator, rest = root.partition("://")
     root = f"{one_name(scheme)}://{rest}" if separator else posixpath.normpath(root)
     if any(part in (".", "..") for part in where.split("/")):

@@ -1,4 +1,4 @@
-"""A bell: a FIFO by which one process wakes another on the same machine, at once instead of at its next look."""
+"""A FIFO by which one process wakes another on the same machine at once, instead of at its next poll."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import TracebackType
 
 
 class Bell:
-    """A bell that any process may ring; the one that answers it waits at it.
+    """A FIFO that any local process can ring, and that one process waits at.
 
     :param path: the FIFO
     """
@@ -22,9 +22,9 @@ class Bell:
         self.path = path
 
     def make(self) -> None:
-        """Make the FIFO where it is missing, in a folder that exists; what else has its name goes.
+        """Create the FIFO if it is missing; the folder must exist. Anything else of that name is removed.
 
-        :raises OSError: it cannot be made
+        :raises OSError: it cannot be created
         """
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISFIFO(os.lstat(self.path).st_mode):
@@ -39,20 +39,21 @@ class Bell:
             shutil.rmtree(self.path)
 
     def open(self) -> int:
-        """Make the FIFO where it is missing; return a descriptor that is readable when it is rung.
+        """Create the FIFO if it is missing, and return a descriptor that becomes readable when the bell rings.
 
-        It is opened for writing as well, so that the last writer's close is no end of file that would wake forever.
+        The descriptor is also open for writing. Otherwise, once the last writer had closed the FIFO, it would report
+        end of file and wake the reader forever.
 
-        :raises OSError: it cannot be made
+        :raises OSError: it cannot be created
         """
         self.make()
         return os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def ring(self) -> None:
-        """Wake the process that waits; where none does, or something else lies there, nothing happens: it looks when it
-        comes.
+        """Wake the waiting process. Does nothing if no process waits or the path is not a FIFO: whoever comes later
+        polls first.
 
-        :raises OSError: the FIFO is there but may not be used
+        :raises OSError: the FIFO exists but cannot be opened
         """
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -61,16 +62,16 @@ class Bell:
                 return
             raise
         try:
-            with contextlib.suppress(BlockingIOError):  # full: it has been rung often enough
+            with contextlib.suppress(BlockingIOError):  # the pipe is full, so the reader will wake anyway
                 if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
                     os.write(descriptor, b"!")
         finally:
             os.close(descriptor)
 
     def remove(self, descriptor: int) -> None:
-        """Remove the FIFO, unless another one has its name: many a program that copies files stumbles over one.
+        """Remove the FIFO, unless another one has taken its name: many programs that copy files hang on a FIFO.
 
-        :param descriptor: of the process that has waited at it, which ends
+        :param descriptor: that of the process that waited and now exits
         """
         with contextlib.suppress(OSError):
             if os.path.samestat(os.lstat(self.path), os.fstat(descriptor)):
@@ -85,9 +86,9 @@ class Bell:
         os.close(self.descriptor)
 
     def wait(self, seconds: float) -> None:
-        """Return when the bell rings, at the latest after ``seconds``."""
-        if os.fstat(self.descriptor).st_nlink == 0:  # such as by one that ended as this one began
-            with contextlib.suppress(OSError):  # its folder may be gone as well
+        """Return when the bell rings, or after ``seconds``."""
+        if os.fstat(self.descriptor).st_nlink == 0:  # removed, such as by a predecessor that exited as this one started
+            with contextlib.suppress(OSError):  # its folder may have been removed as well
                 descriptor = self.open()
                 os.close(self.descriptor)
                 self.descriptor = descriptor

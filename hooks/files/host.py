@@ -1,8 +1,8 @@
-"""This machine: what a process may really use of it, and how its processes are distinguished.
+"""What a process can use of this machine, and how to tell its processes apart.
 
-A container or a batch job sees the host's cores and memory but may use less: CPU affinity and the cgroup limits count,
-of version 1 (https://docs.kernel.org/admin-guide/cgroup-v1/) and version 2
-(https://docs.kernel.org/admin-guide/cgroup-v2.html), of the process's own group and of every group above it.
+In a container or a batch job a process sees the host's cores and memory but may use less. So CPU affinity and cgroup
+limits are applied, of version 1 (https://docs.kernel.org/admin-guide/cgroup-v1/) and version 2
+(https://docs.kernel.org/admin-guide/cgroup-v2.html), of the process's own cgroup and of all its ancestors.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from lading.scheduling.machine_traits import parse_arch
 from lading.scheduling.resources import Resources
 
 MIB = 2**20
-# A column of a database holds no more; there are file systems of more than these 2 PiB.
+# MiB, the most that an integer column of a database holds; some file systems are larger than these 2 PiB.
 MOST_DISK = 2**31 - 1
 ROOT = Path("/")
-# In which the batch systems pass a job its id.
+# Environment variables in which the batch systems pass a job its id.
 BATCH_JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
-# cgroup v1 says "no limit" with the largest page-aligned number.
+# cgroup v1 reports "no limit" as the largest page-aligned number, which exceeds this.
 UNLIMITED = 2**60
 
 
 def usable(folder: Path, root: Path = ROOT) -> Resources:
-    """What a process on this machine may use: the least of hardware, CPU affinity and cgroup limits.
+    """Return what a process can use on this machine: the minimum of hardware, CPU affinity and cgroup limits.
 
-    :param folder: disk space is the size of the file system of this folder, whatever lies there now
-    :param root: where proc and sys are found; tests give another
+    :param folder: disk is the size of this folder's file system, including used space
+    :param root: the folder that contains proc and sys, for tests
     """
     return Resources(
         cpus=usable_cpus(root),
@@ -45,12 +45,11 @@ def usable(folder: Path, root: Path = ROOT) -> Resources:
 
 
 def usable_cpus(root: Path = ROOT) -> float:
-    """The processors that a process on this machine may use."""
     return min([float(len(os.sched_getaffinity(0))), *cpu_limits(root)])
 
 
 def hardware(folder: Path, root: Path = ROOT) -> Resources:
-    """What the whole machine has, whatever this process may use of it."""
+    """Return what the whole machine has, regardless of the limits of this process."""
     return Resources(
         cpus=float(os.cpu_count() or 1),
         memory=physical_memory(root) // MIB,
@@ -63,9 +62,9 @@ UNITS = {"memory": " MiB", "disk": " MiB", "gpus": ""}
 
 
 def excess(given: Mapping[str, float | None], there: Resources) -> str | None:
-    """What a table gives more of than a machine has, as text; None: nothing.
+    """Describe the resources that a table declares beyond what the machine has; None if there are none.
 
-    Processors are not compared: that several tasks share one may be meant, and does them no harm.
+    CPUs are not compared: oversubscribing them is harmless and may be intended.
     """
     more = [
         f"{name} = {amount:,.10g}{UNITS[name]} is more than the {getattr(there, name):,.10g} that this machine has"
@@ -74,34 +73,34 @@ def excess(given: Mapping[str, float | None], there: Resources) -> str | None:
     ]
     if not more:
         return None
-    return f"{'; '.join(more)}: tasks for which there is no room will start, and fail; lower it, or leave it out"
+    return f"{'; '.join(more)}: tasks will start without enough room, and fail; lower it, or remove it"
 
 
 def disk(folder: Path) -> int:
-    """The size of the file system of a folder, MiB, up to :data:`MOST_DISK`."""
+    """Return the size of a folder's file system in MiB, at most :data:`MOST_DISK`."""
     return min(shutil.disk_usage(existing(folder)).total // MIB, MOST_DISK)
 
 
 def arch() -> str:
-    """The architecture of this machine, as hints name it."""
+    """Return the architecture of this machine, under the name that hints use."""
     return parse_arch(os.uname().machine)
 
 
 def boot_id() -> str:
-    """Differs between machines and changes with each start of one: then its pids and clock ticks mean nothing."""
+    """Return an id that is different after each boot; pids and clock ticks are comparable only within one boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def started(pid: int) -> int:
-    """When a living process started, in clock ticks after boot: with the pid this is unique until the next boot.
+    """Return when a process started, in clock ticks since boot. With the pid this is unique until the next boot.
 
-    :raises ProcessLookupError: there is none of this pid
+    :raises ProcessLookupError: no process has this pid
     """
     return int(_stat(pid)[19])
 
 
 def is_alive(pid: int, started_at: int) -> bool:
-    """Whether the process that started then, see :func:`started`, is still there and no zombie."""
+    """Check whether the process with this pid and start time (see :func:`started`) still runs and is not a zombie."""
     try:
         stat = _stat(pid)
     except ProcessLookupError:
@@ -110,55 +109,56 @@ def is_alive(pid: int, started_at: int) -> bool:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """What proc_pid_stat(5) says of a process from its third field on: its state; the 22nd is when it started.
+    """Return the fields of proc_pid_stat(5) from the third on: the first is the state, the 20th the start time.
 
-    :raises ProcessLookupError: there is none of this pid
+    :raises ProcessLookupError: no process has this pid
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         raise ProcessLookupError(f"there is no process {pid}") from None
-    return stat[stat.rindex(b")") + 2 :].split()  # the name, in parentheses, may hold blanks and parentheses itself
+    return stat[stat.rindex(b")") + 2 :].split()  # the name, in parentheses, can itself contain blanks and parentheses
 
 
 def since_boot() -> float:
-    """Seconds since the machine was started; setting its clock does not change it."""
+    """Return the seconds since boot, unaffected by changes of the system clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or its nearest ancestor that exists."""
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 
 def file_time(folder: Path) -> float:
-    """What time it is by the clock that dates the files of a folder, which may be a file server's: epoch seconds.
+    """Return the time by the clock that dates the files of a folder, possibly a file server's: epoch seconds.
 
-    The folder is dated again by that.
+    Sets the folder's modification time to it.
 
-    :raises OSError: it is not there, or not ours
+    :raises OSError: the folder does not exist, or belongs to another user
     """
     os.utime(folder)
     return folder.stat().st_mtime
 
 
 def scratch(configured: str) -> Path:
-    """The folder on this machine in which jobs have folders of their own.
+    """Return the folder on this machine in which each job gets a scratch folder.
 
     :param configured: an absolute path, which may begin with an environment variable; empty: the machine's folder for
         temporary files
-    :raises OSError: the variable is not set here
+    :raises OSError: the variable is not set on this machine
     """
     folder = os.path.expandvars(configured) if configured else str(_lasting(Path(tempfile.gettempdir())))
     if not folder.startswith("/"):
-        raise OSError(f"scratch = {configured!r} is no folder on this machine, where that variable is not set")
+        raise OSError(f"scratch = {configured!r} is not an absolute path: its variable is not set on this machine")
     return Path(folder)
 
 
 def _lasting(folder: Path) -> Path:
-    """The folder for temporary files, or the one in which it lies where it is a batch job's own, which goes with that.
+    """Return the folder for temporary files, or its parent if it belongs to the batch job and is deleted with it.
 
-    Grid Engine and PBS make one for each job and name it by the job's id; what has failed could not be examined there.
+    Grid Engine and PBS create one for each job and name it after the job's id. The scratch folder of a failed job could
+    not be examined after it was deleted.
     """
     ids = [re.match(r"\d+", os.environ.get(name, "")) for name in BATCH_JOB_IDS]
     is_of_job = any(id is not None and re.search(rf"(?<![A-Za-z0-9]){id[0]}(?![A-Za-z0-9])", folder.name) for id in ids)
@@ -167,7 +167,7 @@ def _lasting(folder: Path) -> Path:
 
 
 def gpu_devices(root: Path = ROOT) -> list[str]:
-    """The indices of the NVIDIA GPUs, as CUDA_VISIBLE_DEVICES names them; fewer where that variable is set."""
+    """Return the NVIDIA GPUs as CUDA_VISIBLE_DEVICES lists them, or the indices of all GPUs if it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [device.strip() for device in visible.split(",") if device.strip() not in ("", "-1", "NoDevFiles")]
@@ -177,7 +177,8 @@ def gpu_devices(root: Path = ROOT) -> list[str]:
 
 
 def gpu_type(root: Path = ROOT) -> str | None:
-    """The type of all NVIDIA GPUs of this machine, by what the driver says; None: none, several, or unknown."""
+    """Return the type that all NVIDIA GPUs have according to the driver; None without GPUs, or if types differ or are
+    unknown."""
     types = set()
     for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         model = None
@@ -189,7 +190,7 @@ def gpu_type(root: Path = ROOT) -> str | None:
 
 
 def physical_memory(root: Path = ROOT) -> int:
-    """The memory of the machine in bytes."""
+    """Return the machine's memory in bytes."""
     for line in (root / "proc/meminfo").read_text().splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
@@ -197,7 +198,7 @@ def physical_memory(root: Path = ROOT) -> int:
 
 
 def cpu_limits(root: Path = ROOT) -> Iterator[float]:
-    """The processors that the cgroups allow, one number per limit."""
+    """Yield the CPUs that each cgroup allows, one number per limit."""
     for group in groups("cpu", root):
         with contextlib.suppress(OSError, ValueError):
             quota, period = (group / "cpu.max").read_text().split()
@@ -210,19 +211,18 @@ def cpu_limits(root: Path = ROOT) -> Iterator[float]:
 
 
 def memory_limits(root: Path = ROOT) -> Iterator[int]:
-    """The memory that the cgroups allow in bytes, one number per limit."""
+    """Yield the bytes of memory that each cgroup allows, one number per limit."""
     for group in groups("memory", root):
         for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
-            with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+            with contextlib.suppress(OSError, ValueError):  # "max" means no limit
                 limit = int((group / name).read_text())
                 if limit < UNLIMITED:
                     yield limit
 
 
 def oom_kills(root: Path = ROOT) -> int:
-    """How many processes of this one's cgroup the kernel has killed for want of memory; of the machine where there is
-    no cgroup that counts them."""
-    # In a container the first ones are the host's, which are not there.
+    """Count the OOM kills in this process's cgroup, or on the machine if no cgroup counts them."""
+    # In a container the first paths are the host's, which do not exist in the container.
     counts = [group / name for group in groups("memory", root) for name in ("memory.events", "memory.oom_control")]
     for count in (*counts, root / "proc/vmstat"):
         with contextlib.suppress(OSError):
@@ -232,17 +232,17 @@ def oom_kills(root: Path = ROOT) -> int:
 
 
 def groups(controller: str, root: Path = ROOT) -> Iterator[Path]:
-    """The folders of this process's cgroup for a controller and of all groups above it."""
+    """Yield the folders of this process's cgroup for a controller, and of all its ancestors."""
     base = root / "sys/fs/cgroup"
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            if controllers == "":  # where version 1 has controllers as well its folders lie beside
+            if controllers == "":  # cgroup v2; next to v1 controllers it is mounted in a folder of its own
                 mount = base / "unified" if (base / "unified").is_dir() else base
             elif controller in controllers.split(","):
                 mount = base / controllers if (base / controllers).is_dir() else base / controller
             else:
                 continue
-            # In a container the path is the host's while the mount shows only the own group: then the mount is it.
+            # In a container the path can be the host's, while the mount shows only the container's own cgroup.
             own = mount / path.lstrip("/")
             yield from (folder for folder in (own, *own.parents) if folder == mount or mount in folder.parents)

@@ -1,9 +1,9 @@
-"""What others have written, as JSON: it is checked when it is read, whatever its writer meant.
+"""Models of JSON that other processes or people wrote; every value is checked when it is read.
 
-A model is a dataclass whose types say what may be in an object: text, numbers, ``bool``, ``None``, ``Literal``, lists,
-dicts, other models, and ``Annotated`` with :class:`Within`, :class:`Matching`, :class:`Longest` and :class:`ReadWith`.
-It needs the standard library alone: a machine that runs commands has nothing but a Python, and one checker for both
-sides cannot disagree with itself.
+A model is a dataclass whose type hints declare what an object can contain: text, numbers, ``bool``, ``None``,
+``Literal``, lists, dicts, other models, and ``Annotated`` with :class:`Within`, :class:`Matching`, :class:`Longest` and
+:class:`ReadWith`. Only the standard library is used, because machines that run commands have nothing but Python, and
+because two different checkers on the two sides could disagree.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from lading.scheduling.text.printable import shortened
 Reader = Callable[[Any], Any]
 M = TypeVar("M", bound="JsonModel")
 
-# Floats that are numbers are not beyond this.
+# The largest finite float.
 LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The bounds of a number; None: there is none."""
+    """The bounds of a number, both inclusive; None: unbounded."""
 
     least: float | None = None
     most: float | None = None
@@ -35,27 +35,27 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The pattern that the whole of a text has."""
+    """The pattern that a whole text must match."""
 
     pattern: re.Pattern[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """How many characters a text has at most, or how many entries a dict."""
+    """The maximum number of characters of a text, or of entries of a dict."""
 
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadWith:
-    """The function that makes a value of what was found; it raises ValueError where that is none."""
+    """A function that converts the JSON value; it raises ValueError for an invalid one."""
 
     read: Reader
 
 
 def _text(found: Any) -> str:
-    # With halves of surrogate pairs, as which output that is no UTF-8 is read; no other text may have them.
+    # Lone surrogates are allowed only here, because output that is not UTF-8 is decoded to them.
     if not isinstance(found, str):
         raise ValueError(f"text is expected, not {_kind(found)}")
     return found
@@ -65,17 +65,17 @@ Text = Annotated[str, ReadWith(_text)]
 
 
 class JsonModel:
-    """Something that others write and this process reads. What it does not know in it is a newer writer's.
+    """Base of models that other processes write and this one reads. Unknown keys are ignored, for newer writers.
 
-    Types are strict: no number is taken for text, no ``bool`` for a number; numbers are finite. Where a float is
-    expected a whole number is one.
+    Types are strict: a number is not text, a ``bool`` is not a number, and numbers are finite. A whole number is
+    accepted as a float.
     """
 
     __slots__ = ()
 
 
 class _Wrong(ValueError):
-    """What is wrong within a value, and where."""
+    """An error in a nested value, with the path to it."""
 
     def __init__(self, where: object, error: ValueError) -> None:
         self.where: str = f"{where}.{error.where}" if isinstance(error, _Wrong) else str(where)
@@ -84,9 +84,9 @@ class _Wrong(ValueError):
 
 
 def checked(model: type[JsonModel], found: object) -> dict[str, Any]:
-    """What was found, if it is as the model says; what it leaves out is left out.
+    """Return the fields of an object after checking them against the model; absent fields stay absent.
 
-    :raises ValueError: it is not; the message says what is wrong
+    :raises ValueError: it does not match the model; the message gives the path and what is expected
     """
     read = _read_fields(model)
     try:
@@ -96,13 +96,13 @@ def checked(model: type[JsonModel], found: object) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"it: {error}") from None
     except (TypeError, RecursionError, OverflowError) as error:
-        raise ValueError(f"it makes no sense: {error}") from None
+        raise ValueError(f"it cannot be interpreted: {error}") from None
 
 
 def parsed(text: bytes) -> object:
-    """The JSON value that a text is.
+    """Parse a JSON text.
 
-    :raises ValueError: it is none
+    :raises ValueError: it is not JSON
     """
     try:
         return json.loads(text)
@@ -110,12 +110,11 @@ def parsed(text: bytes) -> object:
         raise ValueError("it is nested too deeply") from None
 
 
-# By model: types are looked at once.
+# Cached by model, because type hints are slow to resolve.
 _field_readers: dict[type[JsonModel], Callable[[object], dict[str, Any]]] = {}
 
 
 def _read_fields(model: type[JsonModel]) -> Callable[[object], dict[str, Any]]:
-    """What reads the fields of a model that are there."""
     if model not in _field_readers:
         _field_readers[model] = _fields_of(model)
     return _field_readers[model]
@@ -147,7 +146,6 @@ def _fields_of(model: Any) -> Callable[[object], dict[str, Any]]:
 
 
 def _reader(kind: Any) -> Reader:
-    """What reads a value of a type."""
     limits: tuple[Any, ...] = ()
     if get_origin(kind) is Annotated:
         kind, *given = get_args(kind)
@@ -171,7 +169,7 @@ def _reader(kind: Any) -> Reader:
         return make()
     if isinstance(kind, type) and issubclass(kind, JsonModel):
         return _model(kind)
-    raise TypeError(f"{kind} is no type that JSON is read as")
+    raise TypeError(f"{kind} is not a type that JSON can be read as")
 
 
 L = TypeVar("L")
@@ -198,7 +196,7 @@ def _numbers(kinds: frozenset[type], bounds: Within | None) -> Reader:
     elif least is not None or most is not None:
         expected += f" of {least:.15g} or more" if least is not None else f" of {most:.15g} or less"
     is_float = kinds == {float}
-    # A bool is no number, and not of these types though it is an int.
+    # Compared by exact type, because a bool is an int.
     valid = {int, float} if float in kinds else {int}
 
     def read(found: Any) -> Any:
@@ -218,9 +216,9 @@ def _texts(longest: Longest | None, matching: Matching | None) -> Reader:
         if not text.isascii():
             text.encode()  # UnicodeEncodeError is a ValueError
         if most is not None and len(text) > most:
-            raise ValueError(f"it has {len(text)} characters, at most {most} are expected")
+            raise ValueError(f"it has {len(text)} characters; at most {most} are allowed")
         if fullmatch is not None and fullmatch(text) is None:
-            raise ValueError(f"{shortened(text)} is not as expected")
+            raise ValueError(f"{shortened(text)} does not have the expected form")
         return text
 
     return read
@@ -263,7 +261,7 @@ def _dict(key_reader: Reader, reader: Reader, longest: Longest | None) -> Reader
         if not isinstance(found, dict):
             raise ValueError(f"a JSON object is expected, not {_kind(found)}")
         if most is not None and len(found) > most:
-            raise ValueError(f"it has {len(found)} entries, at most {most} are expected")
+            raise ValueError(f"it has {len(found)} entries; at most {most} are allowed")
         values: dict[str, Any] = {}
         key = None
         try:
@@ -286,6 +284,5 @@ def _model(model: type[M]) -> Callable[[Any], M]:
 
 
 def _kind(found: object) -> str:
-    """What sort of JSON value something is."""
     kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return kinds.get(type(found), "null" if found is None else type(found).__name__)

@@ -1,4 +1,4 @@
-"""What Lading's processes log: messages of one line each, and trouble that lasts once, not at every try."""
+"""Logging of Lading's processes: one line per message, and a lasting problem is logged once, not at every retry."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 
 from lading.scheduling.text.printable import printable, printable_lines
 
-# Times, ids and counts differ at every try, and are no other trouble. A run of such characters is looked at once.
+# Times, ids and counts differ at every retry of the same problem. The pattern matches each run of such characters once.
 VARYING = re.compile(r"(?<![0-9a-f-])[0-9a-f-]*[0-9][0-9a-f-]*")
-# What a connection adds while it waits.
+# What a connection appends while it waits to retry.
 COUNTDOWN = "; tried again in "
-# Of one matter so many different troubles are remembered.
+# Distinct errors remembered for one activity.
 REMEMBERED = 100
 
 
 class PlainFormatter(logging.Formatter):
-    """A formatter whose messages are one line each; only a traceback has more of them."""
+    """A formatter that prints each message on one line; only tracebacks take more."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
@@ -26,16 +26,15 @@ class PlainFormatter(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Send the log of this process to its standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 
 class Trouble:
-    """What is wrong now, by what it concerns.
+    """The problems that each activity has now, so that each is logged only once.
 
-    :param log: where it is said
+    :param log: the logger to write to
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -43,11 +42,11 @@ class Trouble:
         self._said: dict[str, set[tuple[type, str]]] = {}
 
     def begin(self, what: str, error: BaseException, traceback: bool = False, level: int = logging.WARNING) -> None:
-        """Something has failed; it is said unless it has failed so before.
+        """Log that an activity failed, unless it already failed in the same way.
 
-        :param what: what has failed, as text
-        :param traceback: whether it may be a fault of ours
-        :param level: of the log where it is not
+        :param what: the activity that failed, as text
+        :param traceback: whether to log an error with a traceback, for what may be a bug
+        :param level: the log level without a traceback
         """
         said = self._said.setdefault(what, set())
         sign = (type(error), VARYING.sub("#", str(error).partition(COUNTDOWN)[0]))
@@ -56,20 +55,19 @@ class Trouble:
         if len(said) >= REMEMBERED:
             said.clear()
         said.add(sign)
-        message = "%s: %s (said once, tried again)"
+        message = "%s: %s (logged once, retrying)"
         if traceback:
             self._log.error(message, what, error, exc_info=error)
         else:
             self._log.log(level, message, what, error)
 
     def note(self, what: str, error: BaseException | None) -> None:
-        """Something has failed, or works: None."""
+        """Record the result of an activity: the error it failed with, or None if it worked."""
         if error is None:
             self.end(what)
         else:
             self.begin(what, error)
 
     def end(self, what: str) -> None:
-        """It works."""
         if self._said.pop(what, None):
-            self._log.info("%s: no more", what)
+            self._log.info("%s: resolved", what)

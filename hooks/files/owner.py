@@ -1,4 +1,4 @@
-"""The Airflow deployment to which a folder belongs: two that share one would take each other's events."""
+"""The Airflow deployment that owns a folder; two deployments that shared one would consume each other's events."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class Owner:
-    """The Airflow deployment to which a folder belongs.
+    """The Airflow deployment that owns a folder.
 
-    :param ids: that of the deployment, then those that it had before its Fernet key was rotated, or its name
-    :param name: by which people know it
+    :param ids: the deployment's id, then the ids it had before its Fernet key was rotated, or its name
+    :param name: the name shown to people
     """
 
     ids: Sequence[str]
@@ -22,11 +22,11 @@ class Owner:
 
     @classmethod
     def from_key(cls, fernet_key: str, database: str, name: str, is_named: bool = False) -> Owner:
-        """The owner of what a deployment makes.
+        """Derive the owner from the configuration of a deployment.
 
-        :param fernet_key: ``[core] fernet_key``, which all parts of a deployment have, and no other deployment
-        :param database: its URL, which stands in for an empty key: without its user and password, which change
-        :param is_named: whether what bears its name is its own as well
+        :param fernet_key: ``[core] fernet_key``, which all components of a deployment share, and no other deployment
+        :param database: its URL, used if the key is empty; user and password are left out, because they change
+        :param is_named: whether the deployment also owns what bears its name
         """
         secrets = [each.strip() for each in fernet_key.split(",") if each.strip()]
         if not secrets:

@@ -1,4 +1,4 @@
-"""Files of this machine: written whole, closed to other users, and read with care, whatever has written them."""
+"""Local files: written atomically, private to this user, and read defensively whatever has written them."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ PRIVATE_FILE = 0o600
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder for this user only, and those above it that are missing; one that is there is closed to others.
+    """Create a folder for this user only, with its missing parents; an existing folder is made private.
 
-    :raises OSError: it cannot be made, or belongs to another user
+    :raises OSError: it cannot be created, or belongs to another user
     """
     for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
         missing.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.geteuid():
         raise PermissionError(
-            f"folder {folder} belongs to user {user_name(found.st_uid)}, and what lies in it is trusted: as user "
-            f"{user_name(os.geteuid())} use a folder of your own, or change its owner by chown"
+            f"folder {folder} belongs to user {user_name(found.st_uid)}, but its content has to be trusted: as user "
+            f"{user_name(os.geteuid())} use a folder of your own, or change its owner with chown"
         )
     if stat.S_IMODE(found.st_mode) != PRIVATE_FOLDER:
         folder.chmod(PRIVATE_FOLDER)
 
 
 def own_folder(parent: Path, name: str) -> Path:
-    """A folder for this user only, in one in which other users may make some too, such as that for temporary files.
+    """Return a private folder inside one where other users can create folders too, such as the temporary folder.
 
-    Where another user has made something of this name, it is one whose name goes on at random.
+    If another user has taken the name, a random suffix is added.
 
-    :raises OSError: none can be made
+    :raises OSError: none can be created
     """
     expected = parent / name
     if _is_own(expected):
@@ -57,12 +57,12 @@ def own_folder(parent: Path, name: str) -> Path:
 
 
 def own_folders(parent: Path, name: str) -> list[Path]:
-    """All that :func:`own_folder` has ever made of this name."""
+    """Return all folders that :func:`own_folder` has ever created for this name."""
     return [each for each in (parent / name, *sorted(parent.glob(f"{glob.escape(name)}-*"))) if _is_own(each)]
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether this user alone may write there, and the path leads nowhere else."""
+    """Check that it is a folder, not a link, that only this user can access."""
     try:
         found = folder.lstat()
     except FileNotFoundError:
@@ -71,7 +71,6 @@ def _is_own(folder: Path) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """What a user is called."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -79,12 +78,12 @@ def user_name(uid: int) -> str:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For ``open``: a new file is for this user only."""
+    """Opener for ``open`` that creates files for this user only."""
     return os.open(path, flags, PRIVATE_FILE)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` (mode 0600) so that a reader sees all of it or nothing."""
+    """Write ``text`` to ``path`` (mode 0600) so that a reader sees either all of it or nothing."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -92,87 +91,86 @@ def write_atomically(path: Path, text: str) -> None:
         with os.fdopen(descriptor, "w") as stream:
             stream.write(text)
         os.rename(hidden, path)
-    except BaseException:  # an interrupt as well
-        with contextlib.suppress(OSError):  # on a full disk nothing is left that takes room
-            os.unlink(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)  # else a folder of that name would be in the way forever
+    except BaseException:  # including KeyboardInterrupt
+        with contextlib.suppress(OSError):  # it may never have been created
+            os.unlink(hidden)  # frees the space if the disk is full
+        shutil.rmtree(hidden, ignore_errors=True)  # a folder of that name would block every later write
         raise
 
 
 def visible(folder: Path) -> list[Path]:
-    """The finished files of a folder, by name."""
+    """Return the finished files of a folder, sorted by name; a leading dot marks unfinished ones."""
     return sorted(Path(entry.path) for entry in os.scandir(folder) if not entry.name.startswith("."))
 
 
-# Files that others may have left: whatever lies there, it neither holds this process up nor fills its memory.
+# Files that others may have left. Whatever is at the path, it must neither block this process nor exhaust its memory.
 
 
 class NotReadable(OSError):
-    """What lies there is no regular file, or too large: it will never be read, however often it is tried."""
+    """The path is not a regular file, or the file is too large; a retry will not help."""
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-    """A descriptor of a regular file. A link is not followed, a FIFO is not waited for.
+    """Open a regular file and return its descriptor. Links are not followed, and a FIFO does not block.
 
-    :param flags: as those of ``os.open``
-    :param mode: of a file that is made
-    :raises NotReadable: it is something else
-    :raises OSError: it is not there, or cannot be opened now
+    :param flags: as for ``os.open``
+    :param mode: the mode of a newly created file
+    :raises NotReadable: it is not a regular file
+    :raises OSError: it does not exist, or cannot be opened now
     """
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY, mode)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link; a socket, or a FIFO without a reader
-            raise NotReadable("it is no regular file") from error
+            raise NotReadable("it is not a regular file") from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise NotReadable("it is no regular file")
+        raise NotReadable("it is not a regular file")
     os.set_blocking(descriptor, True)
     return descriptor
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The content of a regular file.
+    """Return the content of a regular file.
 
-    :param most: bytes that are read; a larger file is refused
-    :raises NotReadable: it is something else, or larger
-    :raises OSError: it is not there, or cannot be read now
+    :param most: the largest accepted size in bytes
+    :raises NotReadable: it is not a regular file, or is larger
+    :raises OSError: it does not exist, or cannot be read now
     """
     with os.fdopen(open_regular(path), "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         content = stream.read(most + 1) if size <= most else b""
     if size > most or len(content) > most:
-        raise NotReadable(f"it has {max(size, len(content))} bytes, at most {most} are read")
+        raise NotReadable(f"it has {max(size, len(content))} bytes; at most {most} are read")
     return content
 
 
 def read_end(path: Path, most: int) -> bytes:
-    """The last bytes of a regular file.
+    """Return the last ``most`` bytes of a regular file.
 
-    :param most: so many
-    :raises NotReadable: it is something else
-    :raises OSError: it is not there, or cannot be read now
+    :raises NotReadable: it is not a regular file
+    :raises OSError: it does not exist, or cannot be read now
     """
     with os.fdopen(open_regular(path), "rb") as stream:
         stream.seek(max(os.fstat(stream.fileno()).st_size - most, 0))
         return stream.read(most)
 
 
-# Files that people write, as text: tables of jobs, the sites file, profiles.
+# Text files that people write: tables of jobs, the sites file, profiles.
 
-# Far more than people write; a device or a wrong file is refused there.
+# Far more than people write, so a device or a wrong file is rejected.
 MOST_BYTES = 2**26
 
 
 class FileError(ValueError):
-    """A file that cannot be read as text. The message is one line; the file is not named in it."""
+    """A file that cannot be read as text. The message is one line and does not name the file."""
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a file in UTF-8, with or without a byte order mark; line ends stay as they are.
+    """Return the text of a UTF-8 file, without its byte order mark; line endings are kept.
 
-    :raises FileError: it cannot be read, is no UTF-8, or has more than 64 MiB
+    :raises FileError: it cannot be read, is not UTF-8, or is larger than 64 MiB
     """
     try:
         return read_bytes(path).decode("utf-8-sig")
@@ -182,9 +180,9 @@ def read_text(path: str | Path) -> str:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The content of a file.
+    """Return the content of a file.
 
-    :raises FileError: it cannot be read, or has more than 64 MiB
+    :raises FileError: it cannot be read, or is larger than 64 MiB
     """
     try:
         with open(path, "rb") as file:
@@ -198,9 +196,9 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def read_limited(file: BinaryIO) -> bytes:
-    """What is left in an open file.
+    """Return the rest of an open file.
 
-    :raises FileError: it has more than 64 MiB
+    :raises FileError: it is larger than 64 MiB
     """
     content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:

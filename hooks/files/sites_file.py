@@ -13,28 +13,28 @@ from lading.scheduling.text import toml
 from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import cut, printable
 
-# The site that is there without a table of its own.
+# The site that exists without a table of its own.
 LOCAL = "local"
 
 
 class SitesError(ValueError):
-    """The sites file is wrong; the message names the file, the place and what is valid."""
+    """The sites file is invalid; the message names the file, the place and the valid values."""
 
 
 TABLES = ("sites", "bindings", "rules", "shares", "budgets")
 
 
 def read_sites_document(path: Path) -> dict[str, Any]:
-    """All that the file has.
+    """Return the whole document.
 
-    :raises SitesError: there is no such file, it is no TOML, or has something else than is expected
+    :raises SitesError: the file does not exist, is not TOML, or has an unknown table
     """
     try:
         found = toml.parse(safe_files.read_text(path))
     except safe_files.FileError as error:
         raise SitesError(f"[lading] sites_file {error}: {path}") from error
     except toml.TomlError as error:
-        raise SitesError(f"{path} is no valid TOML: {error}") from error
+        raise SitesError(f"{path} is not valid TOML: {error}") from error
     unknown = sorted(set(found) - {*TABLES})
     if unknown:
         raise SitesError(
@@ -45,10 +45,11 @@ def read_sites_document(path: Path) -> dict[str, Any]:
 
 
 def read_sites(path: Path) -> dict[str, Any]:
-    """What the file has below ``[sites]``, by name; whether each is a table is not looked at. A table with accounts
-    is one for each of them. Where it has other tables alone, such as ``[[shares]]``, this machine is the one site.
+    """Return the entries below ``[sites]`` by name, without checking that each is a table. A site with accounts yields
+    one entry for each account. A file with only other tables, such as ``[[shares]]``, declares this machine as its
+    single site.
 
-    :raises SitesError: there is no such file, it is no TOML, or has nothing
+    :raises SitesError: the file does not exist, is not TOML, or declares no site
     """
     document = read_sites_document(path)
     tables = document.get("sites", {LOCAL: {"kind": LOCAL}} if document else None)
@@ -58,10 +59,10 @@ def read_sites(path: Path) -> dict[str, Any]:
         local.setdefault("kind", "local")
     if doubtful := [name for name in tables if ACCOUNT in name]:
         raise SitesError(
-            f"{path}: [sites.{cut(printable(doubtful[0]))}]: {ACCOUNT} stands in the names of accounts, which follow "
-            "from the key accounts of a site; give it another name"
+            f"{path}: [sites.{cut(printable(doubtful[0]))}]: {ACCOUNT} is reserved for the names of accounts, which "
+            "are made from the key accounts of a site; give it another name"
         )
     for name, table in tables.items():
         if isinstance(table, dict) and RUN_AS in table:
-            raise SitesError(f"{path}: [sites.{name}] {RUN_AS} is unknown; accounts says as whom jobs run")
+            raise SitesError(f"{path}: [sites.{name}] {RUN_AS} is unknown; to run jobs as other users, use accounts")
     return expanded(tables)

@@ -1,4 +1,4 @@
-"""Tables that people write in TOML, as models: what no field of any of them can mean is refused in one place."""
+"""Base of the models of TOML tables that people write: values that no field accepts are rejected in one place."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import cut, printable, shortened
 from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 
-# Every database keeps it in its plain integer.
+# The largest value that a plain integer column holds in every database.
 LARGEST = 2**31 - 1
-# What keys are called now that had other names before the first release; None: they are no keys any more, since no one
-# needed to set them, and what was their default holds.
+# Keys that were renamed before the first release, with their new names; None: the key was removed, because nobody had
+# to set it, and its default applies.
 FORMER_KEYS: Mapping[str, str | None] = {
     "absence_deadline": "lost_after",
     "arch": "default_arch",
@@ -47,15 +47,15 @@ FORMER_KEYS: Mapping[str, str | None] = {
     "takes_unnamed": "accept_untargeted",
     "usd_per_gib_month": None,
 }
-# PATH_MAX of Linux, in bytes.
+# Linux's PATH_MAX, in bytes.
 LONGEST_PATH = 4096
 
 
 class TableModel(BaseModel):
     """A table whose keys are its fields.
 
-    TOML has ``true``, ``inf`` and ``nan`` where a number is expected, and characters that no command line and no file
-    name can have: all of them are errors.
+    TOML allows ``true``, ``inf`` and ``nan`` where a number is expected, and characters that no command line or file
+    name can contain. All of them are errors.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -72,31 +72,31 @@ class TableModel(BaseModel):
             if abs(value) > LARGEST:
                 raise ValueError(f"it is too large; valid: at most {LARGEST:,}")
         if isinstance(value, str) and (strange := unspeakable(value)):
-            raise ValueError(f"it has the character {strange!r}; leave it out")
+            raise ValueError(f"it has the character {strange!r}; remove it")
         return value
 
 
 def describe_former_key(key: str, keys: Collection[str] = ()) -> str | None:
-    """What to do about a key that a table could have before the first release; None: it could not.
+    """Say what to do about a key from before the first release; None if it is not one.
 
-    :param keys: those that the table can have; empty: they are not known
+    :param keys: the valid keys of the table; empty: unknown
     """
     if key not in FORMER_KEYS or key in keys:
         return None
     if (name := FORMER_KEYS[key]) is None:
-        return f"{key} is no longer a key, and what was its default holds; remove it"
+        return f"{key} is no longer a key; its former default applies, so remove it"
     return f"{key} is now called {name}; rename it" if name in keys or not keys else None
 
 
 def errors_of(error: ValidationError) -> list[Any]:
-    """Pydantic's findings, without those that only follow from others, as that of a list whose only table is wrong."""
+    """Return pydantic's errors without those that only follow from an error further inside."""
     found = error.errors()
     inner = {fault["loc"][:length] for fault in found for length in range(1, len(fault["loc"]))}
     return [fault for fault in found if fault["loc"] not in inner]
 
 
 def table_of(fault: Any, model: type[BaseModel]) -> type[BaseModel]:
-    """The table in which one of pydantic's findings is: that of the model, or one within it."""
+    """Return the model of the table that contains the error: the given model, or one nested in it."""
     for part in fault["loc"][:-1]:
         if part in model.model_fields:
             model = next(_models(model.model_fields[part].annotation), model)
@@ -104,7 +104,6 @@ def table_of(fault: Any, model: type[BaseModel]) -> type[BaseModel]:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that an annotation names on any level."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for each in get_args(annotation):
@@ -112,9 +111,9 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def describe_fault(fault: Any, keys: Collection[str] = ()) -> str:
-    """One of pydantic's findings as a sentence.
+    """Describe one of pydantic's errors in a sentence.
 
-    :param keys: those that the table can have; empty: they are not listed where a key is unknown
+    :param keys: the valid keys of the table, listed if a key is unknown; empty: not listed
     """
     place = cut(printable(".".join(str(part) for part in fault["loc"])))
     if fault["type"] == "extra_forbidden":
@@ -122,7 +121,7 @@ def describe_fault(fault: Any, keys: Collection[str] = ()) -> str:
             return former
         written = str(fault["loc"][-1])
         return f"{place} is unknown; the keys are: {nearest_first(written, keys)}" if keys else f"{place!r} is unknown"
-    if fault["type"] == "missing":  # what pydantic calls its input is the whole table
+    if fault["type"] == "missing":  # pydantic reports the whole table as the input
         return f"{place} is missing; it must be given"
     said = fault["msg"].removeprefix("Value error, ")
     return f"{place} = {shortened(fault['input'])}: {said}" if place else said
@@ -133,20 +132,20 @@ Made = TypeVar("Made")
 
 
 def each_of(name: str, tables: object, model: type[Model], make: Callable[[Model], Made]) -> list[Made]:
-    """What a list of tables says, ``[[name]]`` in the file, in its order.
+    """Read the tables of a list, ``[[name]]`` in the file, in order.
 
-    :param model: of one of them
-    :param make: converts it; raises ValueError where it is not valid
-    :raises ValueError: a value is not valid; the message names it and the number of the table
+    :param model: the model of one table
+    :param make: converts a table; raises ValueError for an invalid one
+    :raises ValueError: tables are invalid; the message names each invalid value and the number of its table
     """
     if not isinstance(tables, list):
-        raise ValueError(f"{name} is no list of tables; write [[{name}]] above each")
+        raise ValueError(f"{name} is not a list of tables; write [[{name}]] above each")
     found: list[Made] = []
     faults: list[str] = []
     for number, table in enumerate(tables, start=1):
         try:
             if not isinstance(table, dict):
-                raise ValueError("it is no table")
+                raise ValueError("it is not a table")
             found.append(make(model(**table)))
         except ValidationError as error:
             faults += [
@@ -167,12 +166,12 @@ def _list_of_texts(value: Any) -> Any:
 
 
 def _seconds(value: Any) -> float:
-    # A number may be a fraction of a second, which parse_time rounds up.
+    # A number can be a fraction of a second, which parse_time would round up.
     seconds = parse_time(value)
     return float(seconds if isinstance(value, str) else value)
 
 
-# What stands in a table with a unit, or as a plain number: MiB, of which an amount may be 0, seconds and counts.
+# Values with a unit, or plain numbers: memory and disk in MiB, durations in seconds, and counts.
 Memory = Annotated[int, BeforeValidator(parse_memory)]
 Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
 Duration = Annotated[int, BeforeValidator(parse_time)]
@@ -184,7 +183,7 @@ Price = Annotated[float, Field(gt=0)]
 Hurry = Annotated[float, BeforeValidator(parse_hurry)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
-# What distinguishes machines.
+# Traits of machines.
 Arch = Annotated[str, BeforeValidator(parse_arch)]
 WantedArch = Annotated[str, BeforeValidator(parse_wanted_arch)]
 Os = Annotated[str, BeforeValidator(parse_os)]
@@ -195,18 +194,18 @@ Properties = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(sort
 
 
 def _takes_bool(annotation: Any) -> bool:
-    """Whether an annotation names ``bool`` on any level."""
     return annotation is bool or any(map(_takes_bool, get_args(annotation)))
 
 
 def unspeakable(text: str, *, lines: bool = True) -> str | None:
-    """The first control character in a text but tabs and, where there may be lines, line ends; None: there is none."""
+    """Return the first control character of a text, except tabs and, with ``lines``, line feeds; None if there is
+    none."""
     plain = "\t\n" if lines else "\t"
     return next((each for each in text if (each < " " and each not in plain) or "\x7f" <= each < "\xa0"), None)
 
 
 def directive_value(value: Any) -> Any:
-    """The value of a native directive, as it is.
+    """Check the value of a native directive and return it unchanged.
 
     :raises ValueError: it is a number that is not finite, or text of several lines
     """
@@ -218,10 +217,10 @@ def directive_value(value: Any) -> Any:
 
 
 def remote_path(text: str, *, below_home: bool = False) -> str:
-    """The path of a file or folder at a site, without a slash at its end.
+    """Check the path of a file or folder at a site, and return it without a trailing slash.
 
-    :param below_home: whether it may begin with ``~/``
-    :raises ValueError: it is relative, has several lines, goes up, is the root or the home itself, or is too long
+    :param below_home: whether it can begin with ``~/``
+    :raises ValueError: it is relative, has several lines or a ``..``, is the root or the home itself, or is too long
     """
     begins = ("/", "~/") if below_home else ("/",)
     valid = " or ".join(f"{begin}..." for begin in begins)
@@ -229,7 +228,7 @@ def remote_path(text: str, *, below_home: bool = False) -> str:
         raise ValueError(f"an absolute path is expected, since nodes have other working directories; valid: {valid}")
     names = [name for name in text.removeprefix("~").split("/") if name not in ("", ".")]
     if not names or ".." in names:
-        raise ValueError(f"a path below that is expected, without '..'; valid: {valid}")
+        raise ValueError(f"a path with at least one name and without '..' is expected; valid: {valid}")
     if (length := len(text.encode(errors="surrogateescape"))) > LONGEST_PATH:
         raise ValueError(f"it has {length:,} bytes; valid: at most {LONGEST_PATH:,}")
     return text.rstrip("/")

@@ -1,7 +1,7 @@
-"""Which version of Lading this is. Both pyproject.toml take it from here, and sources without metadata have it, too.
+"""The version of Lading. Both pyproject.toml files read it from here, and so do sources without package metadata.
 
-Two distributions bring the same files: ``airflow-lading`` all of them, ``snakemake-executor-plugin-lading`` those that
-it imports. In one environment they have to be of one version: the last one installed replaces files of the other.
+Two distributions install the same files: ``airflow-lading`` all of them, ``snakemake-executor-plugin-lading`` those
+that it imports. In one environment both must have the same version, because the one installed last overwrites files.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ DISTRIBUTIONS = ("airflow-lading", "snakemake-executor-plugin-lading")
 
 
 class MixedVersions(RuntimeError):
-    """Files of two versions are in one environment; the text says which, and what to do."""
+    """Files of two versions are in one environment; the message names them and the remedy."""
 
 
 def installed_versions() -> dict[str, str]:
-    """The distributions of Lading in this environment, by name; none: these are sources that were copied."""
-    from importlib.metadata import PackageNotFoundError, version  # a node agent starts without it
+    """Return the versions of Lading's installed distributions by name; empty for copied sources."""
+    from importlib.metadata import PackageNotFoundError, version  # not at module level: it slows the agent's start
 
     found = {}
     for name in DISTRIBUTIONS:
@@ -30,16 +30,16 @@ def installed_versions() -> dict[str, str]:
 
 
 def check_versions(installed: Mapping[str, str] | None = None) -> None:
-    """Check that all that is installed of Lading has the version of these files.
+    """Check that every installed distribution of Lading has the version of these files.
 
-    :param installed: by distribution; None: what this environment has
-    :raises MixedVersions: it has not
+    :param installed: versions by distribution; None: those of this environment
+    :raises MixedVersions: the versions differ
     """
     found = installed_versions() if installed is None else installed
     if set(found.values()) <= {VERSION}:
         return
     names = " and ".join(f"{name} {each}" for name, each in found.items())
     raise MixedVersions(
-        f"{names} {'are' if len(found) > 1 else 'is'} installed, and the files of lading are of version {VERSION}: "
-        "install all of Lading in the same version, or each distribution in an environment of its own"
+        f"{names} {'are' if len(found) > 1 else 'is'} installed, but the files of lading have version {VERSION}: "
+        "install all of Lading in the same version, or each distribution in its own environment"
     )

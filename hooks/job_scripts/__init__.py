@@ -1,4 +1,4 @@
-"""Job scripts on batch clusters whose nodes need neither Airflow nor Lading: from a notebook, or from a task.
+"""Job scripts on batch clusters whose nodes need neither Airflow nor Lading: submitted from a notebook or from a task.
 
-The executor's own jobs are never run here.
+The executor does not run its own jobs through this package.
 """

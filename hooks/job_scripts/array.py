@@ -1,15 +1,15 @@
-"""A job array of runs: several runs that ask for the same, submitted at once. Pure.
+"""A job array of runs: several runs with equal requests, submitted at once. Pure.
 
-An array has a folder of its own, and is an attempt of each of its runs: ``attempt.N`` in the folder of a run is a link
-to it (see :mod:`lading.hooks.job_scripts.layout`). A link is made by one of many, so a run is in one array at a time,
-or was submitted by itself. A process with the token of a run finds there the outcome of its submission, as if it had
-been submitted alone. In the folder are:
+An array has a folder of its own and is an attempt of each of its runs: ``attempt.N`` in the folder of a run is a link
+to it (see :mod:`lading.hooks.job_scripts.layout`). Only one process can make that link, so a run is in one array at a
+time or was submitted by itself. Any process that has the token of a run finds the outcome of its submission there, as
+if it had been submitted alone. The folder contains:
 
 * ``members``: line i is the path of the attempt that element i stands for.
-* ``name``: the name of the batch job if that is no other's, else ``-``.
+* ``name``: the name of the batch job if no other job has that name, else ``-``.
 * ``begun``: a folder; the process that makes it submits.
-* ``out``, ``err``, ``status``: what the batch system has answered, as in any attempt.
-* ``lading.sh``: what is submitted. Element i runs the ``lading.sh`` of its run.
+* ``out``, ``err``, ``status``: the answer of the batch system, as in any attempt.
+* ``lading.sh``: the script that is submitted. Element i runs the ``lading.sh`` of its run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import Put, RunCommand
 
 MEMBERS, NAME = "members", "name"
-# Native directives that no array can have. PBS Pro: "cannot submit non-rerunable Array Job".
+# Native directives that an array must not have. PBS Pro: "cannot submit non-rerunable Array Job".
 WITHOUT_ARRAYS = {"pbspro": {"r": "n"}}
 
-# The arguments "$@" submit. The first line of the output is the state, the second has the numbers of the elements
-# whose run is in this array, the rest is the batch system's answer.
+# The arguments "$@" are the submit command. The first line of the output is the state, the second lists the numbers of
+# the elements whose run is in this array, and the rest is the batch system's answer.
 _SUBMIT = """\
 array=$1; shift
 cd -- "$array" && [ -f members ] && [ -f lading.sh ] || exit
@@ -63,7 +63,7 @@ lading_elements; echo
 cat out; cat err >&2
 exit "$(cat status)"
 """
-# A run is identified by its folder; one whose attempt is taken already is not submitted in an array.
+# A run whose attempt exists already is left out of the array.
 _TAKEN = 'while IFS= read -r each; do if [ -e "$each" ] || [ -L "$each" ]; then echo taken; else echo free; fi; done'
 
 _SCRIPT = """\
@@ -80,11 +80,11 @@ exec >>"$lading_folder/{log}" 2>&1 </dev/null
 
 @dataclass(frozen=True, slots=True)
 class ArrayKey:
-    """What runs have in common that may share an array.
+    """The properties that runs must have in common to share an array.
 
-    :param group: whose runs they are; those of others ask for the same by chance
-    :param shell: what runs the script of the batch job
-    :param request: what each of them asks for
+    :param group: whose runs share arrays: the task of a Dag run; equal requests of other tasks are a coincidence
+    :param shell: the interpreter of the batch job's script
+    :param request: what each run requests
     """
 
     group: str
@@ -101,12 +101,12 @@ class ArrayKey:
 
 @dataclass(frozen=True, slots=True)
 class RunArray:
-    """An array that is submitted.
+    """An array to submit.
 
     :param folder: at the site, absolute
-    :param name: of its batch job, if that is no other's
-    :param members: for each element, the path of the attempt that it is
-    :param script: what is submitted
+    :param name: of its batch job if no other job has that name, else None
+    :param members: for each element, the path of the attempt that it stands for
+    :param script: the text that is submitted
     """
 
     folder: str
@@ -115,7 +115,7 @@ class RunArray:
     script: str
 
     def put(self) -> Put:
-        """Write its files, whatever of them is there already."""
+        """Write its files, replacing those that exist."""
         texts = {
             MEMBERS: "\n".join([*self.members, ""]),
             NAME: f"{self.name or '-'}\n",
@@ -125,19 +125,19 @@ class RunArray:
         return Put(self.folder, contents, (layout.WRAPPER,))
 
     def submit(self, system: BatchSystem) -> RunCommand:
-        """Submit it, unless that was done already; either way, what has come of it is said."""
+        """Submit the array unless that was done already; in both cases the answer tells the outcome."""
         message = system.submit(f"{self.folder}/{layout.WRAPPER}")
         return RunCommand(["/bin/sh", "-c", _SUBMIT, "lading", self.folder, *message], limit=layout.SUBMIT_LIMIT)
 
     def after(self, record: RunRecord, answer: CommandResult, system: BatchSystem, now: float) -> RunRecord:
-        """One of its runs after it was tried to submit it.
+        """Return one of the array's runs after the attempt to submit it.
 
-        :param answer: to :meth:`submit`
+        :param answer: the answer to :meth:`submit`
         """
         reported, _, rest = answer.stdout.partition("\n")
         elements, _, rest = rest.partition("\n")
         if reported == "answered" and str(record.index) not in elements.split():
-            # Another process has submitted or cancelled it; its folder shows with which result.
+            # Another process has submitted or cancelled the run; its folder shows the result.
             return record.by_itself()
         said = (
             f"{reported} {record.index} {self.name or '-'}\n{rest}"
@@ -148,10 +148,10 @@ class RunArray:
 
 
 def shared(script: JobScript, system: BatchSystem, group: str) -> ArrayKey | None:
-    """What a run shares with others; None: it has to be submitted by itself.
+    """Return what a run must have in common with others to share an array; None: it has to be submitted by itself.
 
-    That is so where the script chooses the files or the folder of its batch job: those of an array are the same for all
-    of its elements.
+    It is submitted by itself if the script chooses the output files or the folder of its batch job, because all
+    elements of an array have the same ones.
     """
     request = script.request()
     chosen = {key: value for key, value in request.native.items() if value}
@@ -164,27 +164,27 @@ def shared(script: JobScript, system: BatchSystem, group: str) -> ArrayKey | Non
 
 
 def key(record: RunRecord) -> str:
-    """The same for runs that may share an array."""
+    """Return a key that is equal for runs that can share an array."""
     return json.dumps(record.shared, sort_keys=True)
 
 
 def attempt(record: RunRecord) -> str:
-    """The path of the attempt that comes next."""
+    """Return the path of the run's next attempt."""
     return f"{record.folder}/attempt.{record.attempt}"
 
 
 def ask_taken(records: Sequence[RunRecord]) -> RunCommand:
-    """Ask of each run whether its next attempt was made already, ``taken`` or ``free``."""
+    """Ask for each run whether its next attempt exists already: ``taken`` or ``free``, one line per run."""
     return RunCommand(["/bin/sh", "-c", _TAKEN], stdin="".join(f"{attempt(each)}\n" for each in records).encode())
 
 
 def form(
     records: Sequence[RunRecord], folder: str, jobname: str, system: BatchSystem, profile: Profile
 ) -> tuple[RunArray, list[RunRecord]]:
-    """An array of runs with the same :func:`key`, and the runs as its elements, numbered from 1.
+    """Form an array of runs with the same :func:`key`; return it and the runs as its elements, numbered from 1.
 
     :param folder: of the array, absolute
-    :param jobname: what its batch job is called where the scripts do not say
+    :param jobname: name of the batch job if the scripts do not set one
     :raises ValueError: the batch system has no option for such an array
     """
     common = ArrayKey.from_json(records[0].shared or {})
@@ -207,7 +207,7 @@ def form(
 
 
 def _script(folder: str, request: BatchJobRequest, shell: str, system: BatchSystem, profile: Profile) -> str:
-    # What is submitted by itself is submitted from its run's folder.
+    # A run on its own is submitted from its folder, which WORKDIR then names; an element is given the same value.
     workdir = re.fullmatch(r"\$(\w+)", system.variables["WORKDIR"])
     lines = _SCRIPT.format(
         folder=shlex.quote(folder),

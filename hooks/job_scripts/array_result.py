@@ -1,4 +1,4 @@
-"""A run that is a job array: one submission, each element of which is a run, too."""
+"""A run that is a job array: one submission whose elements are runs themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.result import JobRun, RunKeeper, SavedRun
 from lading.hooks.job_scripts.run import RunRecord
 
-# How many failed elements are named in a message.
+# The most failed elements that a message names.
 MOST_NAMED = 10
 
 
@@ -23,22 +23,22 @@ class JobArrayRun(JobRun):
         run = hook.submit(JobScript("./solve part.$CLUSTERJOB_ARRAY_INDEX", array="1-10%4"))
         run[3].status
 
-    The array has ended when all of its elements have, and has succeeded if all of them have; its ``exit_code`` is that
-    of the first that has failed. Prologue and epilogue run once for all of it.
+    The array has finished when all of its elements have, and has succeeded if all of them have; its ``exit_code`` is
+    that of the first failed element. Prologue and epilogue run once for the whole array.
     """
 
     @cached_property
     def indices(self) -> tuple[int, ...]:
-        """The indices of the elements, in the order in which they were asked for."""
+        """The indices of the elements, in the order of the request."""
         return tuple(ArrayRange(str(self.record.elements)))
 
     def __getitem__(self, index: int) -> ElementRun:
-        """The run of an element.
+        """Return the run of an element.
 
-        :raises IndexError: there is no such element
+        :raises IndexError: no element has this index
         """
         if index not in self.indices:
-            raise IndexError(f"there is no element {index}; the elements are {self.record.elements}")
+            raise IndexError(f"the array has no element {index}; the elements are {self.record.elements}")
         return self._runs[index]
 
     def __iter__(self) -> Iterator[ElementRun]:
@@ -46,7 +46,7 @@ class JobArrayRun(JobRun):
 
     @cached_property
     def _runs(self) -> dict[int, ElementRun]:
-        """The runs of the elements, which keep the callbacks of each, by its index."""
+        """The runs of the elements by index, created once because each keeps its own callbacks."""
         return {index: ElementRun(self._hook, self, index) for index in self.indices}
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class JobArrayRun(JobRun):
 
     @cached_property
     def elements(self) -> dict[int, RunRecord]:
-        """What is known of each element by its index; empty before the batch system has accepted the array."""
+        """The record of each element by its index; empty before the batch system has accepted the array."""
         records = (RunRecord.from_json(fields) for fields in self._saved.elements)
         return dict(zip(self.indices, records, strict=False))
 
@@ -75,9 +75,9 @@ class JobArrayRun(JobRun):
         self._save(replace(self._saved, record=array.to_json(), elements=[each.to_json() for each in elements]))
 
     def _cancel(self) -> None:
-        """Cancel all elements that have not ended."""
         living = [each for each in self.elements.values() if not each.ended]
-        # Elements that are in another submission of the array, whose answer was lost, are not of its id.
+        # The job id of the array does not cover elements that belong to another submission of it, whose answer was
+        # lost.
         others = [each for each in living if each.array_id != self.job_id]
         self._cancelling(living)
         found = {record.token: record for record in self._hook.site.cancel([self.record, *others])}
@@ -87,7 +87,7 @@ class JobArrayRun(JobRun):
             self.update([found[self.token]] if self.token in found else [])
 
     def output(self, most: int = 1_000_000) -> str:
-        """What the elements have printed so far, one after the other, at most so many bytes of each.
+        """Return what the elements have printed so far, one after the other, at most ``most`` bytes of each.
 
         :raises TransportError: it could not be read
         """
@@ -98,11 +98,7 @@ class JobArrayRun(JobRun):
 
 
 class ElementRun(JobRun):
-    """An element of a job array; what is known of it is saved with the array.
-
-    :param array: whose element it is
-    :param index: which one
-    """
+    """An element of a job array; its record is saved with the array."""
 
     def __init__(self, hook: RunKeeper, array: JobArrayRun, index: int) -> None:
         super().__init__(hook, f"{array.key}[{index}]", SavedRun({}))
@@ -120,12 +116,12 @@ class ElementRun(JobRun):
     def _cancel(self) -> None:
         """Cancel this element.
 
-        :raises CancelError: an element of an array that has not been accepted yet is cancelled with the whole array
+        :raises CancelError: before the batch system has accepted the array, only the whole array can be cancelled
         """
         record = self.record
         if record.job_id is None:
             raise CancelError(
-                f"{self.array} was not accepted yet, so no element of it can be cancelled; cancel all of it"
+                f"{self.array} has not been accepted yet, so its elements cannot be cancelled; cancel the whole array"
             )
         self._cancelling([record])
         self.update(self._hook.site.cancel([record]))
@@ -134,14 +130,14 @@ class ElementRun(JobRun):
         self.array.update(records)
 
     def _finish(self) -> None:
-        """The epilogue is that of the array."""
+        """Do nothing: the epilogue belongs to the array."""
 
     def __repr__(self) -> str:
         return f"<ElementRun {self.key} {self.record.state} job_id={self.record.job_id}>"
 
 
 def summary(array: RunRecord, elements: Sequence[RunRecord]) -> RunRecord:
-    """What is known of an array by what is known of its elements. Pure."""
+    """Derive the record of an array from the records of its elements. Pure."""
     started = [each.started_at for each in elements if each.started_at is not None]
     array = replace(array, started_at=min(started, default=None), cancelling=False)
     states = {each.state for each in elements}
@@ -168,7 +164,7 @@ def summary(array: RunRecord, elements: Sequence[RunRecord]) -> RunRecord:
 
 
 def _named(verb: str, elements: Sequence[RunRecord], state: str) -> str:
-    """Which elements are in a state, with the reason of the first ones."""
+    """Return how many elements are in a state, with the reasons of the first ones."""
     found = [each for each in elements if each.state == state]
     named = "; ".join(f"element {each.index}: {each.reason}" for each in found[:MOST_NAMED])
     more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""

@@ -1,9 +1,9 @@
-"""Which runs are submitted together as a job array: those that ask for the same and come within a short time.
+"""Decides which runs are submitted together as a job array: those with equal requests that arrive within a short time.
 
-Sites limit submissions, and a scattered task is hundreds of runs. What follows many runs of a site (the trigger of
-JobScriptOperator) lets this gather those that are to share an array: each has its files at the site already, and none
-was submitted. What is kept here is no more than what makes it efficient: the state of each run is known to the
-site, so after a crash the runs alone are continued (see :mod:`lading.hooks.job_scripts.array`).
+Sites limit submissions, and a scattered task has hundreds of runs. A process that follows many runs of a site (the
+trigger of JobScriptOperator) uses a batcher to collect the runs that are to share an array. The files of each run are
+at the site already, and none has been submitted. The batcher keeps only what makes this efficient: the site holds the
+state of each run, so after a crash the runs alone are enough to continue (see :mod:`lading.hooks.job_scripts.array`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,12 @@ from lading.hooks.ssh.answer import TransportError
 
 log = logging.getLogger(__name__)
 
-# Runs are gathered until none has come for so many seconds, but not longer than the second number.
+# Runs are gathered until none has arrived for the first number of seconds, but for no longer than the second.
 WINDOW = (3.0, 15.0)
 
 
 class Batcher:
-    """The runs at one site that wait to be submitted with others.
-
-    :param site: where they are
-    """
+    """The runs at one site that wait to be submitted with others."""
 
     def __init__(self, site: RunSite) -> None:
         self.site = site
@@ -42,22 +39,22 @@ class Batcher:
 
     @property
     def open(self) -> bool:
-        """Whether runs are on their way into an array, so that the next look is due soon."""
+        """Whether runs are being gathered or submitted in an array, so that the next look is due soon."""
         newest = max(self._came.values(), default=0.0)
         return bool(self._arrays) or time.monotonic() < newest + WINDOW[1]
 
     def advance(self, records: Sequence[RunRecord], offsets: Mapping[str, int] | None = None) -> list[RunSighting]:
-        """Go on with runs as :meth:`RunSite.advance` does, and submit those together that have been gathered."""
+        """Advance runs as :meth:`RunSite.advance` does, and submit the gathered ones together."""
         before = self._gathered(records)
         sightings = self.site.advance(before, offsets, arrays=list(self._arrays.values()))
         self._learn(before, [sighting.record for sighting in sightings])
         return sightings
 
     def _gathered(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        """The runs, those whose window is over as elements of arrays or as to be submitted by themselves."""
+        """Return the runs; those whose window is over are now elements of arrays, or to be submitted by themselves."""
         now = time.monotonic()
         self._dissolve(records)
-        # An array that is not known here is that of another process, which has ended before it was done.
+        # An array that is missing here belongs to another process, which exited before it had submitted it.
         known = {None, *self._arrays}
         records = [each if each.array in known or not each.waiting else replace(each, array=None) for each in records]
         waiting = [record for record in records if record.gathering and not record.look_up]
@@ -80,7 +77,7 @@ class Batcher:
         return [new.get(record.token, record) for record in records]
 
     def _dissolve(self, records: Sequence[RunRecord]) -> None:
-        """Let the runs of arrays gather again that were not submitted, and for which a limit has left no room since."""
+        """Return the runs of arrays that were not submitted to gathering if a limit has left no room for them since."""
         room = self.pressure.room(sum(record.job_id is not None and not record.ended for record in records))
         for folder in list(self._arrays):
             members = [record for record in records if record.array == folder and record.waiting]
@@ -88,9 +85,9 @@ class Batcher:
                 del self._arrays[folder]
 
     def _taken(self, ready: Sequence[RunRecord]) -> frozenset[str]:
-        """The tokens of those that were submitted by another process, as by a triggerer that was killed since.
+        """Return the tokens of runs that another process has submitted, such as a triggerer that was killed.
 
-        Each attempt is asked for once; if another process takes it later, the array is made without it.
+        Each attempt is checked once; if another process takes it later, the array is made without it.
         """
         unknown = [record for record in ready if self._free[record.token] != record.attempt]
         if not unknown:
@@ -108,13 +105,13 @@ class Batcher:
     def _within_limits(
         self, ready: Sequence[RunRecord], records: Sequence[RunRecord], new: dict[str, RunRecord]
     ) -> frozenset[str]:
-        """The tokens of those that may be submitted now; the others get the reason why not."""
-        another = f"{HELD}: another is submitted before"
+        """Return the tokens of the runs that can be submitted now; the others are given the reason why they wait."""
+        another = f"{HELD}: another job is submitted first"
         submitted = sum(not record.ended and not record.gathering for record in records)
         room, why = self.pressure.allow(self.site.system.name, self.site.profile.profile, submitted)
         most, message = min(len(ready), room), f"{HELD}: {why.sentence}"
         if self.pressure.chunk == 1 < self.pressure.largest:
-            # Not even two at once were taken: one goes ahead, and the others follow when it was taken.
+            # The site did not accept even two at once: submit one, and the others once it has been accepted.
             ahead = next((record for record in records if record.token == self._alone and record.waiting), None)
             if ahead is not None:
                 most, message = 0, f"{HELD}: {ahead.reason}" if ahead.reason else another
@@ -126,7 +123,7 @@ class Batcher:
         return frozenset(record.token for record in ready[:most])
 
     def _form(self, group: Sequence[RunRecord], new: dict[str, RunRecord]) -> None:
-        """Divide runs that ask for the same into arrays."""
+        """Divide runs with equal requests into arrays."""
         for members in chunks(group, self.pressure.chunk, self.site.system):
             if len(members) > 1 and (elements := self._array(members)):
                 new |= {record.token: record for record in elements}
@@ -134,7 +131,7 @@ class Batcher:
                 new |= {record.token: record.by_itself() for record in members}
 
     def _array(self, members: Sequence[RunRecord]) -> list[RunRecord]:
-        """The runs as elements of an array; none: the batch system has no option for it."""
+        """Return the runs as elements of a new array; empty if the batch system has no option for it."""
         token = str(uuid.uuid4())
         site, folder = self.site, self.site.folder(token)
         try:
@@ -147,7 +144,7 @@ class Batcher:
         return elements
 
     def _learn(self, before: Sequence[RunRecord], after: Sequence[RunRecord]) -> None:
-        """Let go of arrays whose submission is settled, and of the run that went ahead."""
+        """Drop arrays whose submission is settled, and forget the run that was submitted first once it is accepted."""
         for folder in list(self._arrays):
             members = [new for old, new in zip(before, after, strict=True) if old.array == folder]
             if any(record.array == folder and record.waiting for record in members):

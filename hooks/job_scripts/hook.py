@@ -1,4 +1,4 @@
-"""Submit job scripts from Python: from a notebook, or from a task.
+"""Submit job scripts from Python: from a notebook or from a task.
 
 >>> hook = BatchHook("slurm", ssh_conn_id="hpc_login", work_dir="/scratch/me/lading")
 >>> run = hook.submit(JobScript("mpirun ./solve", nodes=2, ppn=32, time="2h"))
@@ -44,35 +44,37 @@ from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import parse_time
 
-# In which variable a task finds the Dag that it is of.
+# The environment variable with the Dag of the running task.
 DAG_ID = "AIRFLOW_CTX_DAG_ID"
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 RUNS_FOLDER = Path("~/.lading/runs")
-# Seconds for which a site that cannot be reached is tried before a run is submitted.
+# Seconds for which an unreachable site is retried before a submission fails.
 REACH_TIMEOUT = 300.0
-# A run is looked at again after this share of the time for which it has not changed: each look reads its files.
+# A run is polled again after this share of the time for which it has not changed: each look reads its files.
 SHARE_OF_QUIET = 0.5
-# Bytes of the name of a run's file, beside what is put before or behind it.
+# Bytes of the name of a run's file, without the prefixes and suffixes that are added to it.
 LONGEST_KEY = 200
 
 __all__ = ["BatchHook", "JobArrayRun", "JobCancelled", "JobFailed", "JobRun", "RunTimeout", "SubmitRejected"]
 
 
 class BatchHook:
-    """A way to submit job scripts to one batch site, for one user.
+    """Submits job scripts to one batch site, for one user.
 
-    :param system: ``slurm``, ``pbspro``, ``torque``, ``lsf``, ``sge``, what a plugin has added, or such an object
+    :param system: ``slurm``, ``pbspro``, ``torque``, ``lsf``, ``sge``, the name of a batch system that a plugin has
+        added, or a batch system object
     :param ssh_conn_id: Airflow's SSH connection to the login node; None: commands run on this machine
     :param work_dir: a folder that login node and compute nodes share; absolute, or below the home as ``~/...``
-    :param profile: what is special at the site
+    :param profile: how the site differs from other sites with its batch system
     :param options: further keys of a site's table: ``login_setup``, ``setup``, ``accounting``, ``max_poll_interval``,
         ``lost_after``, ``cancel_unrunnable_after``, ``control_master``
-    :param transport: in place of a connection of its own
+    :param transport: used instead of opening a connection
     :param runs_folder: where runs are saved on this machine; None: nowhere, so each call of :meth:`submit` submits, and
         no other process finds the run again
+    :raises TypeError: an option is unknown
     :raises ValueError: the system is unknown, or an option is not valid
     """
 
@@ -93,7 +95,7 @@ class BatchHook:
         if unknown:
             former = describe_former_key(unknown[0], OPTIONS)
             raise TypeError(
-                former or f"{unknown[0]!r} is no option; the options are: {nearest_first(unknown[0], OPTIONS)}"
+                former or f"{unknown[0]!r} is not an option; the options are: {nearest_first(unknown[0], OPTIONS)}"
             )
         found = batch_system(system) if isinstance(system, str) else system
         parsed = SiteOptions.of_table(given, "BatchHook")
@@ -101,9 +103,9 @@ class BatchHook:
 
     @classmethod
     def of_site(cls, name: str, *, runs_folder: Path | None = RUNS_FOLDER) -> BatchHook:
-        """The hook of a site of ``[lading] sites_file``.
+        """Return the hook of a site of ``[lading] sites_file``.
 
-        :raises ValueError: there is no such site, or it is no batch cluster
+        :raises ValueError: the file has no such site, or the site is not a batch cluster
         """
         hook = cls.__new__(cls)
         hook._begin(open_site(name, os.environ.get(DAG_ID), team_of_process()), runs_folder)
@@ -118,19 +120,19 @@ class BatchHook:
         self.watcher = Watcher(site.name, self.pauses)
 
     def submit(self, script: JobScript, *, key: str | None = None, force: bool = False) -> JobRun:
-        """Submit a script, unless that was done already: then the run is the one of then, however it has ended.
+        """Submit a script unless that was done already; in that case return the earlier run, whatever its state.
 
-        A script with ``array`` is one run, a :class:`JobArrayRun`, each element of which is a run, too: ``run[3]``.
-        Limits and what passes are waited for: the run is ``queued`` until the batch system takes it, and is tried again
-        whenever it is looked at.
+        A script with ``array`` is one run, a :class:`JobArrayRun`, whose elements are runs too: ``run[3]``. Limits and
+        temporary failures only delay the run: it stays ``queued`` until the batch system accepts it, and every look at
+        it tries again.
 
-        :param key: what distinguishes runs; without it the site and all that the script consists of
-        :param force: forget the run of then, which is not cancelled, and submit again
-        :raises SubmitRejected: the batch system does not take it, and never will
+        :param key: distinguishes runs; by default the site and the whole content of the script
+        :param force: forget the earlier run without cancelling it, and submit again
+        :raises SubmitRejected: the batch system rejects the job for good
         :raises NearScriptError: the prologue has failed; the next call runs it again
-        :raises Unusable: the connection is not set up, which time does not fix
+        :raises Unusable: the connection is not set up, so retrying does not help
         :raises TransportError: the site could not be reached for :data:`REACH_TIMEOUT`; the next call continues
-        :raises ValueError: the script cannot be rendered, or the batch system has no option for something
+        :raises ValueError: the script cannot be rendered, or the batch system has no option for a resource
         """
         # Airflow passes a task's process its task instance.
         full = self.site.admitted(script, os.environ.get(DAG_ID), team_of_process())
@@ -148,7 +150,8 @@ class BatchHook:
             if run.record.job_id is None:
                 self.refresh(at_once=True)
         if run.record.cause == "submit_rejected":
-            # Nothing was submitted, so nothing is to be found again: a fixed site takes it the next time.
+            # Nothing was submitted, so no later call has to find it: the next one submits again, when the site may be
+            # fixed.
             self._forget(name)
             raise SubmitRejected(run.record)
         return run
@@ -159,11 +162,11 @@ class BatchHook:
         self._runs.pop(name, None)
 
     def _intended(self, name: str, script: JobScript) -> JobRun:
-        """The run as it was saved, or a new one, saved before anything is done for it."""
+        """Return the saved run, or a new one, which is saved before anything is done for it."""
         saved = self._store.load(name) if self._store else None
         if saved is None:
             token = str(uuid.uuid4())
-            # What cannot be rendered is refused before anything is saved or done.
+            # A script that cannot be rendered is refused before anything is saved or sent.
             record = self.site.new_record(token, script)
             self.site.rendered(record, script)
             first = SavedRun(record.to_json(), script.render_prologue(), script.render_epilogue())
@@ -172,7 +175,7 @@ class BatchHook:
         return (JobArrayRun if run.record.get("elements") else JobRun)(self, name, run)
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """Look at all runs of this hook that have not ended, in one exchange, unless that was done just now.
+        """Look at all unfinished runs of this hook in one exchange, at most once per poll interval.
 
         :param at_once: look in any case
         """
@@ -188,14 +191,15 @@ class BatchHook:
             self._looked_at = time.monotonic()
 
     def clean(self, older_than: str | float = "30d", *, dry_run: bool = False) -> list[RemovedLeftovers]:
-        """Remove what is left of runs that have ended: their folders at the site, and what is saved of them here.
+        """Remove what finished runs have left: their folders at the site, and their saved state on this machine.
 
-        A script whose run is not saved any more is submitted again.
+        A script whose run is no longer saved is submitted again.
 
-        :param older_than: for how long nothing has changed in them: seconds, or such as ``"30d"``; an hour at least
+        :param older_than: how long the runs must have been unchanged: seconds, or text such as ``"30d"``; at least an
+            hour
         :param dry_run: only report what would be removed
-        :raises TransportError: the site could not be asked; nothing was removed, or not all
-        :raises ValueError: it is no length of time, or less than an hour
+        :raises TransportError: the site could not be asked; nothing or only a part was removed
+        :raises ValueError: it is not a duration, or less than an hour
         """
         seconds = parse_time(older_than)
         living = frozenset(run.token for run in self._runs.values() if not run.record.ended)
@@ -205,24 +209,23 @@ class BatchHook:
         return [*found, *self._store.clean(seconds, dry_run=dry_run)]
 
     def pauses(self) -> Callable[[RunRecord], float]:
-        """How long to wait between looks, in seconds: longer and longer while a run does not change."""
+        """Return a function that gives the seconds between looks at a run; they grow while the run does not change."""
         return pauses(self.site.options)
 
     def watch(self, run: JobRun) -> None:
-        """Look at a run until it has ended, in a thread that all runs of this hook share."""
+        """Look at a run until it has finished, in a thread that all runs of this hook share."""
         self.watcher.watch(run)
 
     def save(self, key: str, saved: SavedRun) -> None:
-        """Save what is known of a run."""
         if self._store is not None:
             self._store.save(key, asdict(saved))
 
     def close(self) -> None:
-        """Close the connection; runs continue, and the next question opens it again."""
+        """Close the connection; runs continue, and the next request opens it again."""
         self.site.close()
 
     def _key(self, script: JobScript) -> str:
-        """The same for the same script at the same site; where nothing is saved, no script is the same."""
+        """Return a key that is equal for the same script at the same site; random where nothing is saved."""
         if self._store is None:
             return uuid.uuid4().hex
         rendered = script.files(self.site.system, self.site.profile.profile)
@@ -238,11 +241,12 @@ class BatchHook:
 
 
 def patiently(do: Callable[[], Result], seconds: float) -> Result:
-    """Do something at a site, again and again while it cannot be reached, each of which is logged.
+    """Do something at a site, and retry while the site cannot be reached; each retry is logged.
 
-    :raises Unusable: the connection is not set up: that is not waited for
-    :raises TransportError: it could not be done for so many seconds
-    :raises CancelError: the same
+    :param seconds: after which the last error is raised
+    :raises Unusable: the connection is not set up; this is not retried
+    :raises TransportError: it failed until the time was over
+    :raises CancelError: the same for a cancellation
     """
     retrying = Retrying(
         retry=retry_if_exception(_passes),
@@ -265,7 +269,9 @@ def _log_repetition(state: RetryCallState) -> None:
 
 
 def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
-    """How long to wait between looks at a run: from the shortest to the longest pause while it does not change."""
+    """Return a function that gives the seconds until the next look at a run: from ``min_poll_interval`` to
+    ``max_poll_interval`` while it does not change.
+    """
     last: list[object] = []
     interval = PollInterval(options.min_poll_interval, options.max_poll_interval, SHARE_OF_QUIET)
 
@@ -280,25 +286,27 @@ def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
 
 
 def _file_name(key: str) -> str:
-    """The name of the file of a run; a long key, as ids of Dags and runs together are, has one of its own, too."""
+    """Return the name of a run's file; a long key, such as the ids of a Dag and its run together, is shortened.
+
+    :raises ValueError: the key is not valid
+    """
     if not key or "/" in key or key.startswith(".") or "\0" in key:
-        raise ValueError(f"key {shortened(key)} is not valid; one without '/' is, which does not begin with '.'")
+        raise ValueError(f"key {shortened(key)} is not valid; it must not be empty, contain '/' or begin with '.'")
     return fitting(key, LONGEST_KEY)
 
 
-# The end of runs for which a callback, `as_completed` or `wait` waits.
+# Watches runs for which a callback, `as_completed` or `wait` is waiting.
 
-# After an error that no look was to raise the next one comes so much later, seconds.
+# Seconds until the next look after an unexpected error.
 SECONDS_AFTER_ERROR = 10.0
 
 
 class Watcher:
-    """Looks at runs until each has ended, all of them in one exchange; its thread lives only as long as there are any.
+    """Looks at runs until each has finished, all of them in one exchange; its thread lives only while there are any.
 
-    It is a daemon: a program that ends does not wait for it.
+    The thread is a daemon: a program that exits does not wait for it.
 
-    :param name: of the site
-    :param pauses: makes what says how long to wait between looks at one run, in seconds
+    :param pauses: makes, for each run, the function that gives the seconds between looks at it
     """
 
     def __init__(self, name: str, pauses: Callable[[], Callable[[RunRecord], float]]) -> None:
@@ -309,12 +317,12 @@ class Watcher:
         self._thread: threading.Thread | None = None
 
     def watch(self, run: JobRun) -> None:
-        """Look at a run until it has ended, and resolve it then; one that is watched already stays so."""
+        """Look at a run until it has finished, and resolve it then; watching it twice has no effect."""
         with self._changed:
             if run in self._watched:
                 return
             self._watched[run] = self._pauses()
-            # In a process that was forked the thread is there and does not live.
+            # In a forked process the thread object exists, but its thread does not run.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name=f"lading-runs-{self.name}", daemon=True)
                 self._thread.start()
@@ -331,13 +339,13 @@ class Watcher:
             try:
                 over = [run for run in runs if run.done()]
                 pause = min((self._watched[run](run.record) for run in runs if run not in over), default=0.0)
-            except Exception:  # whatever it is, those who wait are not to wait forever for want of a thread
-                log.exception("The runs of site %s could not be examined; they are looked at again", self.name)
+            except Exception:  # callers would wait forever if the thread died
+                log.exception("The runs of site %s could not be polled; trying again", self.name)
             end = time.monotonic() + pause
             with self._changed:
                 for run in over:
                     del self._watched[run]
-                there = len(self._watched)
-                # A run that is new is looked at before the pause is over.
-                while there == len(self._watched) and (left := end - time.monotonic()) > 0:
+                count = len(self._watched)
+                # A new run is polled before the pause is over.
+                while count == len(self._watched) and (left := end - time.monotonic()) > 0:
                     self._changed.wait(left)

@@ -1,20 +1,21 @@
-"""The folder of a run at its site: its names and files, the script that is submitted, what is asked in shell. Pure.
+"""The folder of a run at its site: its names and files, the submitted script and the shell commands that read it. Pure.
 
-A run is one job script that is to be executed once. Its folder is named by its token, and everything that must not
-happen twice is decided in it, by renaming, linking or making a folder, which a file system does for one of many:
+A run is one job script that is to be executed once. Its folder is named after its token. Everything that must not
+happen twice is decided in that folder by renaming, linking or making a folder, because a file system lets only one
+process succeed in that:
 
-* ``attempt.N``: a submission. The process that makes the folder submits, any process may read what the batch system
-  answered. It is a link where the run was submitted in a job array (see :mod:`lading.hooks.job_scripts.array`). The
-  next one is made when those before are known to have failed.
-* ``job``: the id of the batch job that executes the script, and its element in an array. Another one, which a
-  submission whose answer never came has left behind, ends at once.
-* ``exit``: the sentinel: the exit status of the script, and the seconds since the epoch at which it began and ended;
-  and ``out_of_memory`` where it could get no more memory; written, then renamed.
-* ``cancelled``: nothing is to begin any more.
-* ``epilogue``: who runs the epilogue.
+* ``attempt.N``: a submission. The process that makes the folder submits; any process can read the batch system's
+  answer. It is a link if the run was submitted in a job array (see :mod:`lading.hooks.job_scripts.array`). The next
+  attempt is made only when all earlier ones have failed for certain.
+* ``job``: the id of the batch job that executes the script, and its element in an array. A second job, left by a
+  submission whose answer was lost, exits at once.
+* ``exit``: the sentinel: the exit status of the script, the seconds since the epoch at which it started and finished,
+  and ``out_of_memory`` if it was refused more memory; written, then renamed.
+* ``cancelled``: nothing may start any more.
+* ``epilogue``: the process that runs the epilogue.
 * ``output``: what the script prints, unless the user has named a file; ``batch.log``: what the batch system adds.
-* ``element.3``: of a run that is a job array, the folder of element 3, with files as above: its ``job``, ``exit``,
-  ``output``, ``batch.log`` and ``cancelled``. All elements run in the folder of the run, among its files.
+* ``element.3``: in a run that is a job array, the folder of element 3, with its own ``job``, ``exit``, ``output``,
+  ``batch.log`` and ``cancelled``. All elements run in the folder of the run, among its files.
 """
 
 from __future__ import annotations
@@ -40,29 +41,29 @@ OWN_NAMES = frozenset({WRAPPER, JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGU
 _NUMBERED = re.compile(r"(attempt|element)\.[0-9]+", re.ASCII)
 # Seconds that a submit command may take; qsub waits long for a busy server.
 SUBMIT_LIMIT = 90
-# Native directives by which a user chooses the folder that a job starts in; otherwise it is that of the run.
+# Native directives with which a user chooses the folder that a job starts in; the default is the run's folder.
 FOLDER_DIRECTIVES = {
     "slurm": {"chdir", "D"},
     "torque": {"d", "w"},
     "lsf": {"cwd"},
     "sge": {"cwd", "wd"},
 }
-# Native directives that make a job an array; LSF has it in the name of the job, where it is refused anyway.
+# Native directives that make a job an array. LSF puts the array in the job's name, where it is refused anyway.
 ARRAY_DIRECTIVES = {"slurm": {"array", "a"}, "pbspro": {"J"}, "torque": {"t"}, "sge": {"t"}}
-# The variable with the array's id, where a job finds another id in the usual one.
+# The variable with the array's id on systems whose usual variable holds another id in an element.
 ARRAY_IDS = {"slurm": "$SLURM_ARRAY_JOB_ID"}
-# What a wrapper adds to the sentinel of a script that has got no more memory.
+# What a wrapper adds to the sentinel of a script that was refused more memory.
 OUT_OF_MEMORY = "out_of_memory"
-# A time of the sentinel: a date of this millennium.
+# A time in the sentinel: seconds since the epoch.
 _SECONDS = re.compile("[0-9]{9,11}")
-# The first argument of the wrapper in an element of an array of runs; the others are the array's id and the element.
+# The first argument of the wrapper in an element of an array of runs; the array's id and the element follow.
 ELEMENT = "element"
 _POSIX = frozenset({"sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "zsh"})
 
-# What is said of a run that was not submitted, for the one before it in the same round was not accepted.
+# The state of a run that was not submitted because the run before it in the same round was refused.
 HELD = "held"
-# The arguments "$@" submit; the first line of the output is the state, and the element and the name of the array
-# if the attempt is one's; the rest is the batch system's answer.
+# The arguments "$@" are the submit command. The first line of the output is the state, followed by the element and the
+# name of the array if the attempt belongs to one; the rest is the batch system's answer.
 _SUBMIT = """\
 cd -- "$1" || exit
 number=$2 before=$3
@@ -98,16 +99,17 @@ lading_told answered
 cat "$attempt/out"; cat "$attempt/err" >&2
 exit "$(cat "$attempt/status")"
 """
-# Folders, each of which is made where the run has none yet, so that it is refused when it comes.
+# A folder is made if the run has none yet, so that a run whose files arrive later is refused.
 _CANCEL = 'umask 077; for each; do mkdir -p -- "$each" && : >"$each/cancelled" || exit; done'
-# A hard link is there or not, and repeating it changes nothing: the first one to ask keeps the claim.
+# Making a hard link is atomic and can be repeated: the first process to make it keeps the claim.
 _CLAIM = """\
 cd -- "$1" || exit
 echo "$3" >"$2.$3" && { ln -- "$2.$3" "$2" 2>/dev/null || [ -f "$2" ]; } && cat "$2" && rm -f -- "$2.$3"
 """
 
-# What a shell starts in the background ignores INT and QUIT; bash, ksh and zsh undo that before they execute it.
-# A signal that comes before the script has a pid is kept, and passed on when the script has had a second to begin.
+# A shell starts background commands with INT and QUIT ignored; bash, ksh and zsh undo that before they execute the
+# command. A signal that arrives before the script has a pid is kept, and passed on once the script has had a second to
+# start.
 _WRAPPER = """\
 # Made by Lading: runs {script} once, and leaves its exit status in the file "exit".
 lading_folder={folder}
@@ -145,7 +147,7 @@ done
 if [ "$lading_status" -gt 128 ]; then
   wait "$lading_child" 2>/dev/null
   lading_last=$?
-  # bash forgets it where the script ended at the moment of the signal, and says -1.
+  # bash loses the status if the script exits at the moment of the signal, and reports -1.
   [ "$lading_last" -eq 127 ] || [ "$lading_last" -lt 0 ] || lading_status=$lading_last
 fi
 {refused}printf '%s %s %s%s\\n' "$lading_status" "$lading_started" "$(date +%s)" "$lading_cause" \\
@@ -154,7 +156,7 @@ exit "$lading_status"
 """
 
 
-# What has asked for more memory than its limit ends with a message of its language.
+# A program that was refused memory exits with an error message of its language's runtime.
 _REFUSED = """\
 if [ "$lading_status" -ne 0 ] && [ "$(ulimit -d) $(ulimit -v)" != "unlimited unlimited" ] &&
   tail -c 4000 -- "$lading_own/{output}" |
@@ -164,7 +166,7 @@ fi
 """
 
 
-# An element takes the run's claim with all others of its array, then its own. PBS gives it an id of its own.
+# An element first claims the run for its whole array, then itself. PBS gives each element an id of its own.
 _ARRAY = """\
 lading_index={index}
 lading_id=$(printf '%s\\n' "$lading_id" | sed 's/\\[[0-9]*\\]/[]/') lading_new=job.$lading_index.$$
@@ -179,32 +181,34 @@ mkdir -p -- "$lading_own" && exec >>"$lading_own/{log}" 2>&1 </dev/null || exit
 def files(
     script: JobScript, system: BatchSystem, profile: Profile, folder: str, *, jobname: str, setup: str = ""
 ) -> dict[str, str]:
-    """All files of a run by name.
+    """Return all files of a run by name.
 
     :param folder: that of the run, absolute
-    :param jobname: what the batch job is called where the script does not say
+    :param jobname: name of the batch job if the script does not set one
     :param setup: shell lines before the script
-    :raises JobScriptError: as :meth:`JobScript.files`, or one of the names is Lading's own
+    :raises JobScriptError: as :meth:`JobScript.files`, or a file name is reserved
     """
     rendered = script.files(system, profile)
     taken = sorted(name for name in rendered if name in OWN_NAMES or _NUMBERED.fullmatch(name))
     if taken:
-        raise JobScriptError(f"a script is called {taken[0]!r}, which is a name of Lading's own; call it differently")
+        raise JobScriptError(f"a script is called {taken[0]!r}, a name that Lading reserves for itself; rename it")
     return {**rendered, WRAPPER: _wrapper(script, rendered[script.filename], system, profile, folder, jobname, setup)}
 
 
 def of_element(run: str, index: int | str) -> str:
-    """What belongs to one element of a run that is a job array.
+    """Return the folder or the token of one element of a run that is a job array.
 
     :param run: the folder of the run, or its token
-    :param index: of the element; a shell expression where the shell is to put it in
+    :param index: of the element, or a shell expression for it
     """
     return f"{run}/element.{index}"
 
 
 def output(script: JobScript, folder: str) -> str | None:
-    """The file with what the script prints, that of a job array's element being below the folder of the element;
-    None: its name is made by the batch system."""
+    """Return the file with what the script prints; None: only the batch system knows its name.
+
+    For a job array, the file of an element has the same name in the folder of the element.
+    """
     request = script.request()
     stdout = request.stdout
     if stdout is None:
@@ -217,9 +221,9 @@ def output(script: JobScript, folder: str) -> str | None:
 
 
 def submit(system: BatchSystem, folder: str, attempt: int, before: str = "") -> RunCommand:
-    """Submit, unless that attempt has been made already; either way, what has come of it is said.
+    """Submit, unless that attempt exists already; in both cases the answer tells the outcome.
 
-    :param before: the path of the attempt that has to be accepted before, so that a round ends at the first refusal
+    :param before: the path of the attempt that must be accepted first, so that a round stops at the first refusal
     """
     message = system.submit(f"{folder}/{WRAPPER}")
     command = ["/bin/sh", "-c", _SUBMIT, "lading", folder, str(attempt), before, *message]
@@ -227,12 +231,12 @@ def submit(system: BatchSystem, folder: str, attempt: int, before: str = "") -> 
 
 
 def cancel(folders: Sequence[str]) -> RunCommand:
-    """Let nothing begin any more."""
+    """Prevent runs from starting."""
     return RunCommand(["/bin/sh", "-c", _CANCEL, "lading", *folders])
 
 
 def claim(folder: str, what: str, who: str) -> RunCommand:
-    """Claim something that only one process may do; returns which process has it."""
+    """Claim something that only one process may do; the answer names the process that has the claim."""
     return RunCommand(["/bin/sh", "-c", _CLAIM, "lading", folder, what, who])
 
 
@@ -242,13 +246,13 @@ def _wrapper(
     request = script.request()
     refuse_arrays(request, system)
     own_output = request.stdout is None and request.stderr is None
-    # Elements of an array would write into one file; each opens its own.
+    # Elements of an array would all write to one file, so each opens its own.
     log = f"{folder}/{BATCH_LOG}" if request.array is None else "/dev/null"
     request = replace(request, jobname=request.jobname or jobname, stdout=request.stdout or log)
     if own_output:
         request = replace(request, stderr=request.stdout)
     chooses = FOLDER_DIRECTIVES.get(system.name, set()) & {key for key, value in request.native.items() if value}
-    # A node that fails would have the script begin a second time, beside what its first run has left.
+    # Without this, a node failure would start the script again amid the files of its first start.
     given = {key: value for key, value in request.native.items() if value is not None}
     request = replace(request, native=over(given, once(system, array=request.array is not None), system))
     text = _WRAPPER.format(
@@ -270,9 +274,9 @@ def _wrapper(
 
 
 def refuse_arrays(request: BatchJobRequest, system: BatchSystem) -> None:
-    """Refuse a native directive that makes an array: which elements there are is to be known.
+    """Refuse native directives that make an array, because Lading has to know the elements.
 
-    :raises JobScriptError: there is one
+    :raises JobScriptError: the request has such a directive
     """
     chosen = {key: value for key, value in request.native.items() if value}
     for key in sorted(ARRAY_DIRECTIVES.get(system.name, set()) & chosen.keys()):
@@ -283,7 +287,7 @@ def refuse_arrays(request: BatchJobRequest, system: BatchSystem) -> None:
 
 
 def shell(script: JobScript) -> str:
-    """What runs the wrapper: the site's own shell where that is one for such scripts."""
+    """Return the shell that runs the wrapper: the script's own if it is a POSIX shell, else ``/bin/sh``."""
     shell = script.shell()
     return shell if PurePosixPath(shell.split(maxsplit=1)[0]).name in _POSIX else "/bin/sh"
 
@@ -294,21 +298,22 @@ def _array(system: BatchSystem) -> str:
 
 
 def array_id(system: BatchSystem) -> str:
-    """The shell expression for the id of the array in one of its elements."""
+    """Return the shell expression for the id of the array in one of its elements."""
     return ARRAY_IDS.get(system.name, system.variables["ID"])
 
 
 def in_job(text: str) -> tuple[str, int | None]:
-    """The id and the element that the file ``job`` holds. In an array, PBS gives a job the id of its element."""
+    """Read the id and the element from the file ``job``. In an array, PBS gives a job the id of its element."""
     id, _, index = text.strip().partition(" ")
     element = whole_number(index)
     return (id, None) if element is None else (re.sub(r"\[\d+\]", "[]", id), element)
 
 
 def same_job(reported: str, job_id: str) -> bool:
-    """Whether the id that a job finds in its environment is the one that its submission was answered with.
+    """Whether the id in a job's environment is the one that its submission was answered with.
 
-    SLURM adds the name of a cluster after a semicolon, PBS the server's after a dot, in full or in short.
+    SLURM appends the name of a cluster after a semicolon; PBS appends the server's name after a dot, in full or
+    shortened.
     """
     return _short(reported) == _short(job_id)
 
@@ -318,13 +323,13 @@ def _short(job_id: str) -> str:
 
 
 def times(sentinel: str | None) -> tuple[int, int] | None:
-    """When a script began and ended, as the file ``exit`` says it; None: it does not."""
+    """Read from the file ``exit`` when a script started and finished; None: it does not say so."""
     times = [int(word) for word in (sentinel or "").split()[1:] if _SECONDS.fullmatch(word)]
     return (times[0], times[1]) if len(times) == 2 else None
 
 
 def sentinel(text: str | None) -> Sentinel | None:
-    """What the file ``exit`` says; None: nothing yet."""
+    """Read the file ``exit``; None: it has no status yet."""
     words = (text or "").split()
     if not words or (status := whole_number(words[0])) is None:
         return None

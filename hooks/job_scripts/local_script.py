@@ -1,4 +1,4 @@
-"""Running a prologue or an epilogue: a script that runs on the submitting side, before a job and after it."""
+"""Runs a prologue or an epilogue: a script on the submitting side, before or after a job."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-# How much of a failed script's output is kept; the end is the most useful part.
+# Characters of a failed script's output that are kept, from its end, which is the most useful part.
 KEPT_CHARACTERS = 2000
 
 
 class NearScriptError(RuntimeError):
-    """A prologue or epilogue did not run, or did not end well. The message has the end of what it said."""
+    """A prologue or epilogue could not run or has failed. The message has the end of its output."""
 
 
 def run_near(what: str, script: str, variables: Mapping[str, str] | None = None) -> str:
-    """Run a script on this machine, with an empty input, and wait for its end; what it has printed.
+    """Run a script on this machine with empty input, wait until it exits, and return what it has printed.
 
-    :param what: what the script is, for messages
-    :param script: its text, the first line of which names the interpreter
-    :param variables: put into its environment, over this process's own
-    :raises NearScriptError: it cannot be run, or ends with another status than 0
+    :param what: names the script in messages
+    :param script: its text; the first line names the interpreter
+    :param variables: added to this process's environment
+    :raises NearScriptError: it cannot be run, or exits with a status other than 0
     """
     with tempfile.TemporaryDirectory(prefix="lading-") as private:
         path = Path(private) / "script"
@@ -42,16 +42,16 @@ def run_near(what: str, script: str, variables: Mapping[str, str] | None = None)
     said = done.stdout.decode(errors="replace")
     if done.returncode:
         end = said.strip()[-KEPT_CHARACTERS:]
-        raise NearScriptError(f"the {what} ended with status {done.returncode}" + (f": {end}" if end else ""))
+        raise NearScriptError(f"the {what} exited with status {done.returncode}" + (f": {end}" if end else ""))
     return said
 
 
 def interpreter(script: str) -> list[str]:
-    """The command in the line ``#!...``, with at most one argument, as the kernel reads it.
+    """Read the command in the line ``#!...``, with at most one argument, as the kernel does.
 
-    Run so instead of by the file itself, a script also works where files in the temporary folder may not be executed.
+    Running this command, instead of the file, also works where the temporary folder is mounted ``noexec``.
 
-    :raises NearScriptError: there is no such line
+    :raises NearScriptError: the script has no such line
     """
     first = script.partition("\n")[0]
     if not first.startswith("#!") or not first[2:].strip():

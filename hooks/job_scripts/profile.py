@@ -1,14 +1,14 @@
-"""What a job script needs to know of a site: its scheduler, what is special there, and the properties jobs have there.
+"""The profile of a site for job scripts: its batch system, how that is configured, and default properties of jobs.
 
-It is a TOML document of its own, or stands in the table of the site in the sites file::
+It is a TOML document of its own, or part of the site's table in the sites file::
 
     kind = "slurm"
-    queue = "batch"                         # a common resource that every job has unless it sets another value
+    queue = "batch"                         # a common resource: the default of every job
 
     [memory]                                # any field of lading.hooks.batch.system.Profile
     per = "cpu"
 
-    [resources]                             # the scheduler's own directives; common resources may stand here, too
+    [resources]                             # the scheduler's own directives; also takes common resources
     account = "astro"
 
     [attributes]                            # placeholders, shell, prologue, epilogue
@@ -43,11 +43,11 @@ class ProfileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SiteProfile:
-    """A site as job scripts see it.
+    """The properties of a site that matter to job scripts.
 
     :param kind: the name of its batch system; None: the profile does not say
-    :param profile: how it differs from others with that batch system
-    :param properties: what jobs have unless an INI file or the call sets another value
+    :param profile: how it differs from other sites with that batch system
+    :param properties: defaults of jobs, which an INI file or the call can override
     """
 
     kind: str | None = None
@@ -56,10 +56,10 @@ class SiteProfile:
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any], where: str, *, others: bool = False) -> SiteProfile:
-        """The profile that a table describes.
+        """Read the profile from a table.
 
         :param where: the file and the table, for messages
-        :param others: whether the table has keys that are not the profile's, which are left alone
+        :param others: whether the table may have keys of other readers, which are ignored
         :raises ProfileError: a key is unknown, or a value is not valid
         """
         if (
@@ -67,10 +67,10 @@ class SiteProfile:
             and table["nodes"] != "ignore"
             and not table["nodes"].strip().isdecimal()
         ):
-            raise ProfileError(f"{where}: nodes = {table['nodes']!r} is not valid; a number or 'ignore' is")
+            raise ProfileError(f"{where}: nodes = {table['nodes']!r} is not valid; valid: a number or 'ignore'")
         fields = {key: value for key, value in table.items() if key in Profile.model_fields}
         if fields.get("nodes", "ignore") != "ignore":
-            del fields["nodes"]  # it is the default of jobs that set none
+            del fields["nodes"]  # a number is the default of jobs that set none
         common = {key: value for key, value in table.items() if key in COMMON_RESOURCES and key not in fields}
         unknown = sorted(table.keys() - {*fields, *common, *KEYS})
         if unknown and not others:
@@ -78,11 +78,11 @@ class SiteProfile:
             raise ProfileError(f"{where}: {shortened(unknown[0])} is unknown; the keys are: {known}")
         kind = table.get("kind")
         if kind is not None and not isinstance(kind, str):
-            raise ProfileError(f"{where}: kind = {shortened(kind)} is no text")
+            raise ProfileError(f"{where}: kind = {shortened(kind)} is not text")
         resources, attributes = (_subtable(table, key, where) for key in KEYS[1:])
         twice = sorted(common.keys() & resources.keys())
         if twice:
-            raise ProfileError(f"{where}: {twice[0]} stands above and in [resources]; keep one")
+            raise ProfileError(f"{where}: {twice[0]} is set both at the top level and in [resources]; keep one")
         try:
             return cls(
                 kind, Profile(**fields), JobProperties.of_sections((common | resources).items(), attributes.items())
@@ -94,7 +94,7 @@ class SiteProfile:
 
 
 class SiteOptions(BatchSiteConfig):
-    """What a site's table in the sites file says of runs; the names are those of its keys.
+    """The settings for runs in a site's table of the sites file; the names are those of its keys.
 
     :param work_dir: the folder that login node and compute nodes share; absolute, or below the home as ``~/...``
     """
@@ -105,10 +105,10 @@ class SiteOptions(BatchSiteConfig):
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any], where: str) -> SiteOptions:
-        """What a table says; keys of others are left alone.
+        """Read the options from a table; keys of other readers are ignored.
 
         :param where: the file and the table, for messages
-        :raises ProfileError: a value is not valid, or a key has another name now
+        :raises ProfileError: a value is not valid, or a key has been renamed
         """
         if former := [text for key in table if (text := describe_former_key(key)) is not None]:
             raise ProfileError(f"{where}: {'; '.join(former)}")
@@ -118,24 +118,24 @@ class SiteOptions(BatchSiteConfig):
             raise ProfileError(f"{where}: {'; '.join(map(describe_fault, error.errors()))}") from None
 
 
-# The keys of a table that say how the site is reached and followed.
+# The keys of a table for connecting to the site and polling it.
 OPTIONS = tuple(name for name in SiteOptions.model_fields if name not in SiteRules.__slots__)
 
 
 def parse_profile(text: str, where: str) -> SiteProfile:
-    """The profile in a TOML document.
+    """Read the profile from the text of a TOML document.
 
     :param where: the name of the file, for messages
-    :raises ProfileError: it is no TOML, has an unknown key, or a value is not valid
+    :raises ProfileError: it is not valid TOML, has an unknown key, or a value is not valid
     """
     try:
         return SiteProfile.of_table(toml.parse(text), where)
     except toml.TomlError as error:
-        raise ProfileError(f"{where} is no valid TOML: {error}") from None
+        raise ProfileError(f"{where} is not valid TOML: {error}") from None
 
 
 def read_profile(path: Path) -> SiteProfile:
-    """The profile in a TOML file.
+    """Read the profile from a TOML file.
 
     :raises ProfileError: it cannot be read, or is not valid
     """
@@ -148,10 +148,10 @@ def read_profile(path: Path) -> SiteProfile:
 def _subtable(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     value = table.get(key, {})
     if not isinstance(value, dict):
-        raise ProfileError(f"{where}: {key} = {shortened(value)} is no table; write [{key}] and a line for each")
+        raise ProfileError(f"{where}: {key} = {shortened(value)} is not a table; write [{key}] and a line for each")
     for name, setting in value.items():
         if not isinstance(setting, str | int | float | bool):
-            raise ProfileError(f"{where}: {key}.{name} = {shortened(setting)} is no text, number or boolean")
+            raise ProfileError(f"{where}: {key}.{name} = {shortened(setting)} is not text, a number or a boolean")
         if key == "resources":
             _check_directive(setting, f"{where}: {key}.{name}")
     return value

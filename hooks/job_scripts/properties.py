@@ -1,8 +1,8 @@
-"""The properties of a job script: its resources, and its attributes, which are all else that is known of it.
+"""The properties of a job script: its resources, and its attributes, which are all other properties.
 
-They come in layers, each over the one before: what the profile of the site has, what an INI file says, what the call
-gives. The INI files are those of clusterjob (https://clusterjob.readthedocs.io, "INI files"): ``[Attributes]`` and
-``[Resources]``, no interpolation; but the case of keys is kept, because ``-a`` and ``-A`` are different directives.
+They come in layers, each overriding the one before: the profile of the site, an INI file, the call. The INI files are
+those of clusterjob (https://clusterjob.readthedocs.io, "INI files"): ``[Attributes]`` and ``[Resources]``, without
+interpolation; but the case of keys is kept, because ``-a`` and ``-A`` are different directives.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, given
 from lading.hooks.files import safe_files
 from lading.scheduling.text.printable import cut, shortened
 
-# What clusterjob calls the batch systems where Lading has another word.
+# clusterjob's names of batch systems that differ from Lading's.
 BACKENDS = {"pbs": "torque"}
-# clusterjob reaches the cluster by commands of its own; here a site has an Airflow connection.
+# clusterjob's commands for reaching the cluster; here a site has an Airflow connection.
 REPLACED = ("remote", "ssh", "scp")
-# clusterjob's own housekeeping.
+# clusterjob's housekeeping, which has no effect here.
 WITHOUT_EFFECT = ("cache_folder", "cache_prefix", "debug_cmds", "max_sleep_interval", "sleep_interval")
 
 _OWN = (*COMMON_RESOURCES, *ATTRIBUTES)
@@ -39,15 +39,15 @@ class PropertyError(ValueError):
 
 
 class JobScriptWarning(UserWarning):
-    """Something in a job script or its properties does nothing, or most likely not what was meant."""
+    """Something in a job script or its properties has no effect, or most likely not the intended one."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProperties:
-    """What is known of a job script beside its text. A key that is there with None takes away what lower layers say.
+    """The properties of a job script. A key whose value is None removes what lower layers set.
 
     :param resources: by the names in ``COMMON_RESOURCES`` or by the scheduler's own; True is a bare flag
-    :param attributes: ``shell``, ``prologue`` and so on, and any others: they become placeholders
+    :param attributes: ``shell``, ``prologue`` and so on; all others become placeholders
     """
 
     resources: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class JobProperties:
 
     @classmethod
     def from_mapping(cls, resources: Mapping[str, Any], attributes: Mapping[str, Any] | None = None) -> JobProperties:
-        """Properties as a caller gives them; ``shell``, ``prologue`` and the like may be among the resources.
+        """Read properties from a call; ``shell``, ``prologue`` and the like may be among the resources.
 
         :raises PropertyError: a key is not valid, or two keys mean the same
         """
@@ -67,7 +67,7 @@ class JobProperties:
     def of_sections(
         cls, resources: Iterable[tuple[str, Any]], attributes: Iterable[tuple[str, Any]] = ()
     ) -> JobProperties:
-        """Properties as a file gives them, where resources and attributes are apart.
+        """Read properties from a file, which separates resources from attributes.
 
         :raises PropertyError: a key is not valid, or two keys mean the same
         """
@@ -77,48 +77,47 @@ class JobProperties:
         )
 
     def over(self, lower: JobProperties) -> JobProperties:
-        """These properties, and those of a lower layer for which these have nothing."""
+        """Return these properties over a lower layer, which provides those that are missing here."""
         return JobProperties({**lower.resources, **self.resources}, {**lower.attributes, **self.attributes})
 
     @property
     def backend(self) -> str | None:
-        """The name of the batch system, as Lading calls it; None: not given."""
+        """Lading's name of the batch system; None: not given."""
         name = self.attributes.get("backend")
         return BACKENDS.get(name, name) if name else None
 
     @property
     def placeholders(self) -> dict[str, str]:
-        """The value of every property that has one, as it stands in a script. A resource counts before an attribute."""
+        """The text of every property that has a value. A resource takes precedence over an attribute."""
         attributes = {key: value for key, value in self.attributes.items() if value is not None}
         return attributes | {key: format_value(value) for key, value in self.resources.items() if given(value)}
 
 
 def format_value(value: object) -> str:
-    """A value as it stands in a script."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def from_text(key: str, value: str) -> str | bool:
-    """What a file or a command line says of a resource: ``true`` and ``false`` of a native directive are booleans."""
+    """Read a resource from a file or a command line: ``true`` and ``false`` of a native directive are booleans."""
     return value if key in (*COMMON_RESOURCES, *ATTRIBUTES) else _BOOLEANS.get(value.lower(), value)
 
 
 def resource_key(key: str) -> str:
-    """The name of a resource, without the dashes that clusterjob's users write before native ones.
+    """Return the name of a resource without the dashes that clusterjob's users write before native ones.
 
-    :raises PropertyError: it is no name, or is a common one in another case, which is a slip
+    :raises PropertyError: it is not a valid name, or it is a common one in another case, which is a slip
     """
     match = _RESOURCE.fullmatch(key)
     if match is None:
         raise PropertyError(
-            f"resource {shortened(key)} is no name; one of {', '.join(COMMON_RESOURCES)} or the name of a directive of "
-            "the scheduler is expected: a letter, then letters, digits, '-', '_' and '.'"
+            f"resource {shortened(key)} is not a name; valid: one of {', '.join(COMMON_RESOURCES)} or the name of a "
+            "directive of the scheduler, a letter, then letters, digits, '-', '_' and '.'"
         )
     return _in_case(match[1], COMMON_RESOURCES)
 
 
 def likely_property(key: str) -> str | None:
-    """The property of Lading's that was most likely meant by the name of a native directive; None: none.
+    """Return Lading's property that a native directive's name most likely misspells; None: none.
 
     >>> likely_property("tim"), likely_property("walltime"), likely_property("account")
     ('time', 'time', None)
@@ -127,13 +126,13 @@ def likely_property(key: str) -> str | None:
     if len(plain) < 3 or key in _OWN:
         return None
     near = [name for name in _OWN if _is_one_step(plain, name)]
-    # A compound with a dash, such as time-min, is a directive of some scheduler's.
+    # A compound with a dash, such as time-min, is a native directive of some scheduler.
     within = [name for name in _OWN if (key.isalpha() and plain.startswith(name)) or plain == f"wall{name}"]
     return next(iter([*near, *within]), None)
 
 
 def _is_one_step(text: str, name: str) -> bool:
-    """Whether one letter more, less, other, or changed with its neighbour makes one of the other."""
+    """Whether the two differ by one inserted, deleted, replaced or transposed letter."""
     if text == name:
         return True
     start = next(at for at in range(len(name) + 1) if text[: at + 1] != name[: at + 1])
@@ -143,22 +142,22 @@ def _is_one_step(text: str, name: str) -> bool:
 
 
 def attribute_key(key: str) -> str:
-    """The name of an attribute.
+    """Check and return the name of an attribute.
 
-    :raises PropertyError: it is no name, or is a known one in another case
+    :raises PropertyError: it is not a valid name, or is a known one in another case
     """
     if not _ATTRIBUTE.fullmatch(key):
         raise PropertyError(
-            f"attribute {shortened(key)} is no name: a letter, then letters, digits and '_' are expected"
+            f"attribute {shortened(key)} is not a name: a letter, then letters, digits and '_' are expected"
         )
     return _in_case(key, (*ATTRIBUTES, *REPLACED))
 
 
 def parse_ini(text: str, where: str) -> JobProperties:
-    """Properties from the text of an INI file; warns of what takes no effect.
+    """Read properties from the text of an INI file; warn about those that have no effect.
 
     :param where: the name of the file, for messages
-    :raises PropertyError: it is no INI file, has other sections, or a key that is not valid
+    :raises PropertyError: it is not an INI file, or has an unknown section or an invalid key
     """
     # No section is special, so that [DEFAULT] is refused as unknown instead of leaking into the others.
     parser = configparser.ConfigParser(interpolation=None, default_section="")
@@ -170,7 +169,7 @@ def parse_ini(text: str, where: str) -> JobProperties:
     unknown = [section for section in parser.sections() if section not in SECTIONS]
     if unknown or not parser.sections():
         found = f"has a section {cut(f'[{unknown[0]}]')}" if unknown else "has no section"
-        raise PropertyError(f"{where} {found}; [Attributes] and [Resources] are expected, in this case")
+        raise PropertyError(f"{where} {found}; valid, with these capitals: [Attributes] and [Resources]")
     attributes, resources = (parser.items(name) if parser.has_section(name) else [] for name in SECTIONS)
     try:
         properties = JobProperties.of_sections([(key, from_text(key, value)) for key, value in resources], attributes)
@@ -180,7 +179,7 @@ def parse_ini(text: str, where: str) -> JobProperties:
 
 
 def read_ini(path: Path) -> JobProperties:
-    """Properties from an INI file in UTF-8; warns of what takes no effect.
+    """Read properties from an INI file in UTF-8; warn about those that have no effect.
 
     :raises PropertyError: it cannot be read or is not valid
     """
@@ -195,9 +194,9 @@ def _without_replaced(properties: JobProperties, where: str) -> JobProperties:
     replaced = [key for key in REPLACED if key in properties.attributes]
     idle = [key for key in WITHOUT_EFFECT if key in properties.attributes]
     if replaced:
-        _warn(f"{where}: {', '.join(replaced)} dropped: the Airflow connection of the site takes their place")
+        _warn(f"{where}: {', '.join(replaced)} ignored: the Airflow connection of the site takes their place")
     if idle:
-        _warn(f"{where}: {', '.join(idle)} mean something to clusterjob only; here they are placeholders")
+        _warn(f"{where}: Lading only uses {', '.join(idle)} for placeholders, unlike clusterjob")
     return replace(properties, attributes={k: v for k, v in properties.attributes.items() if k not in REPLACED})
 
 

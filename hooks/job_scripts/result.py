@@ -1,12 +1,11 @@
 """A run of a job script, with the interface of :class:`multiprocessing.pool.AsyncResult`.
 
-It is a :class:`concurrent.futures.Future` as well, so ``concurrent.futures.as_completed`` and ``wait`` take runs.
+It is also a :class:`concurrent.futures.Future`, so ``concurrent.futures.as_completed`` and ``wait`` accept runs, and it
+has the corresponding names of ``ipyparallel.AsyncResult``: ``done``, ``result``, ``abort``, ``elapsed`` and
+``metadata`` (https://ipyparallel.readthedocs.io, "AsyncResult").
 
-It also has the names that ``ipyparallel.AsyncResult`` has for the same: ``done``, ``result``, ``abort``, ``elapsed``
-and ``metadata`` (https://ipyparallel.readthedocs.io, "AsyncResult").
-
-What cannot be asked leaves ``status`` as it was known last; an end is concluded in
-:mod:`lading.hooks.job_scripts.run` alone, and is for good.
+While the site cannot be asked, ``status`` keeps its last value. Only :mod:`lading.hooks.job_scripts.run` concludes that
+a run has finished, and that is final.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 class JobFailed(RuntimeError):
     """A run has failed or was cancelled.
 
-    :ivar record: all that is known of it: ``cause``, ``reason``, ``exit_code``, ``job_id``, ``nodes``
+    :ivar record: its record, with ``cause``, ``reason``, ``exit_code``, ``job_id``, ``nodes``
     """
 
     def __init__(self, record: RunRecord, output: str = "") -> None:
@@ -48,25 +47,25 @@ class JobFailed(RuntimeError):
 
 
 class JobCancelled(JobFailed, futures.CancelledError):
-    """A run was cancelled, by whomever."""
+    """A run was cancelled, by any process or person."""
 
 
 class RunTimeout(multiprocessing.TimeoutError, futures.TimeoutError):
-    """A run has not ended within the time that was given."""
+    """A run has not finished within the given time."""
 
 
 class SubmitRejected(JobFailed):
-    """The batch system does not take the job, and never will; the message is its own."""
+    """The batch system rejects the job for good; the message is its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """What is kept of a run on this machine's disk.
+    """What this machine's disk keeps of a run.
 
-    :ivar prologue: None: there is none, or it has run
-    :ivar epilogue: None: there is none
+    :ivar prologue: None: the script has none, or it has run
+    :ivar epilogue: None: the script has none
     :ivar epilogue_state: ``due``, ``begun``, ``done``, or why it failed
-    :ivar elements: what is known of each element of a job array, once that has been accepted
+    :ivar elements: the record of each element of a job array, once the array has been accepted
     """
 
     record: dict[str, Any]
@@ -77,33 +76,33 @@ class SavedRun:
 
 
 class RunKeeper(Protocol):
-    """Who keeps runs, as :class:`lading.hooks.job_scripts.hook.BatchHook` does."""
+    """The keeper of runs, such as :class:`lading.hooks.job_scripts.hook.BatchHook`."""
 
     @property
     def site(self) -> RunSite:
-        """Where they are."""
+        """The site of the runs."""
 
     def refresh(self) -> None:
-        """Look at all runs that have not ended."""
+        """Look at all unfinished runs."""
 
     def pauses(self) -> Callable[[RunRecord], float]:
-        """How long to wait between looks, in seconds."""
+        """Return a function that gives the seconds between looks at a run."""
 
     def save(self, key: str, saved: SavedRun) -> None:
-        """Save what is known of a run."""
+        """Save the state of a run."""
 
     @property
     def lock(self) -> threading.RLock:
-        """Held while what is known of runs changes."""
+        """Held while records of runs change."""
 
     def watch(self, run: JobRun) -> None:
-        """Look at a run until it has ended, in a thread that all runs share."""
+        """Look at a run until it has finished, in a thread that all runs share."""
 
 
 class Waiters(list[Any]):
-    """Those of ``concurrent.futures`` that wait for a run, which has to be looked at from then on.
+    """The waiters of ``concurrent.futures`` for a run; the first one starts watching it.
 
-    ``as_completed`` and ``wait`` put themselves into the list ``_waiters`` of each future.
+    ``as_completed`` and ``wait`` append themselves to the list ``_waiters`` of each future.
     """
 
     def __init__(self, begin: Callable[[], None]) -> None:
@@ -116,11 +115,11 @@ class Waiters(list[Any]):
 
 
 class JobRun(futures.Future[int]):
-    """A job script at a batch site: submitted once, whatever process asks.
+    """A job script at a batch site: submitted once, however many processes submit it.
 
-    Methods that look at the site do so at most once in 2 s, or in ``max_poll_interval`` if that is less, for all runs
-    of the hook together. Callbacks, and callers that wait by ``concurrent.futures``, are served by the first thread
-    that sees the end: one that asks, or the one that the runs of a hook share.
+    Methods that look at the site do so at most once in 2 s, or in ``max_poll_interval`` if that is shorter, for all
+    runs of the hook together. Callbacks and callers that wait with ``concurrent.futures`` are notified by the first
+    thread that sees the run finished: a caller's, or the one that the runs of a hook share.
     """
 
     def __init__(self, hook: RunKeeper, key: str, saved: SavedRun) -> None:
@@ -134,7 +133,6 @@ class JobRun(futures.Future[int]):
 
     @property
     def record(self) -> RunRecord:
-        """What is known of the run."""
         return RunRecord.from_json(self._saved.record)
 
     @property
@@ -153,14 +151,14 @@ class JobRun(futures.Future[int]):
 
     @property
     def status(self) -> RunState:
-        """``queued`` (the batch system has not accepted it yet), ``submitted`` (it waits there), ``running``,
-        ``succeeded``, ``failed`` or ``cancelled``; what was known last if the site cannot be asked.
+        """``queued`` (the batch system has not accepted it yet), ``submitted`` (it waits in the batch system),
+        ``running``, ``succeeded``, ``failed`` or ``cancelled``; the last known one if the site cannot be asked.
         """
         self._hook.refresh()
         return self.record.state
 
     def ready(self) -> bool:
-        """Whether it has ended. The epilogue has run then.
+        """Whether it has finished, including its epilogue.
 
         :raises NearScriptError: the epilogue has failed
         """
@@ -178,13 +176,13 @@ class JobRun(futures.Future[int]):
         return is_over
 
     def _is_over(self) -> bool:
-        """Whether its epilogue has run, after its end.
+        """Run the epilogue of a finished run if that is due, and return whether it is done.
 
         :raises NearScriptError: the epilogue has failed
         """
         trouble, what = self._hook.site.trouble, f"the epilogue of run {self.key} waits"
         try:
-            with self._finishing:  # which another thread may be about
+            with self._finishing:  # another thread may be running the epilogue
                 self._finish()
         except TransportError as error:
             trouble.begin(what, error)
@@ -195,14 +193,14 @@ class JobRun(futures.Future[int]):
     def successful(self) -> bool:
         """Whether it has succeeded.
 
-        :raises ValueError: it has not ended
+        :raises ValueError: it has not finished
         """
         if not self.ready():
-            raise ValueError(f"run {self.key} has not ended; it is {self.record.state}")
+            raise ValueError(f"run {self.key} has not finished; it is {self.record.state}")
         return self.record.state == "succeeded"
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or for so many seconds.
+        """Wait until it has finished, or for ``timeout`` seconds.
 
         :raises NearScriptError: the epilogue has failed
         """
@@ -216,13 +214,13 @@ class JobRun(futures.Future[int]):
             time.sleep(left)
 
     def get(self, timeout: float | None = None) -> int:
-        """Wait until it has ended; its exit status, which is 0.
+        """Wait until it has finished, and return its exit status, which is 0.
 
-        :raises RunTimeout: it has not ended after so many seconds; that is a ``multiprocessing.TimeoutError`` and a
+        :raises RunTimeout: it has not finished after ``timeout`` seconds; a ``multiprocessing.TimeoutError`` and a
             ``concurrent.futures.TimeoutError``
-        :raises SubmitRejected: the batch system does not take it
-        :raises JobCancelled: it was cancelled; that is a ``concurrent.futures.CancelledError``
-        :raises JobFailed: it has failed; all of these but the time-out are one
+        :raises SubmitRejected: the batch system rejects it; a :class:`JobFailed`
+        :raises JobCancelled: it was cancelled; a :class:`JobFailed` and a ``concurrent.futures.CancelledError``
+        :raises JobFailed: it has failed
         :raises NearScriptError: the epilogue has failed
         """
         self.wait(timeout)
@@ -233,7 +231,7 @@ class JobRun(futures.Future[int]):
         return 0
 
     def _failure(self) -> JobFailed | None:
-        """What is raised for its end; None: it has succeeded."""
+        """Return the exception for its failure; None: it has succeeded."""
         record = self.record
         if record.state == "succeeded":
             return None
@@ -242,9 +240,9 @@ class JobRun(futures.Future[int]):
         return (JobCancelled if record.state == "cancelled" else JobFailed)(record)
 
     def exception(self, timeout: float | None = None) -> JobFailed | NearScriptError | None:
-        """Wait until it has ended, or for so many seconds; what :meth:`get` raises for its failure, None: nothing.
+        """Wait as :meth:`get` does, and return the error of a run that has failed; None: it has succeeded.
 
-        :raises RunTimeout: it has not ended after so many seconds
+        :raises RunTimeout: it has not finished after ``timeout`` seconds
         :raises JobCancelled: it was cancelled
         """
         try:
@@ -256,25 +254,27 @@ class JobRun(futures.Future[int]):
         return None
 
     def done(self) -> bool:
-        """Whether it has ended, well or not. Its epilogue has run then, or has failed, which :meth:`get` raises."""
+        """Whether it has finished, successfully or not.
+
+        By then its epilogue has run, or has failed, which :meth:`get` raises.
+        """
         try:
             return self.ready()
         except NearScriptError:
             return True
 
     def running(self) -> bool:
-        """Whether its script runs now."""
         return self.status == "running"
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled, by whomever, and has ended."""
+        """Whether it was cancelled, by any process or person, and has finished."""
         return self.done() and self.record.state == "cancelled"
 
     def cancel(self) -> bool:
-        """Cancel it, waiting or running. It has ended when the batch system reports its end: see :meth:`wait`.
+        """Cancel it, whether it waits or runs. It has finished once the batch system reports so: see :meth:`wait`.
 
-        :returns: whether it is being cancelled, or was; False: it has ended before
-        :raises CancelError: it was not cancelled, or that is not known; it may be tried again
+        :returns: whether it is being cancelled, or was; False: it had finished before
+        :raises CancelError: it was not cancelled, or that is unknown; call again
         """
         with self._hook.lock:
             if not self.record.ended:
@@ -282,25 +282,24 @@ class JobRun(futures.Future[int]):
             return not self.record.ended or self.record.state == "cancelled"
 
     def _cancel(self) -> None:
-        """Cancel it, which has not ended."""
         self._cancelling([self.record])
         self.update(self._hook.site.cancel([self.record]))
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Have a function called with the run when it has ended, once; at once if it has.
+        """Call a function with the run once it has finished; at once if it has.
 
-        It is called by the thread that sees the end first, and is to return soon. What it raises is logged.
+        The function is called by the thread that first sees the run finished, and should return soon. Its exceptions
+        are logged.
         """
         super().add_done_callback(fn)
         self._watch()
 
     def _watch(self) -> None:
-        """Have it looked at until it has ended."""
         if not self._is_resolved:
             self._hook.watch(self)
 
     def _resolve(self, failure: JobFailed | NearScriptError | None) -> None:
-        """Serve callbacks and those who wait, once; its end is known.
+        """Notify callbacks and waiters, once.
 
         :param failure: None: it has succeeded
         """
@@ -317,15 +316,16 @@ class JobRun(futures.Future[int]):
             self.set_result(0)
 
     def _cancelling(self, records: Sequence[RunRecord]) -> None:
-        """Save that these are to be cancelled, since that may be done although the batch system says it was not.
+        """Save that runs are being cancelled, before that is tried: it may succeed even if the batch system reports an
+        error.
 
-        Those that are not accepted yet are left out: only the site can say that they are never to begin.
+        Runs that the batch system has not accepted are left out: only the site can ensure that they never start.
         """
         accepted = [each for each in records if each.job_id is not None and not each.ended]
         self.update([replace(each, cancelling=True) for each in accepted])
 
     def output(self, most: int = 1_000_000) -> str:
-        """What it has printed so far, at most so many bytes of it; empty where its file's name is the batch system's.
+        """Return what it has printed so far, at most ``most`` bytes; empty if the batch system chooses the file's name.
 
         :raises TransportError: it could not be read
         """
@@ -336,7 +336,7 @@ class JobRun(futures.Future[int]):
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was submitted, until its script ended if it has; 0 before it was submitted."""
+        """Seconds from its submission until its script finished, or until now; 0 before it was submitted."""
         record = self.record
         if record.submitted_at is None:
             return 0.0
@@ -344,10 +344,10 @@ class JobRun(futures.Future[int]):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What is known of it: ``submitted``, ``started`` and ``completed`` as times of UTC, None where it has not
-        come to that, and ``status``, ``job_id``, ``cause``, ``reason``, ``exit_code``, ``nodes`` and ``folder``.
+        """A summary: ``submitted``, ``started`` and ``completed`` as UTC times (None if that has not happened),
+        ``status``, ``job_id``, ``cause``, ``reason``, ``exit_code``, ``nodes`` and ``folder``.
 
-        When the script began and ended it has noted itself; see :class:`lading.hooks.job_scripts.run.RunRecord`.
+        The script itself records when it started and finished; see :class:`lading.hooks.job_scripts.run.RunRecord`.
         """
         record = self.record
         times = {"submitted": record.submitted_at, "started": record.started_at, "completed": record.ended_at}
@@ -359,17 +359,17 @@ class JobRun(futures.Future[int]):
         }
 
     def living(self) -> Sequence[RunRecord]:
-        """What there is to look at while it has not ended."""
+        """Return the records to look at while it has not finished."""
         return [] if self.record.ended else [self.record]
 
     def update(self, records: Sequence[RunRecord]) -> None:
-        """Take and save what is newly known of what :meth:`living` has said."""
+        """Save the new records of what :meth:`living` has returned."""
         for record in records:
             if record != self.record:
                 self._save(replace(self._saved, record=record.timed(None, time.time()).to_json()))
 
     def prepare(self, place: Callable[[RunRecord], None]) -> None:
-        """Run the prologue and write the files, unless that was done; before the run is first looked at.
+        """Run the prologue and write the files unless that was done; called before the run is first looked at.
 
         :raises NearScriptError: the prologue has failed
         :raises TransportError: the files could not be written
@@ -382,7 +382,7 @@ class JobRun(futures.Future[int]):
         place(self.record)
 
     def _finish(self) -> None:
-        """Run the epilogue, once for all who wait for this run."""
+        """Run the epilogue, once among all processes that wait for this run."""
         saved = self._saved
         if saved.epilogue is None or saved.epilogue_state == "done":
             return
@@ -406,7 +406,7 @@ class JobRun(futures.Future[int]):
     def __reduce__(self) -> Any:
         raise TypeError(
             f"{self!r} cannot be pickled, since it has a connection and callbacks; submit the same script, or the same "
-            "key, in the other process: that finds this run"
+            "key, in the other process to get this run"
         )
 
     def __repr__(self) -> str:
@@ -414,7 +414,7 @@ class JobRun(futures.Future[int]):
 
 
 def variables(record: RunRecord) -> dict[str, str]:
-    """What a prologue or an epilogue finds in its environment."""
+    """Return the environment variables of a prologue or an epilogue."""
     reported = {
         "LADING_FOLDER": record.folder,
         "LADING_JOB_ID": record.job_id,

@@ -1,4 +1,4 @@
-"""What is known of a run, and what follows from what its site says. Pure."""
+"""The record of a run, and how it changes with what its site reports. Pure."""
 
 from __future__ import annotations
 
@@ -24,54 +24,55 @@ from lading.scheduling.reasons import because
 
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
-# Seconds for which a submission may be under way before it is taken for dead; more than its command may take.
+# Seconds after which a submission without an answer counts as dead; more than its command may take.
 UNDER_WAY = 120.0
 # Seconds between refused submissions: the first, and the longest.
 BACKOFF = (2.0, 60.0)
-# Seconds by which a job may have begun before its script, the times of which are whole seconds.
+# Seconds by which a job may have started before its script, whose times are whole seconds.
 HEAD_START = 2
-# Where the batch system does not say more.
+# The text for each cause, to which the batch system's own reason is added.
 CAUSE_TEXTS = {cause: reason.sentence for cause, reason in REASONS.items()} | {
-    # The script may have ended by itself when it could get no more.
-    "out_of_memory": "it used more memory than it had asked for",
+    # The script may have exited by itself when it was refused more memory.
+    "out_of_memory": "it used more memory than it had requested",
     "cancelled": because("batch_cancelled").sentence,
-    "submit_rejected": "the batch system does not take it",
+    "submit_rejected": "the batch system rejects it",
     "lost": "the batch system no longer knows it, and it left no exit status",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as far as it is known.
+    """The state of a run, as far as it has been observed.
 
-    :ivar token: identifies it everywhere; its folder at the site is called so
+    :ivar token: identifies it everywhere; its folder at the site has this name
     :ivar folder: at the site, absolute
-    :ivar jobname: what its batch job is called, if that name is no other's; it can be looked up by it
-    :ivar given_name: what its script calls its batch job, which others may be called, too
+    :ivar jobname: the name of its batch job if no other job has that name, so that the job can be looked up by it
+    :ivar given_name: the name that its script gives its batch job, which other jobs may have, too
     :ivar output: the file with what it prints, absolute; None: only the batch system knows its name
-    :ivar attempt: the number of the submission that is being made, or was made
+    :ivar attempt: the number of the current or last submission
     :ivar not_before: when the submission is tried, seconds since the epoch
     :ivar doubtful_since: since when a submission has had no answer
-    :ivar look_up: whether the batch system must be asked for its job by name before the next submission
-    :ivar shared: what it has in common with others, with which it waits to be submitted as a job array: see
+    :ivar look_up: whether its job must be looked up by name in the batch system before the next submission
+    :ivar shared: what it has in common with other runs while it waits to be submitted with them as a job array: see
         :class:`lading.hooks.job_scripts.array.ArrayKey`; None: it is submitted by itself
     :ivar array: the folder of the array in which it is being submitted
-    :ivar array_name: what the batch job of that array is called, if that name is no other's
-    :ivar array_id: the native id of the array that has been accepted; None: it is in none
-    :ivar index: its element of the array
-    :ivar job_id: the native id; that of the element, if it is one
-    :ivar time: seconds that it has asked for; None: not known
-    :ivar elements: of a job array, their indices; None: it is one job
+    :ivar array_name: the name of that array's batch job if no other job has that name
+    :ivar array_id: the native id of the accepted array; None: it is in none
+    :ivar index: its element in the array
+    :ivar job_id: the native id; in an array, that of the element
+    :ivar time: seconds that it has requested; None: unknown
+    :ivar elements: the indices of the elements if it is a job array; None: it is one job
     :ivar submitted_at: when its first submission was tried
-    :ivar started_at: when its script began, by this machine's clock: as it has noted itself once it has ended, before
-        that when it was first seen to run; None: not known
-    :ivar ended_at: when its script ended, by the same clock: as it has noted itself where it was not killed, else when
-        that was seen
-    :ivar gone_since: since when the batch system does not know it, or knows that it has ended and not how
-    :ivar never_since: since when it says that the job can never start, though an administrator may change that
-    :ivar strange_since: since when it reports a state that Lading does not know
+    :ivar started_at: when its script started, by this machine's clock: when it was first seen running, replaced by the
+        script's own record once it has finished; None: unknown
+    :ivar ended_at: when its script finished, by the same clock: from the script's own record if it was not killed, else
+        when that was observed
+    :ivar gone_since: since when the batch system has not listed it, or has reported it as finished without saying how
+    :ivar never_since: since when the batch system has said that the job can never start, though an administrator may
+        change that
+    :ivar strange_since: since when the batch system has reported a state that Lading does not recognize
     :ivar not_launched: how often a node could not launch its job
-    :ivar waited: whether it waited when the batch system was asked last
+    :ivar waited: whether it was waiting at the last poll of the batch system
     :ivar cancelling: whether it is to be cancelled
     :ivar reason: why it waits or has failed, as text
     :ivar cause: why it has failed, or will never start: one of Lading's causes
@@ -115,17 +116,17 @@ class RunRecord:
 
     @property
     def waiting(self) -> bool:
-        """Whether the batch system has not accepted it yet, or that is not known."""
+        """Whether the batch system has not accepted it yet, as far as has been observed."""
         return self.job_id is None and not self.ended
 
     @property
     def hopeless(self) -> bool:
-        """Whether the batch system keeps it and will never start it."""
+        """Whether the batch system lists it but will never start it."""
         return self.cause is not None and not self.ended
 
     @property
     def is_held(self) -> bool:
-        """Whether a node could not launch its job, which is taken out of the batch system and submitted again.
+        """Whether a node could not launch its job, which is removed from the batch system and submitted again.
 
         An element of the script's own array cannot be submitted without the others.
         """
@@ -134,23 +135,23 @@ class RunRecord:
 
     @property
     def is_shown_although_cancelled(self) -> bool:
-        """Whether it is to be cancelled, and the batch system says that it waits or runs."""
+        """Whether it is to be cancelled, but the batch system still reports it as waiting or running."""
         is_unwanted = self.cancelling or self.is_held
         return is_unwanted and self.gone_since is None and self.state in ("submitted", "running")
 
     @property
     def gathering(self) -> bool:
-        """Whether it waits for those with which it is submitted."""
+        """Whether it waits for other runs to be submitted with."""
         return self.waiting and self.shared is not None and self.array is None and not self.cancelling
 
     @property
     def name(self) -> str | None:
-        """What the batch system calls its job, or the array in which it is; None: not known."""
+        """The name of its job in the batch system, or of the array that it is in; None: unknown."""
         return self.given_name or (self.jobname if self.index is None else self.array_name)
 
     @property
     def submission(self) -> tuple[str, int | None]:
-        """The native id of what was submitted, and which element of it the run is."""
+        """The native id of what was submitted, and the run's element in it."""
         return self.array_id or str(self.job_id), self.index
 
     @property
@@ -159,7 +160,7 @@ class RunRecord:
 
     @property
     def shown(self) -> ShownLife:
-        """What the batch system showed of its job when it was asked last, as far as its times matter."""
+        """What the batch system showed of its job at the last poll, with the time that matters for it."""
         if self.gone_since is not None:
             is_stray = self.strange_since is not None
             return ShownLife(ShownPhase.STRAY if is_stray else ShownPhase.GONE, self.gone_since)
@@ -169,16 +170,16 @@ class RunRecord:
 
     @property
     def logs(self) -> list[str]:
-        """The files with what the batch system has written beside its output, and with that."""
+        """The files with the batch system's own output and with the run's."""
         return [path for path in dict.fromkeys([f"{self.folder}/{layout.BATCH_LOG}", self.output]) if path]
 
     @property
     def jobs(self) -> int:
-        """How many jobs its submission is, as limits of a site count them."""
+        """The number of jobs in its submission, as a site's limits count them."""
         return 1 if self.elements is None else len(ArrayRange(self.elements))
 
     def element(self, index: int, system: BatchSystem) -> RunRecord:
-        """One element of the array that this run is, when the batch system has accepted the array."""
+        """Return the record of one element of this array, once the batch system has accepted the array."""
         folder = layout.of_element(self.folder, index)
         output = None if self.output is None else f"{folder}/{PurePosixPath(self.output).name}"
         token = layout.of_element(self.token, index)
@@ -187,17 +188,17 @@ class RunRecord:
         return own.accepted(str(self.job_id), index, system)
 
     def timed(self, sentinel: str | None, now: float) -> RunRecord:
-        """The run with what is known of when its script began and ended.
+        """Return the run with the times at which its script started and finished, as far as they are known.
 
-        :param sentinel: what the file ``exit`` holds
+        :param sentinel: content of the file ``exit``
         :param now: seconds since the epoch
         """
         if not self.ended:
             first = self.state == "running" and self.started_at is None
             return replace(self, started_at=now) if first else self
         if (times := layout.times(sentinel)) is not None:
-            # In whole seconds, and by another clock: it began after it was submitted, and ended after it was first seen
-            # to run, and before now.
+            # The sentinel's times are whole seconds of another clock. The script started after it was submitted, and
+            # finished after it was first seen running and before now.
             began, ended = map(float, times)
             submitted = self.submitted_at or 0.0
             ahead = least_ahead(ended, max(submitted + ended - began, self.started_at or 0.0), now)
@@ -206,11 +207,11 @@ class RunRecord:
         return self if self.ended_at is not None else replace(self, ended_at=now)
 
     def by_itself(self) -> RunRecord:
-        """The run when it is to be submitted by itself."""
+        """Return the run, to be submitted by itself."""
         return replace(self, shared=None, array=None, array_name=None, index=None)
 
     def again(self) -> RunRecord:
-        """The run when its job is gone, which a node could not launch: it is to be submitted again."""
+        """Return the run, to be submitted again: its job, which a node could not launch, is gone."""
         return replace(
             self.by_itself(),
             job_id=None,
@@ -224,10 +225,10 @@ class RunRecord:
         )
 
     def accepted(self, id: str, index: int | None, system: BatchSystem) -> RunRecord:
-        """The run when the batch system has given it an id.
+        """Return the run with the id that the batch system has given it.
 
-        :param id: of what was submitted
-        :param index: of the element, if that is an array
+        :param id: of the submission
+        :param index: of the element, if the submission is an array
         """
         return replace(
             self,
@@ -242,8 +243,7 @@ class RunRecord:
         )
 
     def failed(self, cause: str, reason: str | None, exit_code: int | None = None) -> RunRecord:
-        """The run when it has failed."""
-        message = CAUSE_TEXTS.get(cause, f"it ended with exit status {exit_code}" if exit_code else "it failed")
+        message = CAUSE_TEXTS.get(cause, f"it failed with exit status {exit_code}" if exit_code else "it failed")
         reported = f"{message} ({reason})" if reason else message
         state: RunState = "cancelled" if cause == "cancelled" else "failed"
         return replace(self, state=state, cause=cause, reason=reported, exit_code=exit_code)
@@ -253,9 +253,9 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> RunRecord:
-        """What :meth:`to_json` has made.
+        """Read what :meth:`to_json` has written.
 
-        :raises ValueError: it is no such thing
+        :raises ValueError: it is damaged
         """
         return _records().validate_python(fields)
 
@@ -267,15 +267,15 @@ def _records() -> TypeAdapter[RunRecord]:
 
 @dataclass(frozen=True, slots=True)
 class SiteReport:
-    """What a site has said of one run.
+    """What a site reports about one run.
 
     :param asked: whether the batch system has answered; False changes nothing
-    :param native: what it says of the job; None: it does not know it
-    :param account: what the accounting says; None: nothing yet
-    :param accounting: whether the accounting may say more
-    :param sentinel: what the file ``exit`` holds
-    :param job: what the file ``job`` holds: the id of the batch job that executes the script, and its element
-    :param cancelled: whether it has been cancelled, by whomever
+    :param native: the batch system's status of the job; None: it does not list the job
+    :param account: the accounting's record of the job; None: none yet
+    :param accounting: whether the accounting may have a record later
+    :param sentinel: content of the file ``exit``
+    :param job: content of the file ``job``: the id of the batch job that executes the script, and its element
+    :param cancelled: whether it has been cancelled, by any process or person
     :param log: the end of what it and its batch system have written
     """
 
@@ -290,9 +290,9 @@ class SiteReport:
 
 
 def after_submission(record: RunRecord, answer: CommandResult, system: BatchSystem, now: float) -> RunRecord:
-    """The run after it was tried to submit it, or looked up what has come of that.
+    """Return the run after an attempt to submit it, or after looking up the outcome of one.
 
-    :param answer: to :func:`lading.hooks.job_scripts.layout.submit`
+    :param answer: the answer to :func:`lading.hooks.job_scripts.layout.submit`
     """
     record = replace(record, submitted_at=record.submitted_at or now)
     first, _, rest = answer.stdout.partition("\n")
@@ -302,7 +302,8 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
     if reported in ("answered", "pending"):
         record = _as_element(record, element)
     if answer.status is None or reported not in ("answered", "claimed", "cancelled"):
-        # It is not known; it may be under way. What is not under way after so long has died with its machine.
+        # The outcome is unknown and the submission may be under way. One that takes longer than this has died with its
+        # machine.
         since = record.doubtful_since or now
         message = "its submission has not been answered yet" if reported == "pending" else answer.message
         record = replace(record, doubtful_since=since, reason=message)
@@ -319,7 +320,7 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
 
 
 def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem) -> RunRecord:
-    """The run whose submission has not been answered, if the batch system has its job."""
+    """Return the run whose submission was not answered, accepted if the batch system lists its job."""
     sought = {(record.jobname, None), (record.array_name, record.index)}
     for job in jobs:
         name = plain_name(job)
@@ -340,16 +341,18 @@ def after_question(
     system: BatchSystem,
     cancel_unrunnable_after: float = 900,
 ) -> RunRecord:
-    """The run after its site was asked how its job is; how it has ended :mod:`lading.hooks.batch.outcome` decides.
+    """Return the run after its site was asked about its job.
 
-    :param deadline: seconds after which a run is lost that neither its folder nor the batch system knows
-    :param patience: seconds for which accounting and sentinel are waited for, since they come late
-    :param cancel_unrunnable_after: seconds after which a run has failed that can never start, though that may change
+    How a job has ended is decided by :mod:`lading.hooks.batch.outcome`.
+
+    :param deadline: seconds after which a run is lost if neither its folder nor the batch system shows it
+    :param patience: seconds to wait for accounting and sentinel, since they arrive late
+    :param cancel_unrunnable_after: seconds after which a run fails that can never start, though that may change
     """
     id, index = record.submission
     runs_as, element = layout.in_job(facts.job or id)
     if facts.job and not (layout.same_job(runs_as, id) and element == index):
-        # A submission that had no answer was accepted after all, and was faster.
+        # A submission whose answer was lost was accepted after all, and its job started first.
         return replace(record.accepted(runs_as, element, system), state=record.state, gone_since=None)
     if not facts.asked:
         return record
@@ -360,11 +363,11 @@ def after_question(
     is_stray = native is not None and shown.phase is ShownPhase.STRAY
     if native is not None and native.state != "ended" and not is_stray:
         living = _living(record, native, shown)
-        # What will never start is failed, however often it takes to cancel it.
+        # A job that will never start fails, even if cancelling it takes several attempts.
         return replace(living, cancelling=record.cancelling or (facts.cancelled and not living.hopeless))
     if record.is_held and not (record.cancelling or facts.cancelled or facts.job or facts.sentinel):
         return record.again()
-    # In a state that is not known it is gone since then; the accounting was not asked yet when that is found.
+    # A job in an unknown state counts as gone from then on; when that is found, the accounting has not been asked yet.
     was_gone = record.gone_since is not None
     nodes = (native and native.nodes) or record.nodes
     strange_since = shown.since if is_stray else None
@@ -390,21 +393,21 @@ def after_question(
 
 
 def _over(record: RunRecord, ended: Outcome, strange: NativeJob | None) -> RunRecord:
-    """The run whose job has ended so.
+    """Return the run whose job has ended.
 
-    :param strange: what the batch system still shows of it, in a state that is not known
+    :param strange: the job, if the batch system still lists it in an unknown state
     """
-    if ended.cause == "lost" and strange is not None:  # it may still run, and is cancelled
+    if ended.cause == "lost" and strange is not None:  # it may still be running, so it is cancelled
         return replace(record, cause="lost", reason=strange.reason)
     if ended.cause is None:
         return replace(record, state="succeeded", reason=None, exit_code=0)
     if ended.cause == "lost" and ended.exit_code == 0:
-        return record.failed("lost", "the batch system says that it has succeeded")
+        return record.failed("lost", "the batch system reports that it succeeded")
     return record.failed(ended.cause, ended.reason, ended.exit_code)
 
 
 def _living(record: RunRecord, native: NativeJob, shown: ShownLife) -> RunRecord:
-    """The run whose job has not ended."""
+    """Return the run whose job has not ended."""
     waits = native.state == "pending"
     never_since = shown.since if shown.phase is ShownPhase.BLOCKED else record.never_since if native.never else None
     hopeless = shown.phase is ShownPhase.UNRUNNABLE and not record.cancelling
@@ -422,14 +425,17 @@ def _living(record: RunRecord, native: NativeJob, shown: ShownLife) -> RunRecord
 
 
 def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
-    """The run whose attempt is this element of an array: its number, and the name of the array's batch job."""
+    """Return the run as an element of an array.
+
+    :param element: its number, and the name of the array's batch job; other lengths: it is in none
+    """
     if len(element) != 2 or (index := whole_number(element[0])) is None:
         return replace(record, index=None, array_name=None)
     return replace(record, index=index, array_name=None if element[1] == "-" else element[1])
 
 
 def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
-    # A smaller array, or a job, may be taken where an array was not; that of a script itself is as large as it is.
+    # A smaller array or a single job may be accepted instead; the size of a script's own array is fixed.
     too_large = record.index is not None and error.is_too_large
     for_ever = error.kind == "permanent" or (error.kind == "limit" and record.elements and error.is_of_arrays)
     if for_ever and not too_large:
@@ -446,7 +452,7 @@ def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
 
 
 def _at_limit(record: RunRecord, sentinel: str | None, system: BatchSystem) -> bool:
-    """Whether a script ran for as long as its batch system lets it."""
+    """Whether a script ran for as long as its batch system allows."""
     if record.time is None or (times := layout.times(sentinel)) is None:
         return False
     limit = -(-record.time // system.grain) * system.grain

@@ -1,16 +1,16 @@
-"""A batch site as runs of job scripts see it: everything is done for many runs at once, in one exchange each.
+"""A batch site as runs of job scripts use it: each operation handles many runs in one exchange.
 
-The site holds the truth (see :mod:`lading.hooks.job_scripts.layout`), so a process that knows the token of a run may
+The site holds the truth (see :mod:`lading.hooks.job_scripts.layout`), so any process that knows the token of a run can
 continue it.
 
-| read | concluded | until |
+| observed | concluded | until |
 |---|---|---|
 | the site or its batch system could not be asked | nothing | the next look |
-| files of runs that cannot be read | nothing of any run | the next look |
-| a name in no whole list | its submission was not accepted: tried again | for good |
-| the same in a list that may lack some | nothing | a whole list |
-| a strange state for ``lost_after`` | gone: exit status, accounting, else cancelled and lost | a known state |
-| never launched | taken out; once it is gone submitted again, three times | it begins |
+| files of runs cannot be read | nothing about any run | the next look |
+| no complete list has the name | the submission was not accepted: try again | for good |
+| a possibly incomplete list lacks it | nothing | a complete list |
+| an unknown state for ``lost_after`` | gone: exit status, accounting, else cancelled and lost | a known state |
+| never launched | removed, then submitted again, up to three times | it starts |
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
-# What fails when a site cannot be reached.
-LOOKING = "runs cannot be looked at"
+# Names the trouble of an unreachable site in the log.
+LOOKING = "runs cannot be polled"
 
-# No array has more elements, whatever the site takes: a login node makes a link for each while it is submitted.
+# The most elements of an array, even if the site takes more: submitting makes a link for each on the login node.
 MOST_ELEMENTS = 1000
-# The most submissions in a row that are followed up when a run is cancelled.
+# The most consecutive submissions that are followed up when a run is cancelled.
 MOST_ATTEMPTS = 1000
-# Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
-# and those of its end if there are more.
+# For a finished run, bytes that are read of the output not read while it ran: in total, in one exchange, and from the
+# end if there is more.
 MOST_REST, AT_ONCE, LAST = 2**24, 2**22, 2**16
-# The most submissions in one exchange, so that it ends in time where each takes a second.
+# The most submissions in one exchange, so that it finishes in time even if each takes a second.
 MOST_SUBMITTED = 50
-# What is said of a run for which a limit has left no room, before why.
+# The reason of a run for which a limit leaves no room; the limit follows.
 HELD = "it waits to be submitted"
-# Bytes of the outputs of all runs in one exchange.
+# Bytes of output of all runs together in one exchange.
 MOST_OUTPUT = 2**24
 
 
@@ -77,8 +77,8 @@ MOST_OUTPUT = 2**24
 class RunSighting:
     """A run after a look at it.
 
-    :param output: what its output file holds from the asked offset on, as far as it was asked for and fits
-    :param more: whether there may be more of it: it did not fit, or could not be read
+    :param output: content of its output file from the requested offset on, as far as requested and as far as it fits
+    :param more: whether there may be more output: it did not fit, or could not be read
     """
 
     record: RunRecord
@@ -90,10 +90,9 @@ class RunSighting:
 class RunSite:
     """A batch site.
 
-    :param name: what people call it
-    :param system: its batch system
-    :param profile: what is special there
-    :param given_transport: the way there; None: the one of the options
+    :param name: as shown to users
+    :param profile: how the site differs from others with that batch system
+    :param given_transport: the transport to use; None: that of the options
     """
 
     name: str
@@ -112,9 +111,9 @@ class RunSite:
         self._lock = threading.Lock()
 
     def login(self) -> tuple[str, str]:
-        """The user's name at the site, and the folder of all runs there.
+        """Return the user's name at the site, and the folder of all runs there.
 
-        :raises Unusable: the way to the site is not set up, which time does not fix
+        :raises Unusable: the connection is not set up, so retrying does not help
         :raises TransportError: the site could not be asked
         """
         with self._lock:
@@ -137,18 +136,18 @@ class RunSite:
         return self.login()[1].removesuffix("/scripts")
 
     def folder(self, token: str) -> str:
-        """The folder of a run, absolute.
+        """Return the folder of a run, absolute.
 
         :raises TransportError: the site could not be asked
         """
         return f"{self.login()[1]}/{token}"
 
     def admitted(self, script: JobScript, dag_id: str | None, team: str | None = None) -> JobScript:
-        """The script over the site's own properties.
+        """Return the script over the site's own properties.
 
         :param dag_id: the Dag whose task submits it; None: no Dag
         :param team: that of the Dag; None: it has none
-        :raises NotAllowed: the site does not take the Dag, or a directive of the script
+        :raises NotAllowed: the site does not admit the Dag, or a directive of the script
         """
         rules = SiteRules.from_table(self.options)
         rules.check_dag(self.name, dag_id, team)
@@ -156,7 +155,7 @@ class RunSite:
         return script.over(self.profile.properties)
 
     def new_record(self, token: str, script: JobScript) -> RunRecord:
-        """A run that is new.
+        """Return the record of a new run.
 
         :param script: over the site's own properties
         :raises TransportError: the site could not be asked
@@ -167,9 +166,9 @@ class RunSite:
         return replace(run, output=layout.output(script, run.folder), elements=elements, time=request.time)
 
     def named_run(self, token: str, given_name: str | None) -> RunRecord:
-        """A run of which no more is known than how its batch job is called.
+        """Return a record that only has the run's folder and the name of its batch job.
 
-        :param given_name: by its script; None: it is called after its token
+        :param given_name: the name in its script; None: the job is named after its token
         :raises TransportError: the site could not be asked
         """
         own_name = None if given_name else jobname(token)
@@ -187,7 +186,7 @@ class RunSite:
         return answer.status == 0
 
     def rendered(self, record: RunRecord, script: JobScript) -> dict[str, str]:
-        """The files of a run by name.
+        """Return the files of a run by name.
 
         :raises ValueError: the script cannot be rendered
         """
@@ -202,7 +201,7 @@ class RunSite:
         """
         files = self.rendered(record, script)
         contents = {name: text.encode(errors="surrogateescape") for name, text in files.items()}
-        # The wrapper comes last: where it is, all are there.
+        # The wrapper is written last: its presence shows that the other files are there.
         wrapper = {layout.WRAPPER: contents.pop(layout.WRAPPER)}
         steps = [Put(record.folder, contents, tuple(contents)), Put(record.folder, wrapper, tuple(wrapper))]
         for answer in self.transport.exchange(steps):
@@ -210,7 +209,7 @@ class RunSite:
                 raise TransportError(f"site {self.name}: {answer.message}")
 
     def taken(self, records: Sequence[RunRecord]) -> frozenset[str]:
-        """The tokens of the runs whose next submission was made already, by whomever.
+        """Return the tokens of the runs whose next submission was already made, by any process.
 
         :raises TransportError: that could not be found out
         """
@@ -227,11 +226,12 @@ class RunSite:
         now: float | None = None,
         arrays: Sequence[RunArray] = (),
     ) -> list[RunSighting]:
-        """Go on with runs in one exchange: submit those that are due, look at the others.
+        """Advance runs in one exchange: submit those that are due, and look at the others.
 
-        What cannot be asked changes nothing. Runs that share an array are not submitted before they are in one.
+        If something cannot be asked, nothing changes. Runs that share an array are not submitted before they are in
+        one.
 
-        :param offsets: by token, how much of the output is known already; outputs of others are not read
+        :param offsets: by token, how many bytes of the output were read already; outputs of other runs are not read
         :param now: seconds since the epoch
         :param arrays: those in which runs are to be submitted
         """
@@ -248,14 +248,14 @@ class RunSite:
         return self._cancel_unrunnable(sightings, hopeless) if hopeless else sightings
 
     def _press(self, records: Sequence[RunRecord]) -> None:
-        """Cancel again what was cancelled and is still shown, now and then."""
+        """Repeat, at growing intervals, the cancellation of jobs that the batch system still lists."""
         for record in records:
             if record.ended and record.job_id is not None:
                 self._canceller.forget(record.job_id)
         gone = [each.token for each in records if each.ended or each.gone_since is not None]
         if over := self._noted.intersection(gone):
             names = sorted(map(canceller.noted_as, over))
-            with suppress(TransportError):  # a controller removes them as well
+            with suppress(TransportError):  # a controller also removes the notes
                 self.transport.exchange([Remove(f"{self._work_dir}/{canceller.NOTES}", names)])
             self._noted -= over
         shown = {each.job_id: each for each in records if each.is_shown_although_cancelled and each.job_id is not None}
@@ -265,7 +265,7 @@ class RunSite:
         due += self._canceller.press([id for id in shown if id not in held], at_once=False)
         if not due:
             return
-        what = f"site {self.name}: jobs that were cancelled are still there"
+        what = f"site {self.name}: the batch system still lists cancelled jobs"
         try:
             ids, gap = self._named_so([unwanted[each] for each in due])
             if ids:
@@ -276,8 +276,8 @@ class RunSite:
             self.trouble.begin(what, error)
 
     def _cancel_unrunnable(self, sightings: list[RunSighting], hopeless: Sequence[RunRecord]) -> list[RunSighting]:
-        """The runs when those that will never start were taken out of the batch system, and have failed."""
-        what = f"site {self.name}: jobs that will never start are still there"
+        """Cancel runs that will never start, and return all with those failed."""
+        what = f"site {self.name}: jobs that will never start could not be cancelled"
         try:
             self.cancel(hopeless)
         except (CancelError, TransportError) as error:
@@ -288,10 +288,10 @@ class RunSite:
         return [replace(each, record=failed.get(each.record.token, each.record)) for each in sightings]
 
     def cancel(self, records: Iterable[RunRecord]) -> list[RunRecord]:
-        """Cancel runs; a submission that is under way is not let begin. It may be repeated.
+        """Cancel runs, and prevent pending submissions from starting. It can be repeated.
 
-        :returns: the runs, to be looked at until they have ended
-        :raises CancelError: they were not all cancelled, or that is not known
+        :returns: the runs, to be polled until they have finished
+        :raises CancelError: not all were cancelled, or that is unknown
         """
         living = [replace(record, cancelling=True) for record in records if not record.ended]
         if not living:
@@ -302,7 +302,8 @@ class RunSite:
         living = self._resolved(living)
         going = [record for record in living if record.job_id is not None and not record.ended]
         ids, gap = self._named_so(going) if going else ([], None)
-        # Of those of which nothing is said word is left all the same: a controller ends what is shown by that name.
+        # Cancellations of jobs whose status is missing are noted, too: a controller cancels jobs that show up under
+        # that name.
         noted = {
             each.token: each.cancellation
             for each in going
@@ -314,22 +315,23 @@ class RunSite:
                 [canceller.note(self._work_dir, noted), *orders], TIMEOUT + QUESTION_LIMIT
             )
             fault = None if kept.status == 0 else TransportError(kept.message)
-            self.trouble.note(f"site {self.name}: what is cancelled could not be noted", fault)
+            self.trouble.note(f"site {self.name}: cancellations could not be noted", fault)
             self._noted |= noted.keys()
             for answer in answers:
                 self.system.cancelled(answer)
             self._canceller.ask(ids)
         if gap is not None:
-            raise CancelError(f"site {self.name}: which jobs are to be cancelled is not known: {gap}")
+            raise CancelError(f"site {self.name}: the status of jobs to cancel is unknown: {gap}")
         if any(record.job_id is None and not record.ended for record in living):
-            raise CancelError(f"site {self.name}: it is not known yet what has come of the submission")
+            raise CancelError(f"site {self.name}: the outcome of the submission is still unknown")
         return living
 
     def _named_so(self, records: Sequence[RunRecord]) -> tuple[list[str], CouldNotAsk | None]:
-        """The native ids of those of some jobs that the batch system shows by the names of their runs, and what it has
-        not said of others.
+        """Return the native ids of jobs that the batch system lists under the names of their runs, and any gap in its
+        answer.
 
-        An id that is found in a folder, or that is given anew, may be that of another job, which is left alone.
+        An id that was read from a folder, or that the batch system has reused, may be that of a foreign job, which must
+        not be cancelled.
         """
         user, _ = self.login()
         query = StatusQuery(self.system, user, list(dict.fromkeys(each.submission[0] for each in records)))
@@ -342,7 +344,7 @@ class RunSite:
         return ids, found.gap
 
     def _resolved(self, records: list[RunRecord]) -> list[RunRecord]:
-        """The runs with the ids of what was submitted, when nothing new is submitted any more."""
+        """Advance the runs until no new submission appears, and return them with their native ids."""
         for _ in range(MOST_ATTEMPTS):
             unknown = [record for record in records if record.job_id is None and not record.ended]
             found = {each.record.token: each.record for each in self.advance(unknown)}
@@ -353,7 +355,7 @@ class RunSite:
         return records
 
     def claim(self, record: RunRecord, what: str, who: str) -> bool:
-        """Claim what only one may do for a run; the same one may ask again.
+        """Claim what only one process may do for a run; whoever has the claim can ask again.
 
         :raises TransportError: that could not be found out
         """
@@ -363,7 +365,7 @@ class RunSite:
         return answer.stdout.strip() == who
 
     def printed(self, record: RunRecord, most: int) -> str:
-        """The beginning of what a run has printed.
+        """Return the first ``most`` bytes of what a run has printed.
 
         :raises TransportError: it could not be read
         """
@@ -372,7 +374,7 @@ class RunSite:
         return self._read(record.output, 0, most).decode(errors="replace")
 
     def rest(self, record: RunRecord, offset: int) -> bytes:
-        """All that a run that has ended has printed from an offset on; of very much, the beginning and the end.
+        """Return all that a finished run has printed from an offset on; of very long output, the beginning and the end.
 
         :raises TransportError: it could not be read
         """
@@ -386,12 +388,14 @@ class RunSite:
         return found
 
     def _end(self, path: str, offset: int) -> bytes:
-        """The end of a file from an offset on, after a line that says how much of it is left out."""
+        """Return the end of a file from an offset on, after a line that says how much is left out."""
         (answer,) = self.transport.run([f"wc -c <{shlex.quote(path)}"])
         if answer.status != 0 or (size := whole_number(answer.stdout.strip())) is None:
             raise TransportError(f"site {self.name}: {answer.message}")
         begin = max(offset, size - LAST)
-        message = f"\n({begin - offset} bytes are left out here; all is in {path})\n" if begin > offset else ""
+        message = (
+            f"\n({begin - offset} bytes are left out here; the whole output is in {path})\n" if begin > offset else ""
+        )
         return message.encode(errors="surrogateescape") + self._read(path, begin, LAST)
 
     def _read(self, path: str, offset: int, most: int) -> bytes:
@@ -400,7 +404,7 @@ class RunSite:
         return step.contents(answer)[0] or b""
 
     def last_output(self, record: RunRecord) -> str:
-        """The end of what the batch system has written beside the run's own output, and of that output.
+        """Return the end of the batch system's log of a run, and the end of the run's own output.
 
         :raises TransportError: it could not be read
         """
@@ -410,9 +414,9 @@ class RunSite:
         return "\n".join(text for text in texts if text)
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
-        """Remove the folders of runs that are over; see :meth:`lading.hooks.site.Site.clean`.
+        """Remove the folders of finished runs; see :meth:`lading.hooks.site.Site.clean`.
 
-        :raises TransportError: the site could not be asked; nothing was removed, or not all
+        :raises TransportError: the site could not be asked; nothing or only a part was removed
         """
         yield from clean_cluster(
             self.transport,
@@ -429,13 +433,13 @@ class RunSite:
 
 
 class RunLook:
-    """One exchange, and what follows from its answers.
+    """One exchange with a site about runs, and the conclusions from its answers.
 
-    :param user: name at the site
+    :param user: the user's name at the site
     :param root: the folder of all runs
-    :param offsets: by token, how much of the output is known already
+    :param offsets: by token, how many bytes of the output were read already
     :param now: seconds since the epoch
-    :param arrays: those that are submitted, with runs that have them as ``array``
+    :param arrays: those to submit, which runs have as ``array``
     """
 
     def __init__(
@@ -468,7 +472,7 @@ class RunLook:
         room = sum(jobs <= allowed for jobs in accumulate(each.jobs for each in starting))
         self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
         self.held = [replace(each, reason=f"{HELD}: {why.sentence}") for each in starting[room:]]
-        # One of them at a time: a round ends at the first refusal.
+        # One array at a time, and none while single jobs are submitted: a round stops at the first refusal.
         self.arrays = {} if starting[:room] else dict(islice(self.arrays.items(), 1))
 
     def done(self) -> list[RunSighting]:
@@ -522,7 +526,7 @@ class RunLook:
         return steps
 
     def _learn(self, answers: Mapping[tuple[str, str], CommandResult]) -> None:
-        """Learn what the site takes from what it has said to submissions, in their order."""
+        """Learn the site's limits from its answers to submissions, in their order."""
         submitted, pressure, system = len(self.known), self.site.pressure, self.site.system
         parts = [(record.token, record.jobs, 1) for record in self.due]
         parts += [(array.folder, len(elements), 2) for array, elements in self.arrays.items()]
@@ -531,7 +535,7 @@ class RunLook:
             first, *rest = answer.stdout.split("\n", lines)
             if first.split()[:1] != ["answered"] or len(rest) < lines:
                 continue
-            with suppress(SubmitError):  # what follows for the run is for it to find
+            with suppress(SubmitError):  # after_submission handles it for the run
                 pressure.read(system, replace(answer, stdout=rest[-1]), count, submitted, divisible=lines > 1)
                 submitted += count
 
@@ -552,12 +556,12 @@ class RunLook:
 
     @property
     def _logs(self) -> Parts:
-        """The ends of what runs that have gone, and the batch system of them, have written."""
+        """The ends of the logs of runs that have left the batch system."""
         return Parts([FilePart(path, -TAIL_BYTES) for record in self.gone for path in record.logs])
 
     @property
     def _parts(self) -> Parts:
-        # All together fit into an exchange, however many there are.
+        # All parts together fit into one exchange, for any number of runs.
         most = max(4096, min(2**18, MOST_OUTPUT // max(1, len(self.shown))))
         return Parts([FilePart(str(record.output), self.offsets[record.token]) for record in self.shown], most)
 
@@ -572,7 +576,7 @@ class RunLook:
         return StatusQuery(self.site.system, self.user, _ids(self.known), by_name=bool(self.lost))
 
     def _jobs(self, answer: CommandResult | None) -> Statuses | None:
-        """What the batch system says; None: it was not asked, or has not answered."""
+        """Return the batch system's answer; None: it was not asked, or has not answered."""
         if answer is None:
             return None
         found, fault = None, None
@@ -626,7 +630,7 @@ class RunLook:
         if answer is None:
             return {}
         parts = self._parts
-        what = f"site {self.site.name}: output of runs"
+        what = f"site {self.site.name}: outputs of runs"
         try:
             contents = [content or b"" for content in parts.contents(answer)]
         except TransportError as error:
@@ -638,7 +642,7 @@ class RunLook:
 
 
 def _ids(records: Sequence[RunRecord]) -> list[str]:
-    """What a batch system is asked about: jobs, and arrays as a whole."""
+    """Return the ids to ask the batch system for: single jobs and whole arrays."""
     return list(dict.fromkeys(record.submission[0] for record in records))
 
 
@@ -647,7 +651,7 @@ def _text(content: bytes | None) -> str | None:
 
 
 def jobname(token: str) -> str:
-    """What the batch job of a run is called where its author has not named it: 15 characters, as old PBS allows."""
+    """Return the default name of a run's batch job: 15 characters, the limit of old PBS versions."""
     return f"lading-{token.replace('-', '')[:8]}"
 
 
@@ -655,9 +659,9 @@ def jobname(token: str) -> str:
 
 
 def batch_system(name: str) -> BatchSystem:
-    """A batch system by its name.
+    """Return a batch system by its name.
 
-    :raises ValueError: there is none
+    :raises ValueError: the name is unknown
     """
     systems = batch_systems()
     if name not in systems:
@@ -666,21 +670,21 @@ def batch_system(name: str) -> BatchSystem:
 
 
 def open_site(name: str, dag_id: str | None, team: str | None) -> RunSite:
-    """A batch site of ``[lading] sites_file``, as a Dag may use it: of a cluster with several accounts, its own.
+    """Open a batch site of ``[lading] sites_file`` for a Dag, with the account that is meant for the Dag.
 
-    Every run of a job script of a Dag has its site from here: nothing that an author says chooses the account.
+    All runs of a Dag's job scripts get their site from here, so nothing in a Dag can choose the account.
 
     :param name: of the site, or of one account of it
     :param dag_id: the Dag whose task uses it; None: no Dag
     :param team: that of the Dag; None: it has none
-    :raises NotAllowed: it is not open to the Dag
-    :raises ValueError: there is no such file or site, it is no batch cluster, or a value in it is not valid
+    :raises NotAllowed: the Dag is not allowed to use it
+    :raises ValueError: the file or site does not exist, the site is not a batch cluster, or a value is not valid
     """
     from airflow.sdk.configuration import conf
 
     given = conf.get("lading", "sites_file", fallback="")
     if not given:
-        raise ProfileError(f"site {name!r}: there is no [lading] sites_file; set it to the file that has the site")
+        raise ProfileError(f"site {name!r}: [lading] sites_file is not set; set it to the file that has the site")
     path = Path(given).expanduser()
     named = {
         each: SiteRules.from_table(table).admission
@@ -693,7 +697,7 @@ def open_site(name: str, dag_id: str | None, team: str | None) -> RunSite:
 
 
 def read_site(path: Path, name: str) -> RunSite:
-    """A batch site of a sites file, whoever may use it.
+    """Read a batch site from a sites file, without checking who may use it.
 
     :raises ValueError: as :func:`open_site`
     """
@@ -702,7 +706,7 @@ def read_site(path: Path, name: str) -> RunSite:
         raise ProfileError(f"site {shortened(name)} is not in {path}; the sites are: {nearest_first(name, tables)}")
     where = f"{path} [sites.{name}]"
     if not isinstance(tables[name], dict):
-        raise ProfileError(f"{where} is no table")
+        raise ProfileError(f"{where} is not a table")
     profile = SiteProfile.of_table(tables[name], where, others=True)
     try:
         system = batch_system(profile.kind or "")

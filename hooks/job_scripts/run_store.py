@@ -1,4 +1,4 @@
-"""The runs of this user on the disk of this machine."""
+"""Saves the runs of this user on the disk of this machine."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from lading.hooks.files.safe_files import make_private, read_regular
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.site import RemovedLeftovers
 
-# What is larger is no run that was saved here.
+# A larger file was not written by this module.
 MOST_BYTES = 2**26
 
 
 class RunStore:
     """The runs of this user, in a folder of this machine, each saved under its key.
 
-    :param folder: made where it is missing, for its owner only
+    :param folder: created if missing, for its owner only
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def load(self, key: str) -> dict[str, Any] | None:
-        """What was saved last; None: nothing.
+        """Return the saved state; None: nothing is saved.
 
         :raises OSError: it cannot be read
         """
@@ -41,7 +41,7 @@ class RunStore:
         return saved
 
     def create(self, key: str, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """Save the first state, unless another process was faster; what is saved now."""
+        """Save the first state unless another process was faster, and return the saved one."""
         new = self._written(key, saved)
         try:
             with suppress(FileExistsError):
@@ -51,20 +51,20 @@ class RunStore:
         return self.load(key) or self.create(key, saved)
 
     def save(self, key: str, saved: Mapping[str, Any]) -> None:
-        """Save another state over the one before."""
+        """Replace the saved state."""
         self._written(key, saved).replace(self._path(key))
 
     def remove(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
 
     def clean(self, older_than: float, *, dry_run: bool) -> list[RemovedLeftovers]:
-        """Forget runs whose end was seen more than so many seconds ago: the same script is submitted again then."""
+        """Forget runs that finished more than ``older_than`` seconds ago; the same script is then submitted again."""
         files = [path for path in self.folder.glob("*.json") if self._has_ended(path)] if self.folder.is_dir() else []
-        torn = self.folder.glob(".*")  # what a process has left that was killed while it saved
+        torn = self.folder.glob(".*")  # left by processes that were killed while saving
         return clean_files("records of runs", [*files, *torn], older_than=older_than, dry_run=dry_run)
 
     def living(self) -> frozenset[str]:
-        """The tokens of runs whose end was not seen."""
+        """Return the tokens of runs that have not been seen to finish."""
         found = [self._record(path) for path in self.folder.glob("*.json")] if self.folder.is_dir() else []
         return frozenset(each.token for each in found if each is not None and not each.ended)
 

@@ -1,7 +1,7 @@
-"""A job script: a body by the user and what it needs, which becomes a script for any batch system.
+"""A job script: a user's script and its requests, rendered for any batch system.
 
-The model is that of clusterjob (https://clusterjob.readthedocs.io, "Model"). Everything here is text in, text out;
-``write`` alone touches a disk.
+The model is that of clusterjob (https://clusterjob.readthedocs.io, "Model"). Everything here is text in, text out; only
+``write`` touches a disk.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 
 SHELL = "/bin/bash"
-# Of a file, in bytes, beside what is put before or behind it.
+# Bytes of a file's name, without the prefixes and suffixes that are added to it.
 LONGEST_NAME = 200
-# How a variable is exported, by the kind of shell.
+# How a variable is exported, by the family of the shell.
 EXPORTS = {"sh": "export {name}={value}", "csh": "setenv {name} {value}"}
 _SHELLS = dict.fromkeys(("sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "rbash", "zsh"), "sh")
 _SHELLS |= dict.fromkeys(("csh", "tcsh"), "csh")
-# Resources for memory that are there, however like "mem" they are; by batch system.
+# Native memory resources that are no misspelling of "mem", by batch system.
 _MEMORY = {"pbspro": ("pmem", "vmem"), "torque": ("pmem", "vmem"), "sge": ("tmem",)}
 
-# What submit commands read as a directive wherever it stands: qsub of PBS skips blanks before it, none needs one
-# after it, and sbatch reads those of others too (sbatch, "--ignore-pbs") and its own old prefix.
+# Lines that submit commands read as directives anywhere in a script: qsub of PBS skips blanks before the prefix, no
+# system needs a blank after it, and sbatch also reads the prefixes of others (sbatch, "--ignore-pbs") and its own old
+# one.
 _DIRECTIVE = re.compile(r"\s*(?:#SBATCH|#PBS|#BSUB|#SLURM\s+-|#\$\s*-)")
 
 
@@ -42,19 +43,19 @@ class JobScriptError(ValueError):
 
 
 class JobScript:
-    """A script that a batch system runs, and what it needs.
+    """A script that a batch system runs, and its requests.
 
     >>> script = JobScript("srun hello {greeting}", nodes=2, ppn=32, time="2h", attributes={"greeting": "you"})
 
-    :param body: the script, with or without ``#!``, without directives; ``{name}`` is the property of that name and
-        ``$CLUSTERJOB_ID`` the scheduler's own variable, see :mod:`lading.hooks.job_scripts.substitution`
+    :param body: the script, with or without ``#!``, without directives; ``{name}`` stands for the property of that name
+        and ``$CLUSTERJOB_ID`` for the scheduler's own variable, see :mod:`lading.hooks.job_scripts.substitution`
     :param attributes: more properties, for placeholders
     :param aux_scripts: other scripts by file name, rendered like the body and placed next to it
     :param resources: ``jobname``, ``queue``, ``time`` (seconds or text such as ``"2h"``), ``nodes``, ``ppn`` (processes
         per node), ``threads`` (per process), ``mem`` (per node; MiB or text such as ``"8 GiB"``), ``stdout``,
         ``stderr``, ``array`` (the elements of a job array, and how many run at once: ``"1-10%4"``); ``shell``,
-        ``prologue``, ``epilogue``, ``filename``; any other one is a directive of the scheduler, True being
-        a bare flag. None and an empty text take away what the site's profile has
+        ``prologue``, ``epilogue``, ``filename``; any other name is a directive of the scheduler, with True for a bare
+        flag. None and an empty text remove the default of the site's profile
     :raises PropertyError: a name is not valid
     """
 
@@ -71,18 +72,18 @@ class JobScript:
         self.aux_scripts = dict(aux_scripts or {})
 
     def options(self) -> dict[str, Any]:
-        """What a script without a body takes to ask for the same: its resources and its shell."""
+        """Return the keyword arguments with which another script makes the same requests: resources and shell."""
         shell = {key: value for key, value in self.properties.attributes.items() if key == "shell"}
         return {**self.properties.resources, **shell}
 
     def over(self, lower: JobProperties) -> JobScript:
-        """The same script over a lower layer of properties: a site's profile, an INI file."""
+        """Return the same script over a lower layer of properties, such as a site's profile or an INI file."""
         script = JobScript(self.body, aux_scripts=self.aux_scripts)
         script.properties = self.properties.over(lower)
         return script
 
     def request(self) -> BatchJobRequest:
-        """What the script asks a batch system for.
+        """Return what the script requests from a batch system.
 
         :raises JobScriptError: a resource has a value that is not valid
         """
@@ -92,24 +93,25 @@ class JobScript:
         return BatchJobRequest(**common, native=native)
 
     def render(self, system: BatchSystem, profile: Profile | None = None) -> str:
-        """The script as it is submitted.
+        """Return the script as it is submitted.
 
-        Where the body has a placeholder for a common resource that is not given, it stays, with a warning. So there is
-        where the submit command would refuse the script (what Lading submits itself only runs it), and where
-        a native directive's name is nearly that of a property.
+        It warns of placeholders of common resources that have no value, which stay in the body; of native directives
+        whose name is nearly that of a property; and of a script that the submit command would refuse (``BatchHook``
+        submits a wrapper that only runs the script, so there it works).
 
-        :raises JobScriptError: the body has directives, a value is not valid or cannot be put in where it is asked for
+        :raises JobScriptError: the body has directives, or a value is not valid or cannot be inserted at its
+            placeholder
         :raises ValueError: the batch system has no option for a resource
         """
         text = self._render(system, profile)
         try:
             system.refuse_script(text)
         except Unsupported as error:
-            warnings.warn(f"{error}; in a body that BatchHook submits it may stay", JobScriptWarning, stacklevel=2)
+            warnings.warn(f"{error}; BatchHook can submit it all the same", JobScriptWarning, stacklevel=2)
         return text
 
     def doubts(self) -> list[str]:
-        """Return what rendering replaces in the body although it may be meant for another program, as sentences."""
+        """Return a sentence for each replacement in the body that may have been meant for another program."""
         properties = self.properties.placeholders
         placeholders, literals = Substitution(properties, {}, COMMON_RESOURCES).doubtful(_with_newlines(self.body))
         lost = [(f"{{{{{name}}}}}", f"{{{name}}}") for name in literals]
@@ -132,9 +134,9 @@ class JobScript:
         return "".join(f"{_one_line('directive', line)}\n" for line in head) + rest
 
     def render_auxiliary(self, system: BatchSystem) -> dict[str, str]:
-        """The auxiliary scripts by file name; they run inside the job.
+        """Return the auxiliary scripts by file name; they run inside the job.
 
-        :raises JobScriptError: a name is no file name, or a value cannot be put in
+        :raises JobScriptError: a name is not a file name, or a value cannot be inserted
         """
         rendered = {}
         for name, text in self.aux_scripts.items():
@@ -146,22 +148,24 @@ class JobScript:
         return rendered
 
     def render_prologue(self) -> str | None:
-        """What runs on the submitting side before submission; None: nothing. Core variables stay as they are.
+        """Return the script to run on the submitting side before submission; None: nothing.
 
-        :raises JobScriptError: a value cannot be put in
+        Core variables are not replaced, because no batch job exists yet.
+
+        :raises JobScriptError: a value cannot be inserted
         """
         return self._render_here("prologue")
 
     def render_epilogue(self) -> str | None:
-        """What runs on the submitting side once, when the job is known to have ended; None: nothing.
+        """Return the script to run once on the submitting side after the job has finished; None: nothing.
 
-        :raises JobScriptError: a value cannot be put in
+        :raises JobScriptError: a value cannot be inserted
         """
         return self._render_here("epilogue")
 
     @property
     def filename(self) -> str:
-        """The name of the main script's file: the attribute of that name, or one made of the name of the job."""
+        """The file name of the main script: the attribute ``filename``, or a name derived from the job's."""
         name = self.properties.attributes.get("filename")
         if name:
             return _file_name(name)
@@ -170,16 +174,16 @@ class JobScript:
         return f"{fitting(name, LONGEST_NAME) or 'job'}.sh"
 
     def files(self, system: BatchSystem, profile: Profile | None = None) -> dict[str, str]:
-        """All that is placed at the site, by file name: the main script first, auxiliary scripts next to it.
+        """Return all files that are placed at the site, by name: the main script first, then the auxiliary scripts.
 
-        :raises JobScriptError: as :meth:`render`; an auxiliary script has the name of the main one
+        :raises JobScriptError: as :meth:`render`; or an auxiliary script has the name of the main one
         """
         if self.filename in self.aux_scripts:
             raise JobScriptError(f"an auxiliary script is called {self.filename!r} like the main one; rename one")
         return {self.filename: self._render(system, profile), **self.render_auxiliary(system)}
 
     def write(self, folder: Path, system: BatchSystem, profile: Profile | None = None) -> Path:
-        """Write all files into a folder of this machine, for their owner only; the path of the main one.
+        """Write all files into a folder of this machine, for their owner only; return the path of the main script.
 
         :raises OSError: a file cannot be written
         """
@@ -206,13 +210,13 @@ class JobScript:
         return f"{shebang}\n{rest}"
 
     def shell(self) -> str:
-        """What runs it, absolute.
+        """Return the path of its shell, absolute; the ``#!`` of a body takes precedence over it.
 
-        :raises JobScriptError: it is no path, or more than one line
+        :raises JobScriptError: it is not an absolute path, or has more than one line
         """
         shell = _one_line("shell", self.properties.attributes.get("shell") or SHELL)
         if not PurePosixPath(shell).is_absolute():
-            raise JobScriptError(f"shell {shell!r} is no absolute path; write for example {SHELL!r}")
+            raise JobScriptError(f"shell {shell!r} is not an absolute path; write for example {SHELL!r}")
         return shell
 
     def _fill(
@@ -239,12 +243,12 @@ def _common(key: str, value: object) -> str | int | ArrayRange:
     parse: Callable[[object], Any] = {"time": parse_time, "mem": parse_memory, "array": _array}.get(key, _whole)
     if key in ("jobname", "queue", "stdout", "stderr"):
         if isinstance(value, bool):
-            raise JobScriptError(f"{key} = {format_value(value)} is no text")
+            raise JobScriptError(f"{key} = {format_value(value)} is not text")
         return _one_line(key, str(value))
     if key == "nodes" and isinstance(value, (list, tuple)):
         raise JobScriptError(
-            f"nodes: {shortened(value)} is not valid; a whole number above 0 is, for example 4; only the hint nodes of "
-            "a task may be a range"
+            f"nodes: {shortened(value)} is not valid; valid: a whole number above 0, for example 4; only a task's hint "
+            "nodes can be a range"
         )
     try:
         result: int | ArrayRange = parse(value)
@@ -258,12 +262,12 @@ def _whole(value: object) -> int:
         count = parse_count(value)
         if count.is_integer():
             return int(count)
-    raise ValueError(f"{shortened(value)} is not valid; a whole number above 0 is, for example 4")
+    raise ValueError(f"{shortened(value)} is not valid; valid: a whole number above 0, for example 4")
 
 
 def _array(value: object) -> ArrayRange:
     if not isinstance(value, str):
-        raise ValueError(f"{shortened(value)} is no text; write for example '1-10' or '1-10%4'")
+        raise ValueError(f"{shortened(value)} is not text; write for example '1-10' or '1-10%4'")
     return ArrayRange.parse(value.strip())
 
 
@@ -271,7 +275,7 @@ def _native(key: str, value: object) -> str | bool:
     if isinstance(value, bool):
         return value
     if not isinstance(value, str | int | float):
-        raise JobScriptError(f"{key} = {shortened(value)} is no text, number or boolean, so it cannot be a directive")
+        raise JobScriptError(f"{key} = {shortened(value)} cannot be a directive: it is not text, a number or a boolean")
     return _one_line(key, str(value))
 
 
@@ -285,42 +289,44 @@ def _warn_of_slips(request: BatchJobRequest, system: BatchSystem) -> None:
 
 
 def _one_line(what: str, text: str) -> str:
-    """The text, if it cannot end the line that it stands in."""
+    """Return the text if it has no character that could end its line."""
     for character in text:
         if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
             shown = shortened(text)
-            raise JobScriptError(f"{what} {shown} has the control character {character!r}; write it in one line")
+            raise JobScriptError(
+                f"{what} {shown} has the control character {character!r}; write one line without such characters"
+            )
     return text
 
 
 def _file_name(name: str) -> str:
     if PurePosixPath(name).name != name or name in ("", ".", ".."):
-        raise JobScriptError(f"{shortened(name)} is no file name; write one without folders")
+        raise JobScriptError(f"{shortened(name)} is not a file name; write one without folders")
     if len(name.encode(errors="surrogateescape")) > LONGEST_NAME:
-        raise JobScriptError(f"file name {shortened(name)} is too long; at most {LONGEST_NAME} bytes are valid")
+        raise JobScriptError(f"file name {shortened(name)} is too long; it can have {LONGEST_NAME} bytes at most")
     return _one_line("file name", name)
 
 
 def _with_newlines(text: str) -> str:
-    """The text as Unix has it: sbatch refuses CRLF, and shells take the CR for a part of the last word."""
+    """Return the text with Unix line ends: sbatch refuses CRLF, and shells take the CR for a part of the last word."""
     unix = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if "\0" in unix:
-        raise JobScriptError(f"line {unix[: unix.index(chr(0))].count(chr(10)) + 1} has a NUL character; no script may")
+        raise JobScriptError(f"line {unix[: unix.index(chr(0))].count(chr(10)) + 1} has a NUL character; remove it")
     return unix if not unix or unix.endswith("\n") else unix + "\n"
 
 
 def _refuse_directives(body: str, system: BatchSystem) -> None:
     for number, line in enumerate(body.split("\n"), 1):
-        # qsub of SGE reads whatever begins with its prefix; for the others "#$HOME" is a comment.
+        # qsub of SGE reads every line that begins with its prefix; for the other systems "#$HOME" is a comment.
         if _DIRECTIVE.match(line) or line.startswith(system.prefix):
             raise JobScriptError(
                 f"line {number} of the body is a directive: {line.strip()!r}; "
-                "remove it and give what it asks for as a resource, so that it works on every batch system"
+                "remove it and request the same as a resource, so that it works on every batch system"
             )
 
 
 def _split_shebang(text: str, shell: str) -> tuple[str, str]:
-    """The line that names the interpreter, made if there is none, and all that comes after it."""
+    """Return the line that names the interpreter, created if the text has none, and the rest of the text."""
     stripped = text.lstrip("\n")
     if not stripped.startswith("#!"):
         return f"#!{shell}", text
@@ -331,7 +337,7 @@ def _split_shebang(text: str, shell: str) -> tuple[str, str]:
 
 
 def _family(shebang: str) -> str | None:
-    """The kind of shell that a line ``#!...`` names; None: something else."""
+    """Return the shell family of a line ``#!...``; None: it is not a shell."""
     words = shebang.removeprefix("#!").split()
     if words and PurePosixPath(words[0]).name == "env":
         # "env -S bash -l", "env VARIABLE=value bash"
@@ -340,13 +346,13 @@ def _family(shebang: str) -> str | None:
 
 
 def _preamble(shebang: str, request: BatchJobRequest, filled: SubstitutedText, system: BatchSystem) -> list[str]:
-    """What is set before the body begins."""
+    """Return the lines that come before the body."""
     lines = _aliases(shebang, filled, system)
     if request.threads is not None:
         family = _family(shebang)
         if family is None:
             raise JobScriptError(
-                f"threads = {request.threads} is to be exported as OMP_NUM_THREADS, which needs a shell "
+                f"threads = {request.threads} sets OMP_NUM_THREADS, which needs a shell "
                 f"({', '.join(sorted(_SHELLS))}), not {shebang!r}; call that program from a shell script"
             )
         lines.append(EXPORTS[family].format(name="OMP_NUM_THREADS", value=request.threads))
@@ -354,7 +360,7 @@ def _preamble(shebang: str, request: BatchJobRequest, filled: SubstitutedText, s
 
 
 def _aliases(shebang: str, filled: SubstitutedText, system: BatchSystem) -> list[str]:
-    """Assignments for core variables that are taken apart and that the scheduler does not have."""
+    """Return assignments for core variables that the text takes apart but that are no variables of the scheduler."""
     for name in sorted(filled.computed):
         if _family(shebang) != "sh":
             raise JobScriptError(

@@ -1,10 +1,10 @@
-"""What is put into the text of a script: the properties of the job, and the scheduler's own variables.
+"""Inserts the properties of a job and the scheduler's own variables into the text of a script.
 
-Two things are replaced, in one pass, so that what was put in is never looked at again:
+Two things are replaced, in one pass, so that inserted text is never replaced again:
 
-* placeholders: ``{name}`` and ``{name!q}``, where ``name`` is a property of the job, and ``{{name}}``, which is how a
-  literal ``{name}`` is written. A brace that follows a ``$`` belongs to the shell, and so do all others.
-* core variables: ``$CLUSTERJOB_ID``, ``${CLUSTERJOB_ID}``, ``${CLUSTERJOB_ID:-x}`` and their likes; ``LADING_`` is a
+* placeholders: ``{name}`` and ``{name!q}``, where ``name`` is a property of the job, and ``{{name}}``, which stands for
+  a literal ``{name}``. A brace after a ``$`` belongs to the shell, and so does every other brace.
+* core variables: ``$CLUSTERJOB_ID``, ``${CLUSTERJOB_ID}``, ``${CLUSTERJOB_ID:-x}`` and the like; ``LADING_`` is a
   synonym of ``CLUSTERJOB_``.
 
 The names are those of clusterjob (https://clusterjob.readthedocs.io, "Core environment variables").
@@ -20,16 +20,17 @@ from dataclasses import dataclass, field
 
 CORE_VARIABLES = ("ID", "WORKDIR", "SUBMIT_HOST", "NAME", "ARRAY_INDEX", "NODELIST")
 
-# What is written only where a property is meant.
+# This form is only used for properties.
 _QUOTED = re.compile(r"(?<![{$])\{([A-Za-z_][\w.-]*)!q\}")
-# What no POSIX shell treats in a special way, wherever it stands outside of quotes; the same as shlex.quote knows, and
-# letters of all languages. A ~ at the beginning names the home folder and does no harm.
+# Text that no POSIX shell treats specially anywhere outside of quotes: the characters that shlex.quote considers safe,
+# and letters of all languages. A ~ at the beginning names the home folder and does no harm.
 _PLAIN = re.compile(r"(?:~(?=/|\Z))?[\w@%+=:,./-]*")
 _BARE_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
-# A longer name that begins alike is another variable. In braces the name may have # or ! before and an operation after.
+# A longer name with the same beginning is another variable. In braces, # or ! may precede the name and an operation may
+# follow it.
 _CORE_NAME = rf"(?:CLUSTERJOB|LADING)_(?P<{{}}>{'|'.join(CORE_VARIABLES)})(?![A-Za-z0-9_])"
-# What a shell passes on as it is: text in single quotes and here-documents whose word is quoted. Whatever else quotes
-# or ends a line is matched as well, so that an apostrophe in it begins nothing.
+# Text that a shell passes on unchanged: single-quoted text, and here-documents whose word is quoted. The pattern also
+# matches everything else that quotes text or comments out a line, so that an apostrophe in it starts no quotation.
 _PASSED_ON = re.compile(
     r"""\\. | "(?:\\.|[^"\\])*" | (?<![^\s;&|()])\#[^\n]*
     | (?P<own>'[^']*' | <<-?[ ]*(?P<quote>['"])(?P<word>\w+)(?P=quote)[^\n]*\n.*?^\t*(?P=word)$)""",
@@ -39,18 +40,17 @@ _CORE = rf"\$(?:{_CORE_NAME.format('bare')}|\{{(?P<before>[#!]?){_CORE_NAME.form
 
 
 class SubstitutionError(ValueError):
-    """A value cannot be put in where it is asked for. The message names the placeholder and what to write instead."""
+    """A value cannot be inserted at its placeholder. The message names the placeholder and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubstitutedText:
-    """A text with everything put in.
+    """A text with everything inserted.
 
-    :param text: the text
-    :param computed: the core variables in the text that are no variable of the scheduler's: a shell finds them out
+    :param computed: the core variables in the text that the scheduler does not have, so that a shell computes them
     :param aliases: those of them that the text takes apart (``${LADING_NODELIST%% *}``): a shell variable must be set
         to each before
-    :param missing: the optional names that stand in the text as placeholders although they have no value; they stay
+    :param missing: optional names that have no value; their placeholders stay in the text
     """
 
     text: str
@@ -61,11 +61,11 @@ class SubstitutedText:
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """What is put into texts.
+    """The values to insert into texts.
 
     :param properties: the values of the placeholders by name
-    :param variables: the shell expression for each core variable; none: core variables stay as they are
-    :param optional: names that are properties of every job; where one has no value its placeholder stays as it is
+    :param variables: the shell expression for each core variable; empty: core variables are not replaced
+    :param optional: properties that every job can have; the placeholder of one without a value is kept
     """
 
     properties: Mapping[str, str]
@@ -73,12 +73,15 @@ class Substitution:
     optional: Collection[str] = ()
 
     def unknown(self, text: str) -> list[str]:
-        """The names in placeholders ``{name!q}`` that are no properties: a shell would take them for plain text."""
+        """Return the names in ``{name!q}`` that are not properties: a shell would treat these placeholders as text."""
         return sorted(set(_QUOTED.findall(text)) - {*self.properties, *self.optional})
 
     def doubtful(self, text: str) -> tuple[list[str], list[str]]:
-        """Return what :meth:`fill` may replace against the author's will: the names of placeholders that stand where a
-        shell passes text on to another program, whose own they may be, and of literals, which lose a pair of braces."""
+        """Return what :meth:`fill` may replace against the author's intention.
+
+        The first list has the placeholders in text that a shell passes on to another program, which may use the same
+        notation; the second has literals, which lose a pair of braces.
+        """
         spans = [match.span() for match in _PASSED_ON.finditer(text) if match["own"]]
         placeholders, literals = set(), set()
         for match in self._pattern().finditer(text):
@@ -91,9 +94,9 @@ class Substitution:
         return sorted(placeholders), sorted(literals)
 
     def fill(self, text: str) -> SubstitutedText:
-        """Put everything in.
+        """Insert everything.
 
-        :raises SubstitutionError: a value has characters that mean something to a shell and is not quoted by ``!q``
+        :raises SubstitutionError: a value has characters that are special to a shell and is not quoted with ``!q``
         """
         computed: set[str] = set()
         aliases: set[str] = set()
@@ -146,5 +149,5 @@ class Substitution:
 
 
 def alias(name: str) -> str:
-    """The shell variable that stands for a core variable which the scheduler does not have as a variable."""
+    """Return the shell variable that stands for a core variable which the scheduler does not have."""
     return f"LADING_{name}"

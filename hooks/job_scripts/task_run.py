@@ -1,5 +1,8 @@
-"""The run of a task's try, as its worker and the triggerer find it alike: all of it follows from the task instance, the
-site that its Dag may use, and the properties of its script."""
+"""The run of a task's try.
+
+Worker and triggerer derive the same run from the task instance, the site that the Dag may use, and the properties of
+its script.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from lading.hooks.job_scripts.script import JobScript, JobScriptError
 
 
 def token(ti: Any) -> str:
-    """What identifies a try: a try that a worker repeats has the same one, and no other try can have it."""
+    """Return the identifier of a try: equal if a worker repeats the try, and different from that of every other try."""
     return str(uuid.uuid5(uuid.UUID(str(ti.id)), str(ti.try_number)))
 
 
 def full_script(site: RunSite, script: JobScript, dag_id: str, team: str | None) -> JobScript:
-    """A task's script over the site's own properties.
+    """Return a task's script over the site's own properties.
 
-    :raises NotAllowed: the site is not open to the Dag, or does not take a directive
+    :raises NotAllowed: the Dag is not allowed to use the site, or the site forbids a directive
     :raises JobScriptError: it is a job array
     """
     full = site.admitted(script, dag_id, team)
@@ -31,11 +34,10 @@ def full_script(site: RunSite, script: JobScript, dag_id: str, team: str | None)
 
 
 def new_run(site: RunSite, script: JobScript, ti: Any) -> RunRecord:
-    """The run of a try before anything is known of it: worker and triggerer find the same one, with its folder, its
-    output and the name of its batch job, from the task instance, the site that its Dag may use, and the properties.
+    """Return the initial record of a try's run, which is the same in worker and triggerer.
 
-    :param script: as :func:`full_script` has it; its body does not matter
-    :param ti: as Airflow names it to this process
+    :param script: as :func:`full_script` returns it; its body does not matter
+    :param ti: the task instance as Airflow passes it to this process
     :raises TransportError: the site could not be asked
     """
     record = site.new_record(token(ti), script)
@@ -44,7 +46,7 @@ def new_run(site: RunSite, script: JobScript, ti: Any) -> RunRecord:
     shared = array.shared(script, site.system, f"{ti.dag_id} {ti.run_id} {ti.task_id}")
     if shared is None:
         return record
-    return replace(record, shared=shared.to_json(), reason="the elements of the task are gathered in a job array")
+    return replace(record, shared=shared.to_json(), reason="elements of the task are being collected for a job array")
 
 
 def refuse_array(given: object) -> None:

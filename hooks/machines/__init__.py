@@ -1,4 +1,4 @@
-"""Machines on which a node agent runs jobs: the one of the controller, and those behind SSH.
+"""Machines on which a node agent runs jobs: the controller's own, and those behind SSH.
 
-Which jobs these are is decided elsewhere.
+This package does not decide which jobs they run.
 """

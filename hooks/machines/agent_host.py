@@ -1,4 +1,4 @@
-"""What keeps the node agent of a spool alive on the machine on which this runs, no matter who started it."""
+"""Keeps the node agent of a spool alive on the machine that this process runs on, no matter who started the agent."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.resources import Resources
 
-# An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
+# An agent that dies at once is restarted after 1, 2, 4 ... seconds, up to this many.
 LONGEST_PAUSE = 60.0
 ANOTHER_AGENT = (
-    "an agent still runs there that was started by another version of Lading, or with another setup; it takes no more "
-    "jobs, and a new one is started when those that it has have ended"
+    "an agent that was started by another version of Lading, or with another setup, is still running; it takes no more "
+    "jobs, and is replaced once its current jobs have finished"
 )
 
 
@@ -38,17 +38,17 @@ def settings(
     keep_failed: float = 0.0,
     is_spot: bool = False,
 ) -> dict[str, Any]:
-    """The settings of an agent.
+    """Return the settings of an agent.
 
-    :param capacity: what jobs may ever fill
+    :param capacity: the most that jobs can use together
     :param patience: seconds for which a waiting job may be overtaken
     :param kill_grace: seconds between SIGTERM and SIGKILL
-    :param measure_disk: whether disk space is what is free when a job starts, at most as much as ``capacity`` has
-    :param idle_seconds: after which an agent without jobs ends; None: never
-    :param switch_off: shell text that it leaves the machine with then
-    :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
-    :param keep_failed: seconds for which that of a failed job is kept
-    :param is_spot: whether AWS may take the machine away
+    :param measure_disk: whether the disk space for jobs is what is free when a job starts, up to that of ``capacity``
+    :param idle_seconds: after which an agent without jobs exits; None: never
+    :param switch_off: shell text that it runs on exit to shut down its machine
+    :param scratch: the folder for the jobs' scratch folders; empty: the machine's folder for temporary files
+    :param keep_failed: seconds for which the scratch folder of a failed job is kept
+    :param is_spot: whether AWS may reclaim the machine
     """
     amounts = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
     return {
@@ -68,10 +68,10 @@ def settings(
 class AgentHost:
     """The node agent of one spool.
 
-    :param rejected: keeps what cannot be read
-    :param scope: what comes before the agent's command
+    :param rejected: keeps files that cannot be read
+    :param scope: words that precede the agent's command
     :param options: of the agent's command
-    :param stamp: what the agent is to be started with; one that was started with something else drains
+    :param stamp: identifies the version and setup for new agents; an agent with another stamp drains
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class AgentHost:
         if self.is_another:
             self.spool.ask_to_shut_down("drain")
             return ANOTHER_AGENT
-        if not self.resumed:  # an agent that a controller before us left draining takes jobs again
+        if not self.resumed:  # an agent that an earlier controller left draining takes jobs again
             self.rejected.remove(self.spool.shutdown)
             self.resumed = True
         if self.lives():
@@ -113,21 +113,21 @@ class AgentHost:
 
     @property
     def is_another(self) -> bool:
-        """Whether the agent that lives was started with something else than is to be now."""
+        """Whether the running agent has another version or setup than a new one would have."""
         identity = self._identity()
         return self.stamp is not None and _lives(identity) and identity.get("stamp", "") != self.stamp
 
     @property
     def is_introduced(self) -> bool:
-        """Whether the agent that lives has said who it is."""
+        """Whether the running agent has written its identity."""
         return _lives(self._identity())
 
     def lives(self) -> bool:
-        """Whether an agent of this spool lives, no matter who started it; one that is still importing Airflow does."""
+        """Whether an agent of this spool is running, no matter who started it, or is still importing Airflow."""
         return (self.agent is not None and self.agent.poll() is None) or _lives(self._identity())
 
     def _identity(self) -> dict[str, Any]:
-        """What the last agent has written about itself; nothing: none has, or it cannot be read."""
+        """Return what the last agent has written about itself; empty: none has, or it cannot be read."""
         try:
             found = json.loads(self.spool.request(self.spool.identity))
         except (OSError, ValueError, RecursionError):
@@ -135,10 +135,10 @@ class AgentHost:
         return found if isinstance(found, dict) else {}
 
     def close(self, how: str, timeout: float) -> None:
-        """Let the agent end as :meth:`lading.hooks.site.Site.close` says; ``cancel`` waits for that.
+        """Shut the agent down as :meth:`lading.hooks.site.Site.close` says; ``cancel`` waits until it has exited.
 
-        One that is not known to live is asked as well: a controller that was killed may have started one that has yet
-        to say who it is. The request is withdrawn when the next one is started.
+        The request is also left if no agent seems to be running: a controller that was killed may have started one that
+        has not written its identity yet. It is withdrawn before the next agent is started.
         """
         if how == "hand_over" or not self.spool.root.is_dir():
             return
@@ -170,9 +170,7 @@ class AgentHost:
             )
         self.started_at = time.monotonic()
         starts = self.backoff.failures + 1
-        self.backoff.failed(
-            f"the node agent does not stay up, it has been started {starts} times: see {self.spool.log}"
-        )
+        self.backoff.failed(f"the node agent keeps exiting; it has been started {starts} times: see {self.spool.log}")
 
     def _open_log(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -194,9 +192,9 @@ class AgentHost:
 
 
 def introduce(spool: Spool, stamp: str = "") -> None:
-    """Write that this process is the agent of a spool, so that its site can see whether it lives.
+    """Write that this process is the agent of a spool, so that its site can see whether it is running.
 
-    :param stamp: what it was started with; another one is started where that has changed
+    :param stamp: the version and setup that it was started with; see :class:`AgentHost`
     """
     pid = os.getpid()
     identity = {
@@ -210,10 +208,10 @@ def introduce(spool: Spool, stamp: str = "") -> None:
 
 
 def _lives(identity: Mapping[str, Any]) -> bool:
-    """Whether the process lives that has written this about itself."""
+    """Whether the process that wrote this identity is still running."""
     try:
         if identity["boot_id"] != host.boot_id():
-            return False  # it is of another machine that shares the folder, or of a time before a reboot
+            return False  # written on another machine that shares the folder, or before a reboot
         return host.is_alive(int(identity["pid"]), identity["started"])
     except (OSError, ValueError, TypeError, LookupError, OverflowError):
-        return False  # no agent has written it, so none lives
+        return False  # not written by an agent, so none is running

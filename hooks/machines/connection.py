@@ -19,15 +19,13 @@ from lading.scheduling.resources import NOT_KNOWN, Resources
 
 log = logging.getLogger(__name__)
 
-# A machine whose answer takes longer is given no jobs meanwhile, seconds.
+# A machine whose answer takes longer gets no jobs until it has answered, seconds.
 SECONDS_UNTIL_LATE = 20.0
-NO_ANSWER = "it has not answered yet, so what it has is not known"
+NO_ANSWER = "it has not answered yet, so its resources are unknown"
 
 
 @dataclass(slots=True)
 class Connection:
-    """A machine, and the thread that talks to it."""
-
     machine: Machine
     rounds: Rounds
 
@@ -37,7 +35,7 @@ class Connection:
 
     @property
     def trouble(self) -> str | None:
-        """Why it is not reached; None: it is."""
+        """Why it is unreachable; None: it is reachable."""
         if self.rounds.trouble is None and self.machine.is_loaded:
             under_way = self.rounds.under_way_since
             is_late = under_way is not None and time.monotonic() - under_way > SECONDS_UNTIL_LATE
@@ -46,17 +44,17 @@ class Connection:
 
     @property
     def leaving(self) -> Reason | None:
-        """That it is taken away; None: it is not, as far as that is known."""
+        """The notice that the machine is being reclaimed; None: there is none."""
         if self.machine.ends_at is None:
             return None
         return because("machine_interrupted", at=self.machine.ends_at)
 
     def silence(self, now: float) -> float:
-        """For how many seconds it has not answered, 0 when there is no trouble; what it refuses is an answer."""
+        """Return the seconds since its last answer; 0 while there is no trouble. A refusal is an answer."""
         return 0.0 if self.trouble is None else now - self.machine.reached_at
 
     def seen(self, site: str) -> ObservedLocation:
-        """The location as it is now."""
+        """Return the location as last observed."""
         machine, trouble = self.machine, self.trouble
         leaving = None if self.leaving is None else str(self.leaving)
         note = join(trouble or machine.note, leaving, machine.rejected.note)
@@ -68,7 +66,7 @@ class Connection:
         return ObservedLocation(self.location(site), state, known, note, node=node)
 
     def location(self, site: str) -> Location:
-        """What the machine is: what its table says, until it has answered."""
+        """Return the machine as a location; until it has answered, with the capacity in its table."""
         host, facts = self.machine.host, self.machine.facts
         capacity = facts.capacity if facts is not None else None
         if capacity is None:
@@ -90,25 +88,23 @@ class Connection:
         )
 
     def staging_area(self) -> StagingArea:
-        """Where files are kept there for its jobs."""
+        """Return the place on the machine where input files for its jobs are kept."""
         machine = self.machine
         return StagingArea(machine.host.ssh_conn_id, machine.transport, machine.root)
 
     def hold(self, holds: Sequence[Hold]) -> None:
-        """Have room held there."""
         self.machine.holds.ask(holds)
         self.rounds.wake()
 
     def drop(self, tokens: Collection[str]) -> None:
-        """Have room given back there."""
         self.machine.holds.drop(tokens)
         self.rounds.wake()
 
     def let_go(self, how: str, deadline: float, *, is_trial: bool = False) -> None:
-        """Let go of the machine as :meth:`lading.hooks.site.Site.close` says.
+        """Disconnect from the machine as :meth:`lading.hooks.site.Site.close` says.
 
         :param deadline: on the monotonic clock
-        :param is_trial: whether nothing of Lading's is left there
+        :param is_trial: whether all files of Lading are removed from it
         """
         machine = self.machine
         try:
@@ -120,13 +116,13 @@ class Connection:
                     self._end_agent(how, deadline)
                 except OSError:
                     if machine.is_loaded or not is_trial:
-                        raise  # else no agent was started, and what was brought there goes all the same
+                        raise  # else no agent was started, and the uploaded files can be removed
             if is_trial:
                 parent, _, name = machine.root.rpartition("/")
                 machine.transport.remove(parent, [name])
-                machine.transport.run([["rmdir", parent]])  # the last one of those that share it
+                machine.transport.run([["rmdir", parent]])  # succeeds for the last machine that uses it
         except OSError as error:
-            log.warning("Machine %s could not be disconnected in order: %s", machine.place, error)
+            log.warning("Machine %s could not be disconnected properly: %s", machine.place, error)
         finally:
             if self.rounds.tunnel is not None:
                 self.rounds.tunnel.close()
@@ -134,9 +130,9 @@ class Connection:
             machine.transport.close()
 
     def _end_agent(self, how: str, deadline: float) -> None:
-        """Let the agent end: with its jobs, or when those that run have ended.
+        """Shut the agent down: at once, cancelling its jobs, or once its jobs have finished.
 
-        Of a machine that has not answered yet it is found out first which jobs it has, those of a controller before.
+        A machine that has not answered yet is asked first which jobs it has from an earlier controller.
         """
         machine, request = self.machine, "drain" if how == "leave" else "cancel"
         was_loaded = machine.is_loaded

@@ -1,4 +1,4 @@
-"""The site of kind ``ssh``: machines that are there anyway, each a location with a node agent."""
+"""The site of kind ``ssh``: existing machines, each a location with a node agent."""
 
 from __future__ import annotations
 
@@ -35,15 +35,13 @@ from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)
 
-# How long the first look waits for answers, so that a single look finds what there is; later ones do not,
-# seconds.
+# Seconds that the first look waits for answers, so that a single look finds all machines; later looks do not wait.
 FIRST_ANSWER = 10.0
+# Seconds that it then waits for the other machines once one has answered.
 SECONDS_FOR_OTHERS = 2.0
 
 
 class FixedSite(Site[SSHConfig], Holding):
-    """Machines behind SSH."""
-
     kind = "ssh"
     holds = True
     config_model = SSHConfig
@@ -73,7 +71,6 @@ class FixedSite(Site[SSHConfig], Holding):
         return Connection(machine, rounds)
 
     def connect(self, host: HostConfig) -> Transport:
-        """The way to a machine."""
         return connect(host.ssh_conn_id, setup=self.config.login_setup)
 
     @classmethod
@@ -115,7 +112,7 @@ class FixedSite(Site[SSHConfig], Holding):
         return Observation(seen, [event for _, events in unread for event in events], acknowledge, note=join(*away))
 
     def _await_first_answers(self) -> None:
-        """Wait until some machine has answered, and a moment longer for the others."""
+        """Wait until a machine has answered, and a moment longer for the others."""
         end = time.monotonic() + self._first_answer
         self._first_answer = 0.0
         rounds = [each.rounds for each in self.connections.values()]
@@ -158,7 +155,7 @@ class FixedSite(Site[SSHConfig], Holding):
             if (connection := self.connections.get(name)) is not None:
                 connection.drop(here)
 
-    # -- the end
+    # -- closing
 
     def close(self, how: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -190,7 +187,7 @@ class FixedSite(Site[SSHConfig], Holding):
             yield self._check(host)
 
     def _check(self, host: HostConfig) -> Check:
-        """Whether a machine is reached, and has Lading."""
+        """Check that a machine can be reached, and has Lading."""
         what = f"machine {host.ssh_conn_id}"
         transport = self.connect(host)
         api = execution_api(self.config.api_url)
@@ -204,9 +201,7 @@ class FixedSite(Site[SSHConfig], Holding):
         finally:
             spool.close()
             transport.close()
-        ahead = (
-            f"; its clock is {found.clock_ahead:+.0f} s from ours, which is allowed for" if found.clock_ahead else ""
-        )
+        ahead = f"; its clock differs by {found.clock_ahead:+.0f} s, which Lading corrects" if found.clock_ahead else ""
         facts = found.facts
         place = f"{host.ssh_conn_id!r} of site {self.name!r}"
         if (message := RESIDENTS.enter(place, facts.boot_id, is_bounded=host.is_bounded)) is not None:

@@ -1,6 +1,6 @@
-"""What a machine reports about itself when it is asked for the first time, and how its node agent is started.
+"""The first exchange with a machine: it reports its resources, and its node agent is started.
 
-The other side is ``python -m lading.executors.host``, which begins the conversation with the machine's spool.
+The program on the other side is ``python -m lading.executors.host``, which then serves the machine's spool.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
 
 MODULE = "lading.executors.host"
-# The command that starts the agent answers within this, Python on a slow file server included, seconds.
+# Seconds in which the command that starts the agent answers, including a start of Python from a slow file server.
 TIMEOUT = 60.0
 
-# What an answer has unless the machine is refused.
+# Required fields of an answer that does not refuse.
 NEEDED = ("host", "boot_id", "now", "arch", "os", "capacity")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostAnswer(JsonModel):
-    """What the command answers."""
+    """The answer of the command."""
 
     version: Name
     refused: Text = ""
@@ -61,16 +61,16 @@ class HostAnswer(JsonModel):
 
 
 class MachineRefused(TransportError):
-    """The machine is reached, but its Lading and ours do not go together, or it cannot be used. Its jobs run on."""
+    """The machine is reachable but not usable, for example with another version of Lading. Its jobs keep running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """An answer to the first question.
+    """A machine's answer to the first request.
 
     :param clock_ahead: seconds by which its clock is ahead of ours; 0: they agree
-    :param lives: whether its agent lives
-    :param drains: whether that is another one than is to be, which takes no jobs
+    :param lives: whether its agent is running
+    :param drains: whether that agent has another version or setup than required, so that it takes no jobs
     :param note: what is wrong with the agent
     """
 
@@ -90,13 +90,14 @@ def introduce(
     *,
     look: bool = False,
 ) -> Introduction:
-    """Ask a machine what it has, have its node agent started, and keep the connection to the program that serves its
-    spool.
+    """Ask a machine for its resources, and have its node agent started.
+
+    The connection to the program that serves its spool is kept.
 
     :param api: URL of Airflow's execution API
-    :param owner: the deployment to which Lading's folder there is to belong; None: it is not marked
-    :param look: whether no agent is to be started, and nothing else asked
-    :raises MachineRefused: it cannot be used; with what it said
+    :param owner: the deployment that Lading's folder on the machine is to belong to; None: the folder is not marked
+    :param look: only query the resources, without starting an agent
+    :raises MachineRefused: the machine cannot be used; with its explanation
     :raises TransportError: it has not answered
     """
     asked = wanted(config, host, api, owner, look=look)
@@ -106,13 +107,13 @@ def introduce(
         except SessionEnded:
             if agent_archive.brought() is None:
                 raise
-        # It may be all that is missing.
+        # The agent archive may be all that is missing.
         agent_archive.bring(spool.transport, config.python, config.root(host), spool.setup)
         return _asked(spool, config, host, asked)
     except SessionEnded as error:
-        text = f"Lading does not answer there: {' '.join(str(error).split())}"
+        text = f"Lading does not answer on the machine: {' '.join(str(error).split())}"
         if "No module named 'lading" in text and agent_archive.brought() is None:
-            text += f"; install it for {config.python}, in the same version and beside Airflow's Task SDK: pip install "
+            text += f"; install the same version for {config.python}, in addition to Airflow's Task SDK: pip install "
             text += f"airflow-lading=={VERSION}"
         raise MachineRefused(text) from error
     except agent_archive.AgentNotBrought as error:
@@ -120,9 +121,9 @@ def introduce(
 
 
 def _asked(spool: SpoolConnection, config: MachinesConfig, host: HostConfig, asked: Mapping[str, Any]) -> Introduction:
-    """One attempt.
+    """Make one attempt to introduce the machine.
 
-    :raises SessionEnded: Lading does not begin there
+    :raises SessionEnded: Lading does not start on the machine
     :raises TransportError: it has not answered
     """
     root = config.root(host)
@@ -133,11 +134,11 @@ def _asked(spool: SpoolConnection, config: MachinesConfig, host: HostConfig, ask
 
 
 def wanted(config: MachinesConfig, host: HostConfig, api: str, owner: Owner | None, *, look: bool) -> dict[str, Any]:
-    """What is asked; the parameters are those of :func:`introduce`."""
+    """Return the request; the parameters are those of :func:`introduce`."""
     root = config.root(host)
     return {
         "version": VERSION,
-        "mark": f"lading-host-{secrets.token_hex(8)} ",  # which no noise of a login has
+        "mark": f"lading-host-{secrets.token_hex(8)} ",  # distinguishes the answer from a login's noise
         "share": host.share,
         "reserve": {"cpus": config.reserve_cpus, "memory": config.reserve_memory},
         "patience": config.patience,
@@ -156,17 +157,17 @@ def wanted(config: MachinesConfig, host: HostConfig, api: str, owner: Owner | No
 
 
 def spool_connection(transport: Transport, config: MachinesConfig, host: HostConfig, api: str) -> SpoolConnection:
-    """The conversation with a machine; ``api`` as in :func:`introduce`."""
+    """Return the connection to a machine's spool; ``api`` as in :func:`introduce`."""
     return SpoolConnection(transport, config.python, config.root(host), setup(config, host, api))
 
 
 def setup(config: MachinesConfig, host: HostConfig, api: str) -> str:
-    """The shell text before Lading's own commands on a machine."""
+    """Return the shell text that precedes Lading's own commands on a machine."""
     return "\n".join([*_environment(config, host, api), "umask 077"])
 
 
 def stamp(config: MachinesConfig, host: HostConfig, api: str) -> str:
-    """What distinguishes an agent that was started with all this from one that was started with something else."""
+    """Return a hash of the version and setup of an agent, which shows whether a running one still has them."""
     found = agent_archive.brought()
     parts = [VERSION if found is None else found.digest, config.python, *_environment(config, host, api)]
     parts += current.deployment().runner_options()
@@ -179,22 +180,22 @@ def _environment(config: MachinesConfig, host: HostConfig, api: str) -> list[str
 
 
 def read_introduction(line: str, asked_at: float, answered_at: float) -> Introduction:
-    """What a machine has answered.
+    """Parse a machine's answer.
 
     :param line: without its mark
-    :param asked_at: seconds since the epoch, of our clock; ``answered_at`` likewise
-    :raises Refused: it cannot be used; with what it said
-    :raises TransportError: it makes no sense
+    :param asked_at: seconds since the epoch, by our clock; so is ``answered_at``
+    :raises MachineRefused: the machine cannot be used; with its explanation
+    :raises TransportError: the answer is not valid
     """
     try:
         found: dict[str, Any] = checked(HostAnswer, parsed(line.encode(errors="replace")))
         if found.get("refused"):
             raise MachineRefused(found["refused"])
         if missing := [name for name in NEEDED if name not in found]:
-            raise ValueError(f"it says no {', '.join(missing)}")
+            raise ValueError(f"it lacks {', '.join(missing)}")
         capacity = Resources(**asdict(found["capacity"]))
     except ValueError as error:
-        raise TransportError(f"what Lading answers there makes no sense: {error}") from error
+        raise TransportError(f"Lading's answer from the machine is not valid: {error}") from error
     return Introduction(
         MachineFacts(found["host"], found["boot_id"], found["arch"], found["os"], capacity),
         seconds_ahead(found["now"], asked_at, answered_at),
@@ -204,14 +205,14 @@ def read_introduction(line: str, asked_at: float, answered_at: float) -> Introdu
     )
 
 
-# What is known of a machine, and the file that keeps it over a restart of the controller.
+# The facts about a machine, and the file that keeps them over a restart of the controller.
 
 MOST_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FactsFile(JsonModel):
-    """What was known of a machine, as a controller has kept it."""
+    """The file in which a controller keeps the facts about a machine."""
 
     host: Text
     boot_id: Text
@@ -222,13 +223,13 @@ class FactsFile(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What a machine has, since its last start.
+    """The facts about a machine since its last boot.
 
-    :param host: its name, as it calls itself
-    :param boot_id: of this start
-    :param arch: of its processors, as ``uname -m`` says
-    :param os: as ``uname -s`` says, in small letters
-    :param capacity: what jobs may fill
+    :param host: its name, as it reports it
+    :param boot_id: of this boot
+    :param arch: of its processors, as ``uname -m`` prints it
+    :param os: as ``uname -s`` prints it, in lower case
+    :param capacity: the resources that jobs can use
     """
 
     host: str
@@ -239,7 +240,7 @@ class MachineFacts:
 
 
 def load_facts(file: Path) -> MachineFacts | None:
-    """What was known before this process began; None: nothing."""
+    """Return the facts that an earlier process has saved; None: there are none."""
     with suppress(OSError, NotReadable, ValueError):
         found = checked(FactsFile, parsed(read_regular(file, MOST_BYTES)))
         amounts = found.pop("capacity")
@@ -248,15 +249,18 @@ def load_facts(file: Path) -> MachineFacts | None:
 
 
 def save_facts(file: Path, facts: MachineFacts) -> None:
-    """:raises OSError: it cannot be written"""
+    """Save the facts for the next controller.
+
+    :raises OSError: the file cannot be written
+    """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(file, json.dumps(asdict(facts)))
 
 
 class Residents:
-    """Which machine each place of this process leads to: what one has must not be filled twice.
+    """The machine that each place of this process leads to, so that no machine is filled twice.
 
-    The threads of all machines may call it.
+    It can be called by the threads of all machines.
     """
 
     def __init__(self) -> None:
@@ -264,23 +268,22 @@ class Residents:
         self._places: dict[str, tuple[str, bool]] = {}
 
     def enter(self, place: str, boot_id: str, *, is_bounded: bool) -> str | None:
-        """Note where a place leads to; why that cannot be; None: it can.
+        """Note which machine a place leads to; return why that is not allowed, or None.
 
         :param place: a site and its connection
-        :param is_bounded: whether its table says how much of the machine may be filled
+        :param is_bounded: whether its table limits how much of the machine is used
         """
         with self._lock:
             for known_place, (its, bounded) in self._places.items():
                 if known_place != place and its == boot_id and not (is_bounded and bounded):
                     return (
-                        f"it is the same machine as {known_place}, and what it has would be filled twice: keep one "
+                        f"it is the same machine as {known_place}, so its resources would be used twice: keep one "
                         "of them, or give both `cpus` and `memory`"
                     )
             self._places[place] = boot_id, is_bounded
             return None
 
     def leave(self, place: str) -> None:
-        """It is not used any more."""
         with self._lock:
             self._places.pop(place, None)
 

@@ -46,9 +46,9 @@ from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
-# An agent without jobs whose controller does not ring for so long ends, and how often that does, seconds.
+# Seconds after which an agent without jobs exits unless its controller rings, and seconds between rings.
 AGENT_IDLE_SECONDS, SECONDS_BETWEEN_RINGS = 50.0, 10.0
-# When so many events were read in one look, the other batches are left for the next.
+# Once one look has read this many events, the other batches are left for the next.
 MOST_EVENTS = 20_000
 
 
@@ -56,28 +56,29 @@ class LocalConfig(PackedConfig):
     """``kind = "local"``: this machine."""
 
     kind: Literal["local"] = "local"
-    cpus: Count | None = Field(None, description="Processors to fill; without it those that Airflow may use.")
-    memory: Memory | None = Field(None, description="Memory to fill; without it what Airflow may use.")
+    cpus: Count | None = Field(None, description="Processors for jobs; by default those that Airflow can use.")
+    memory: Memory | None = Field(None, description="Memory for jobs; by default what Airflow can use.")
     disk: Amount | None = Field(
-        None, description="Scratch space to fill; without it what is free in `scratch` when a job starts."
+        None, description="Scratch space for jobs; by default what is free in `scratch` when a job starts."
     )
-    gpus: CountOrZero | None = Field(None, description="GPUs to fill; without it those that are found.")
+    gpus: CountOrZero | None = Field(None, description="GPUs for jobs; by default those that are found.")
     gpu_type: GPUType | None = Field(
-        None, description='The type of its GPUs, such as `a100`, for tasks with `gpus="a100:1"`; without it that found.'
+        None,
+        description='The type of its GPUs, such as `a100`, for tasks with `gpus="a100:1"`; by default the one found.',
     )
     instance_type: str | None = Field(
         None,
         min_length=1,
         max_length=64,
-        description="What this machine is called by jobs that ask for an instance type.",
+        description="The instance type with which jobs can request this machine.",
     )
     reserve_cpus: CountOrZero = Field(0.0, description="Processors left to Airflow itself.")
     reserve_memory: Amount = Field(1024, description="Memory left to Airflow itself.")
     usd_per_hour: Price | None = Field(
-        None, description="What this machine costs in an hour, USD; without it cpu-hours are counted and no money."
+        None, description="Price of this machine, USD per hour; without it cpu-hours are counted instead of money."
     )
     enabled: StrictBool = Field(
-        True, description="Whether this machine is a site. It is one also without a table, unless this says `false`."
+        True, description="Whether this machine is a site. It is one even without a table, unless this is `false`."
     )
 
     def cpu_hour(self, capacity: Resources) -> float | None:
@@ -85,11 +86,9 @@ class LocalConfig(PackedConfig):
 
 
 class LocalSite(Site[LocalConfig], Holding):
-    """This machine."""
-
     kind = "local"
     holds = True
-    seconds_ahead = 0.25  # its agent is looked at without asking another machine
+    seconds_ahead = 0.25  # its agent is polled without asking another machine
     config_model = LocalConfig
     has_sites_file = True
 
@@ -104,16 +103,16 @@ class LocalSite(Site[LocalConfig], Holding):
 
     @cached_property
     def capacity(self) -> Resources:
-        """What jobs may ever fill: the configured amounts, else what this process may use less the reserve.
+        """The most that jobs can use: the configured amounts, else what this process can use less the reserve.
 
-        Of the disk that is all: what is free of it changes, so the agent looks at it when it starts a job.
+        For the disk that is its whole size: free space changes, so the agent checks it when it starts a job.
         """
         found = host.usable(host.scratch(self.config.scratch))
         kept = self._kept
         capacity = self._configured(found - kept)
         if capacity.cpus <= 0 or capacity.memory <= 0:
             raise ValueError(
-                f"site {self.name!r}: nothing is left to fill: this machine has {found.cpus:g} cpus and {found.memory} "
+                f"site {self.name!r}: nothing is left for jobs: it has {found.cpus:g} cpus and {found.memory} "
                 f"MiB, reserve_cpus is {kept.cpus:g} and reserve_memory {kept.memory} MiB; lower the reserve, or "
                 "set cpus and memory"
             )
@@ -124,12 +123,12 @@ class LocalSite(Site[LocalConfig], Holding):
         return host.arch()
 
     def potential(self) -> list[Location]:
-        # This process may run in another container than the controller: only what none here can exceed is certain.
+        # This process may run in another container than the controller, so only the limits of the hardware are certain.
         return [self._location(self._configured(host.hardware(host.scratch(self.config.scratch)) - self._kept))]
 
     @property
     def _kept(self) -> Resources:
-        """What is left to Airflow where the table does not say what may be filled."""
+        """What is left to Airflow if the table does not set the amounts for jobs."""
         return Resources(cpus=self.config.reserve_cpus, memory=self.config.reserve_memory)
 
     def observe(self) -> Observation:
@@ -139,7 +138,8 @@ class LocalSite(Site[LocalConfig], Holding):
         if not self.closed and time.monotonic() >= self.next_ring:
             self.next_ring = time.monotonic() + SECONDS_BETWEEN_RINGS
             self.spool.ring()
-        # In this order: a job on its way from one to the next is found at least once, and its events last.
+        # The order matters: a job that is moving from one folder to the next is found at least once, and its events are
+        # read last.
         known = {path.stem for path in visible(self.spool.inbox)} | {path.name for path in visible(self.spool.jobs)}
         batches, is_all = self._batches()
         returned = visible(self.spool.returned) if self.spool.returned.is_dir() else []
@@ -156,7 +156,7 @@ class LocalSite(Site[LocalConfig], Holding):
         seen = ObservedLocation(
             self._location(self.capacity),
             LocationState.UP if note is None else LocationState.UNREACHABLE,
-            # Jobs whose events are still to be read are nowhere else.
+            # None while events are unread: some jobs only show up in these events.
             frozenset(token for token in known if TOKEN.fullmatch(token)) if is_all else None,
             join(note, self.rejected.note),
         )
@@ -174,7 +174,7 @@ class LocalSite(Site[LocalConfig], Holding):
         )
 
     def _batches(self) -> tuple[list[tuple[Path, list[dict[str, Any]]]], bool]:
-        """The next batches of events with their files, and whether these are all."""
+        """Return the next batches of events with their files, and whether these are all."""
         batches, count = [], 0
         for path, events in self.spool.journal(self.rejected):
             batches.append((path, events))
@@ -187,7 +187,8 @@ class LocalSite(Site[LocalConfig], Holding):
         return StagingArea(self.host, ShellTransport(), str(self.spool.root.absolute()))
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        # That one has come back is not stored yet, so who gives it does not know: it is to go elsewhere.
+        # A returned job whose return is not stored yet is skipped: the controller gives it without knowing of the
+        # return, and it has to go elsewhere.
         new = (
             each for each in envelopes.get(self.host, ()) if not (self.spool.returned / f"{each.token}.json").exists()
         )
@@ -222,15 +223,15 @@ class LocalSite(Site[LocalConfig], Holding):
         try:
             self._claim(look=True)
         except OSError as error:
-            log.warning("Site %r is left as it is: %s", self.name, error)
+            log.warning("Site %r is not closed: %s", self.name, error)
             return
         self.agent_host.close(how, timeout)
 
     def _claim(self, *, look: bool = False) -> None:
         """Mark the folder of this site as this deployment's.
 
-        :param look: whether it is not marked where it has no mark
-        :raises OSError: it is another deployment's, whose agent lives there; or that cannot be found out
+        :param look: only check the mark, and do not add one
+        :raises OSError: the folder belongs to another deployment, or that cannot be determined
         """
         server.claim(str(self.spool.root), self._owner.ids, self._owner.name, "a [lading] state_folder", look=look)
 
@@ -239,16 +240,14 @@ class LocalSite(Site[LocalConfig], Holding):
         return Owner.from_key(*current.deployment().identity())
 
     def _configured(self, found: Resources) -> Resources:
-        """What was found, with the amounts in the sites file in its place where there are any."""
+        """Return the found amounts, replaced by those in the sites file."""
         return replace(found, **{name: amount for name, amount in self._amounts.items() if amount is not None})
 
     @property
     def _amounts(self) -> dict[str, Any]:
-        """The amounts in the sites file."""
         return {name: getattr(self.config, name) for name in ("cpus", "memory", "disk", "gpus")}
 
     def _settings(self) -> dict[str, Any]:
-        """The settings of the agent of this machine."""
         config = self.config
         return agent_host.settings(
             self.capacity,

@@ -1,4 +1,4 @@
-"""A machine behind SSH: one exchange with it for each round, and what its answers mean."""
+"""A machine behind SSH: one exchange with it in each round, and the conclusions from its answers."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A clock that has been set is noticed when it differs by more from what was known, seconds.
+# A machine's clock counts as reset if it differs from the measured one by more than this, seconds.
 CLOCK_TOLERANCE = 5.0
-# What keeps jobs from being written there is tried again after this, seconds.
+# Seconds until the next round while a fault keeps the machine from taking jobs.
 PAUSE_AFTER_FAULT = 5.0
-# While there are more events than can be read at once, seconds.
+# Seconds until the next round while the machine has more events than one round reads.
 PAUSE_BEHIND = 0.2
 EVENTS = "spool/events/"
-# After these a job has no further events.
+# A job's last events.
 ENDS = "finished", "returned"
-# Python, Airflow and all that an agent imports take less on a slow machine, seconds.
+# Seconds for an agent to start: on a slow machine, importing Airflow takes less.
 SECONDS_TO_START = 10.0
 
 
 class Machine:
-    """The state of a machine. ``round`` belongs to one thread, the rest may be called by another.
+    """The state of a machine. ``round`` belongs to one thread; other methods can be called by another.
 
     :param api: URL at which its jobs reach Airflow's execution API
-    :param folder: for what is known of it, here; ``logs``: Airflow's folder of logs
-    :param owner: the deployment to which Lading's folder there is to belong; None: it is not marked
+    :param folder: on the controller, for state about the machine; ``logs``: Airflow's folder of logs
+    :param owner: the deployment that Lading's folder on the machine is to belong to; None: the folder is not marked
     """
 
     def __init__(
@@ -86,18 +86,18 @@ class Machine:
         self.bundles = BundleSync(f"{self.root}/bundles", bundles) if bundles else None
         self.spool = introduction.spool_connection(transport, config, host, api)
         self.no_api: str | None = None
-        self.drains = False  # whether its agent takes no more jobs, for another one is to take its place
-        self.lives = False  # whether its agent does
+        self.drains = False  # whether its agent takes no more jobs because another one is to replace it
+        self.lives = False  # whether its agent is running
         self.is_loaded = False
-        """Whether it is known which jobs it has."""
+        """Whether its list of jobs has been read."""
         self.is_behind = False  # whether it has more events than were read
         self.reached_at = time.monotonic()
-        """When it has answered last, or else when this process began."""
-        self.ends_at: float | None = None  # when its jobs are asked to end, for it goes, by our clock; None: not known
+        """When it last answered, or else when this process started; on the monotonic clock."""
+        self.ends_at: float | None = None  # when its jobs are told to exit as it is reclaimed, by our clock
         self.is_closing = False
-        """Whether nothing is to come in any more: the machine is to be released."""
+        """Whether it takes no more jobs because it is to be released."""
         self.is_empty = False
-        """Whether its inbox is closed, nothing is there, and all its events are stored."""
+        """Whether its inbox is closed, it has no jobs, and all its events are stored."""
         self._troubles = Trouble(log)
         self._fault: str | None = None
         self._writing = WriteCheck(self.root)
@@ -110,21 +110,21 @@ class Machine:
 
     @property
     def note(self) -> str | None:
-        """What keeps it from taking jobs; None: nothing."""
+        """Why it takes no jobs; None: it takes jobs."""
         dead = self._starts.message if self._starts.failures > 1 and not self.lives else None
         return self._writing.fault or dead or self._fault or self.no_api
 
     def acknowledge(self, count: int) -> None:
-        """The first so many of its unread events have been stored."""
+        """Note that the first ``count`` unread events have been stored."""
         stored = self.event_buffer.acknowledge(count)
         self.tracker.acknowledge(event["token"] for event in stored if event["event"] in ENDS)
 
     def shut_down(self, how: str) -> None:
-        """Let the agent end, from the next round on, as its spool's request says; it is not started again.
+        """Shut the agent down from the next round on, with a request as for the spool; it is not restarted.
 
-        One that is gone is started once more where jobs are to be ended: nothing else ends them.
+        If jobs are to be cancelled, a dead agent is restarted once more, because only an agent can kill them.
 
-        :raises OSError: that could not be done
+        :raises OSError: that failed
         """
         if how == "cancel" and self.tracker.is_busy and not self.lives:
             self._introduce()
@@ -138,7 +138,7 @@ class Machine:
     # -- the rounds
 
     def round(self) -> None:
-        """One exchange with the machine, before which its agent is started where that is due.
+        """Make one exchange with the machine, and start its agent first if that is due.
 
         :raises OSError: it could not be asked
         """
@@ -151,19 +151,19 @@ class Machine:
             if self._needs_agent():
                 self._introduce()
                 self._starts.failed(
-                    f"the node agent does not stay up, it has been started {self._starts.failures + 1} times: see "
-                    f"{self.root}/spool/agent.log there"
+                    f"the node agent keeps exiting; it has been started {self._starts.failures + 1} times: see "
+                    f"{self.root}/spool/agent.log on the machine"
                 )
         except OSError:
             self._is_introduced = False
             raise
 
     def _needs_agent(self) -> bool:
-        """Whether an agent that is gone, or did not come up, is to be started now."""
+        """Whether an agent that has died, or did not start, is to be started now."""
         since = time.monotonic() - self._introduced_at
         if self.lives or self._shutdown is not None or not self._is_introduced or since < SECONDS_TO_START:
             return False
-        if since > LONGEST_PAUSE:  # it has lived for a while
+        if since > LONGEST_PAUSE:  # it ran for a while
             self._starts.succeeded()
         return (self.tracker.is_busy or self._starts.failures > 1) and self._starts.left <= 0
 
@@ -173,12 +173,12 @@ class Machine:
             return PAUSE_BEHIND
         if self.note is not None:
             return PAUSE_AFTER_FAULT
-        if self.is_closing:  # it is paid for until it is empty
+        if self.is_closing:  # it costs money until it is empty
             return self.config.min_poll_interval
         return self.interval.pause(has_jobs=self.tracker.is_busy or bool(self.tracker.jobs))
 
     def _introduce(self) -> MachineRefused | None:
-        """Ask what it has, and have its agent started; returns why that is refused there, which its jobs survive.
+        """Query its resources, and have its agent started; return why the machine refuses, which its jobs survive.
 
         :raises OSError: it has not answered
         """
@@ -191,12 +191,12 @@ class Machine:
         boot_id = found.facts.boot_id
         self._fault = found.note or introduction.RESIDENTS.enter(self.place, boot_id, is_bounded=self.host.is_bounded)
         if self.bundles is not None:
-            self.bundles.forget()  # its folder may be another one by now
+            self.bundles.forget()  # its folder may have been replaced
         if found.facts != self.facts:
             self._was_restarted = self.facts is not None and boot_id != self.facts.boot_id
             log.info("%s is %s", self.host.ssh_conn_id, found.facts)
             self.facts = found.facts
-            self._keep_here("what it has", lambda: introduction.save_facts(self.folder / "facts.json", found.facts))
+            self._keep_here("its resources", lambda: introduction.save_facts(self.folder / "facts.json", found.facts))
         self._is_introduced = True
         self._introduced_at = time.monotonic()
         return None
@@ -204,7 +204,8 @@ class Machine:
     def _exchange(self) -> None:
         parcels = self._parcels()
         cancels = self.tracker.take_cancels()
-        over, files = self.tracker.over(), self.event_buffer.done()  # in this order: what is over has its file there
+        # In this order, so that the event files of finished jobs are among those to remove.
+        over, files = self.tracker.over(), self.event_buffer.done()
         copied = self.logs.choose(list(self.tracker.jobs.values()))
         request = self._request(parcels, cancels)
         request["remove"] = [*files, *(f"logs/{job.token}" for job in over)]
@@ -220,7 +221,7 @@ class Machine:
         self._note_removed(over, files, reply)
         for file, why in reply.left_out.items():
             self.rejected.report(file, why)
-        self.is_behind = reply.more  # the ends of jobs that are not there any more may be among them
+        self.is_behind = reply.more  # unread events may include those of jobs that the machine no longer lists
         self._take_pulse(reply, asked_at)
         self._read_events(reply.events)
         self._note_arrived(parcels, cancels, reply)
@@ -238,8 +239,8 @@ class Machine:
         self.is_empty = reply.closed and not (reply.known or self.is_behind or self.tracker.jobs or unstored)
 
     def _keep_here(self, what: str, keep: Callable[[], None]) -> None:
-        """Do what needs this machine's own disk: where that fails the other one is none the worse for it."""
-        matter = f"{what} could not be kept here ({self.host.ssh_conn_id})"
+        """Do something on the controller's own disk; a failure is logged and does not affect the machine."""
+        matter = f"{what} could not be saved here ({self.host.ssh_conn_id})"
         try:
             keep()
             self._troubles.end(matter)
@@ -247,7 +248,7 @@ class Machine:
             self._troubles.begin(matter, error)
 
     def _request(self, parcels: Sequence[Parcel], cancels: Mapping[str, Reason]) -> dict[str, Any]:
-        """What is done and asked there, but for what concerns logs."""
+        """Return the request to the machine, except for logs."""
         request: dict[str, Any] = {
             "cancel": {token: reason.to_json() for token, reason in cancels.items()},
             "give": {
@@ -265,7 +266,7 @@ class Machine:
         return request | {"recall": self.tracker.to_recall()}
 
     def _parcels(self) -> list[Parcel]:
-        """The jobs that can be brought there: those whose Dags are where they will read them."""
+        """Return the jobs that can be sent: those whose Dags are on the machine."""
         waiting = self.tracker.on_the_way()
         if self.is_closing:
             for job, _ in waiting:
@@ -288,7 +289,7 @@ class Machine:
     def _parcel(self, job: TrackedJob, envelope: Envelope, bound: Envelope) -> Parcel:
         return Parcel(job, envelope, bound.by_clock(self._clock_ahead), job.is_renewed)
 
-    # -- what the answers say
+    # -- conclusions from the answers
 
     def _note_removed(self, over: Collection[TrackedJob], files: Collection[str], reply: Reply) -> None:
         kept = frozenset(reply.kept)
@@ -307,7 +308,7 @@ class Machine:
             self._is_introduced = False
 
     def _note_arrived(self, parcels: Sequence[Parcel], cancels: Mapping[str, Reason], reply: Reply) -> None:
-        """Know what has arrived, and what is to be sent again."""
+        """Note which jobs have arrived, and which are to be sent again."""
         self._writing.take_reply(reply, self.tracker, self.event_buffer)
         if reply.fault is not None:
             self.tracker.put_back(cancels)
@@ -316,7 +317,7 @@ class Machine:
         self.tracker.arrived([] if reply.fault is not None else parcels, reply.known, reply.waiting)
 
     def _note_vanished(self, reply: Reply) -> None:
-        """Report what will not begin there, and what a machine that was restarted has lost with its folder."""
+        """Report jobs that will not start on the machine, and those that a restarted machine lost with its folder."""
         for token in reply.returned:
             if self.event_buffer.is_new(file := f"spool/returned/{token}.json"):
                 self.endings.give_back(token, because("agent_leaves"), file)
@@ -330,7 +331,7 @@ class Machine:
         self.tracker.stuck(reply.waiting if self.drains or reply.fault or not reply.lives else frozenset())
 
     def _sweep_bundles(self) -> None:
-        """Remove the Dags there that are not used any more, when that is due."""
+        """Remove unused Dag bundles from the machine, when that is due."""
         used = {job.bundle for job in list(self.tracker.jobs.values())}
         if self.bundles is not None and (sweep := self.bundles.sweep(used)) is not None:
             self.bundles.swept(*self.transport.exchange([sweep]))
@@ -342,14 +343,11 @@ class Machine:
             self.event_buffer.add(by_our_clock(event, self._clock_ahead), last)
 
 
-# The parts of a machine.
+# The parts of a machine's state.
 
 
 class Endings:
-    """Ends of jobs that the machine does not report itself: they are reported on its behalf.
-
-    :param location: the name of the machine's location
-    """
+    """Ends of jobs that the machine does not report itself; they are reported on its behalf."""
 
     def __init__(self, location: str, tracker: MachineJobTracker, event_buffer: EventBuffer) -> None:
         self.location = location
@@ -357,15 +355,15 @@ class Endings:
         self.event_buffer = event_buffer
 
     def end(self, job: TrackedJob, cause: str, reason: Reason) -> None:
-        """Report the end of a job that its machine does not report."""
+        """Report that a job has ended."""
         end = {"event": "finished", "token": job.token, "at": time.time(), "cause": cause, "reason": reason}
         self.tracker.read(end)
         self.event_buffer.add({**end, "exit_code": None, "peak_memory": None, "cpu_seconds": None})
 
     def give_back(self, token: str, reason: Reason, file: str | None = None) -> None:
-        """Report that a job has not begun there, and will not.
+        """Report that a job has not started on the machine, and will not.
 
-        :param file: in which the machine reports that; None: there is none
+        :param file: with which the machine reports that; None: none
         """
         self.tracker.give_back(token)
         event = {"event": "returned", "token": token, "location": self.location, "reason": reason}
@@ -374,8 +372,8 @@ class Endings:
     def end_all(self, cause: str, reason: Reason) -> None:
         """Report the ends of all jobs of a machine that is gone.
 
-        :param cause: of the ends of those jobs that had begun; the others are returned
-        :param reason: why it is
+        :param cause: of the ends of jobs that had started; the others are returned
+        :param reason: why the machine is gone
         """
         for job in list(self.tracker.jobs.values()):
             if job.started and not job.ended:
@@ -385,9 +383,9 @@ class Endings:
 
 
 class HoldsToSend:
-    """The room to hold, and to give back, in the next exchange. The controller calls it, and the thread of the machine.
+    """The room to hold or to give back in the next exchange; used by the controller and the machine's thread.
 
-    What does not arrive is asked for again, and what is not dropped runs out.
+    The controller repeats holds that have not arrived, and holds that are not dropped expire.
     """
 
     def __init__(self) -> None:
@@ -396,19 +394,17 @@ class HoldsToSend:
         self._lock = threading.Lock()
 
     def ask(self, holds: Iterable[Hold]) -> None:
-        """Hold room, or extend a hold."""
         with self._lock:
             self._asked |= {each.token: each.to_json() for each in holds}
 
     def drop(self, tokens: Iterable[str]) -> None:
-        """Give room back."""
         with self._lock:
             for token in tokens:
                 self._asked.pop(token, None)
                 self._dropped.add(token)
 
     def add_to(self, request: dict[str, Any]) -> None:
-        """Have it done by a request to the spool's server."""
+        """Add all to a request to the spool's server."""
         with self._lock:
             request["hold"], self._asked = self._asked, {}
             request["remove"] += [f"spool/holds/{token}.json" for token in sorted(self._dropped)]
@@ -416,23 +412,23 @@ class HoldsToSend:
 
 
 class WriteCheck:
-    """Whether anything can be written on a machine: on a full disk no job arrives, and none that has arrived begins.
+    """Whether files can be written on a machine: on a full disk no job arrives, and none that has arrived starts.
 
-    The node agent of such a machine cannot report it, for all its reports are files there.
+    The node agent of such a machine cannot report this, because all its reports are files on that disk.
 
-    :param root: the folder of Lading on the machine
+    :param root: Lading's folder on the machine
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.fault: str | None = None
-        """Why nothing can be written, as text; None: it can."""
+        """Why nothing can be written, as text; None: files can be written."""
         self.is_in_doubt = False
-        """Whether it is to be tried: it has failed, or jobs wait there of which none has begun since the last look."""
+        """Whether to test it: writing has failed, or jobs wait and none of them has started since the last look."""
         self._waiting: frozenset[str] = frozenset()
 
     def take_reply(self, reply: Reply, tracker: MachineJobTracker, event_buffer: EventBuffer) -> None:
-        """Take in an answer, and report of the jobs that wait there why they do."""
+        """Process an answer, and report to waiting jobs if the machine cannot write."""
         stands_still = bool(reply.waiting) and self._waiting <= reply.waiting
         self._waiting = reply.waiting
         reason = because("cannot_write", folder=self.root, text=reply.fault or "")

@@ -1,3 +1,3 @@
-"""What asks a site again and again: its thread, when the next look is due, how far each of its jobs has come, and what
-was found and not yet stored. What is asked is not known here.
+"""Polling of a site: its thread, when the next look is due, the phase of each of its jobs, and events that are not
+stored yet. The content of the requests is defined elsewhere.
 """

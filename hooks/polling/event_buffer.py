@@ -1,4 +1,4 @@
-"""What a site's controller has not stored yet: the events of jobs, and the files in which they came."""
+"""The events of jobs that a site's controller has not stored yet, and the files that they came in."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _NUMBER = re.compile(r"\d+")
 
 
 def _kept(reason: Reason) -> tuple[object, ...]:
-    """What has to differ for a reason to be another one."""
+    """Return the part of a reason that distinguishes it from another one."""
     text = dict(reason.params).get("text")
     return (reason.group, _NUMBER.sub("", str(text)), *map(_kept, reason.also))
 
 
 class EventBuffer:
-    """The events that were read and not acknowledged. One thread adds them, another reads and acknowledges.
+    """Events that were read and not acknowledged. One thread adds them, another reads and acknowledges them.
 
-    A file of events is removed when the last event in it, and all events before it, were acknowledged: what a
-    controller has not stored is there for the next one.
+    A file of events can be removed once its last event, and all events before that, were acknowledged, so the next
+    controller still finds everything that was not stored.
     """
 
     def __init__(self) -> None:
@@ -37,30 +37,31 @@ class EventBuffer:
     def add(self, event: dict[str, Any], file: str | None = None) -> None:
         """Add an event.
 
-        :param file: whose last event it is; None: it came in no file, or is not the last
+        :param file: the file whose last event it is; None: it came in no file, or is not the last
         """
         with self._lock:
             self._items.append((event, [] if file is None else [file]))
 
     def add_reason(self, job: JobAtSite, reason: Reason, **more: str) -> None:
-        """Say why a job waits, unless that was the last that was said of it.
+        """Report why a job waits, unless that was the last reason reported for it.
 
-        One of the same codes, sites and limits is the same, but for a batch system's own text: each report is a row
-        of Airflow's event log. Of those only the numbers do not count: PBS counts what is free again in every cycle.
+        Each report is a row of Airflow's event log, so reasons with equal codes, sites and limits count as equal. A
+        batch system's own text must be equal, too, except for its numbers: PBS reports the free resources in every
+        cycle.
 
-        :param more: what else the event says
+        :param more: further fields of the event
         """
         if job.reported is None or _kept(job.reported) != _kept(reason):
             job.reported = reason
             self.add({"event": "waiting", "token": job.token, "reason": reason, **more})
 
     def unread(self) -> list[dict[str, Any]]:
-        """The events that were not acknowledged yet."""
+        """Return the events that were not acknowledged yet."""
         with self._lock:
             return [event for event, _ in self._items]
 
     def acknowledge(self, count: int) -> list[dict[str, Any]]:
-        """The first so many of the unread events have been stored; returns them."""
+        """Note that the first ``count`` unread events have been stored, and return them."""
         with self._lock:
             over, self._items = self._items[:count], self._items[count:]
             self._done.update(file for _, files in over for file in files)
@@ -68,19 +69,19 @@ class EventBuffer:
 
     @property
     def seen(self) -> frozenset[str]:
-        """The files that were read and are still there."""
+        """The files that were read and still exist."""
         return frozenset(self._seen)
 
     def is_new(self, file: str) -> bool:
-        """Whether a file of events was not read before; it counts as read from now on."""
+        """Whether a file of events was not read before; from now on it counts as read."""
         new = file not in self._seen
         self._seen.add(file)
         return new
 
     def new(self, files: Mapping[str, bytes], rejected: RejectedFiles) -> Iterator[tuple[dict[str, Any], str | None]]:
-        """The events of files that were not read before, each with the file whose last one it is.
+        """Yield the events of files that were not read before, each with the file if it is that file's last event.
 
-        :param rejected: keeps what is no event
+        :param rejected: keeps lines that are not events
         """
         for file, content in files.items():
             if not self.is_new(file):
@@ -94,7 +95,7 @@ class EventBuffer:
                 yield event, file if number == len(found) else None
 
     def drop(self, file: str | None) -> None:
-        """Nothing in a file, or nothing more, is of use; its events are stored before it is removed."""
+        """Release a file that has no further events; it is removed once the events before it are stored."""
         if file is None:
             return
         with self._lock:
@@ -104,12 +105,12 @@ class EventBuffer:
                 self._done.add(file)
 
     def done(self) -> list[str]:
-        """The files that can be removed."""
+        """Return the files that can be removed."""
         with self._lock:
             return sorted(self._done)
 
     def removed(self, files: Iterable[str]) -> None:
-        """These files are gone."""
+        """Note that files were removed."""
         gone = {*files}
         with self._lock:
             self._done -= gone

@@ -1,16 +1,16 @@
-"""The life of a job at a site: its phases and what leads from one to the next, and what its batch system shows. Pure.
+"""The life of a job at a site: the phases that it goes through, and those that its batch system shows. Pure.
 
-Two sources tell of a job: itself, by its events (:class:`JobPhase`), and the batch system that has it, if the site has
-one (:class:`ShownPhase`). Neither overrules the other: what follows from both is decided by those who ask.
+There are two sources: the job itself, by its events (:class:`JobPhase`), and the site's batch system, if it has one
+(:class:`ShownPhase`). Neither overrules the other; callers draw their conclusions from both.
 
-| read | concluded | until |
+| observed | concluded | until |
 |---|---|---|
-| news that comes late or twice, such as a start after the end | nothing: the phase stays | for good |
-| not shown by the batch system | ``gone`` | it is shown again |
-| a strange state for ``lost_after`` | ``stray``, which counts as gone since the state began | a known state |
-| it will never start (a cause) | ``unrunnable``: it is taken out | another reason |
+| late or repeated news, such as a start after the end | nothing: the phase stays | for good |
+| not listed by the batch system | ``gone`` | it is listed again |
+| an unknown state for ``lost_after`` | ``stray``, which counts as gone since that state began | a known state |
+| it will never start (a cause) | ``unrunnable``: it is cancelled | another reason |
 | it cannot start for ``cancel_unrunnable_after`` | the same | another reason |
-| ``unrunnable``, then cancelled or not shown | ``unrunnable``: Lading has taken it out | for good |
+| ``unrunnable``, then cancelled or not listed | ``unrunnable``: Lading has cancelled it | for good |
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from lading.scheduling.reasons import Reason
 
 
 class JobPhase(str, Enum):
-    """Where a job is in its life at a site."""
+    """The phase of a job's life at a site."""
 
     WAITING = "waiting"
-    """It is to be given to the site, and nothing of it is there."""
+    """It is to be given to the site, which has nothing of it."""
     SUBMITTED = "submitted"
-    """The site has it, or may have it; as far as is known it has not begun."""
+    """The site has it, or may have it; it has not been seen to start."""
     STARTED = "started"
-    """It has begun; what an earlier controller has given counts as begun where nothing else is known."""
+    """It has started; a job of an earlier controller counts as started unless something else is reported."""
     CLOSING = "closing"
-    """It has reported how it ended, and its batch system may know better."""
+    """It has reported its outcome, which the batch system may correct."""
     ENDED = "ended"
-    """Its end is known; it is not stored yet."""
+    """Its outcome is final, but not stored yet."""
     STORED = "stored"
-    """Its end is stored."""
+    """Its outcome is stored."""
     RETURNED = "returned"
-    """It was taken back without having begun; that is not stored yet."""
+    """It was taken back before it started; that is not stored yet."""
     RELEASED = "released"
-    """That is stored: it may be given to any site again."""
+    """Its return is stored: it can be given to any site again."""
 
 
-# Asked of every job in each look, so they are not made anew.
+# Constants, because every look tests them for every job.
 _BEGUN = (JobPhase.STARTED, JobPhase.CLOSING)
 _STORED = (JobPhase.STORED, JobPhase.RELEASED)
 _OVER = (JobPhase.ENDED, JobPhase.RETURNED, *_STORED)
 _LATER = frozenset({*_BEGUN, JobPhase.ENDED, JobPhase.RETURNED})
-# What may follow each phase; anything else is news that comes late.
+# The valid successors of each phase; any other transition is late news.
 FOLLOWING: Mapping[JobPhase, frozenset[JobPhase]] = {
     JobPhase.WAITING: _LATER | {JobPhase.SUBMITTED},
     JobPhase.SUBMITTED: _LATER | {JobPhase.WAITING},
@@ -65,13 +65,13 @@ FOLLOWING: Mapping[JobPhase, frozenset[JobPhase]] = {
 
 @dataclass(slots=True)
 class JobAtSite:
-    """A job that was given to a site, and how far it has come.
+    """A job that was given to a site, and its phase there.
 
-    :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none, or it is not known yet
-    :param bundle: the hash of the content that it reads its Dags from; empty: none that Lading has brought
-    :param envelope: as long as it may have to be brought there (again)
-    :param reported: the reason for its waiting that was reported last
-    :param log_done: whether its log has been copied to the end
+    :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none, or the path is not known yet
+    :param bundle: the hash of the content that it reads its Dags from; empty: Lading has not copied any for it
+    :param envelope: kept as long as it may have to be sent (again)
+    :param reported: the last reported reason for its waiting
+    :param log_done: whether its whole log has been copied
     """
 
     token: str
@@ -84,17 +84,17 @@ class JobAtSite:
 
     @property
     def started(self) -> bool:
-        """Whether it has begun, and its end is not known."""
+        """Whether it has started, without a final outcome."""
         return self.phase in _BEGUN
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it will ever run at this site."""
+        """Whether it will never run (again) at this site."""
         return self.phase in _OVER
 
     @property
     def stored(self) -> bool:
-        """Whether its end, or that it was taken back, is stored."""
+        """Whether its outcome or its return is stored."""
         return self.phase in _STORED
 
     def _move(self, phase: JobPhase) -> None:
@@ -102,56 +102,56 @@ class JobAtSite:
             self.phase = phase
 
     def submit(self) -> None:
-        """It is given to the site."""
+        """Note that it was given to the site."""
         self._move(JobPhase.SUBMITTED)
 
     def withdraw(self) -> None:
-        """It is not at the site, or is taken out of it, and waits to be given to it again."""
+        """Note that the site does not have it any more, so that it waits to be given again."""
         self._move(JobPhase.WAITING)
 
     def begin(self) -> None:
         self._move(JobPhase.STARTED)
 
     def close(self) -> None:
-        """It has reported how it ended."""
+        """Note that it has reported its outcome."""
         self._move(JobPhase.CLOSING)
 
     def end(self) -> None:
-        """Its end is known, or that it never begins."""
+        """Note that its outcome is final, even if it has never started."""
         self._move(JobPhase.ENDED)
 
     def give_back(self) -> None:
-        """It is taken back, to wait for any site."""
+        """Note that it was taken back, to wait for any site."""
         self._move(JobPhase.RETURNED)
 
     def store(self) -> None:
-        """Its end, or that it was taken back, is stored."""
+        """Note that its outcome or its return is stored."""
         self._move(JobPhase.RELEASED if self.phase is JobPhase.RETURNED else JobPhase.STORED)
 
 
 class ShownPhase(str, Enum):
-    """What its batch system shows of a job."""
+    """The phase of a job that its batch system shows."""
 
     UNSEEN = "unseen"
-    """Nothing yet."""
+    """It has not been shown yet."""
     PENDING = "pending"
     """It waits in its queue."""
     BLOCKED = "blocked"
-    """It waits, and cannot start as things are, which an administrator may change."""
+    """It waits and cannot start, unless an administrator changes something."""
     UNRUNNABLE = "unrunnable"
-    """It will never start: it is taken out."""
+    """It will never start, so it is cancelled."""
     RUNNING = "running"
     STRANGE = "strange"
-    """It is in a state that Lading does not know, and counts as running."""
+    """It is in a state that Lading does not recognize, and counts as running."""
     STRAY = "stray"
-    """It has been in such a state for too long, and counts as gone."""
+    """It has been in an unknown state for too long, and counts as gone."""
     GONE = "gone"
-    """It has ended, or the batch system does not know it any more."""
+    """It has ended, or the batch system no longer lists it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownLife:
-    """What its batch system shows of a job, and since when, on the clock of who asks.
+    """The phase that a job's batch system shows, and since when, by the caller's clock.
 
     :param ran: whether it was ever shown as running
     """
@@ -162,19 +162,19 @@ class ShownLife:
 
     @property
     def gone_since(self) -> float | None:
-        """Since when how it has ended is to be found out; None: it lives, as far as is known."""
+        """Since when its outcome is to be determined; None: it has not been seen to end."""
         is_gone = self.phase in (ShownPhase.UNRUNNABLE, ShownPhase.STRAY, ShownPhase.GONE)
         return self.since if is_gone else None
 
     def lost(self, at: float) -> ShownLife:
-        """It is not shown any more. What was to be taken out is out."""
+        """Return its life now that it is no longer shown. An unrunnable job was cancelled successfully."""
         return self if self.phase is ShownPhase.UNRUNNABLE else self._gone(at)
 
     def shown(self, native: NativeJob, at: float, *, blocked_for: float, strange_for: float) -> ShownLife:
-        """It is shown so.
+        """Return its life now that it is shown as ``native``.
 
-        :param blocked_for: seconds after which a job that cannot start as things are never will
-        :param strange_for: seconds after which a job in a strange state counts as gone
+        :param blocked_for: seconds after which a job that cannot start counts as one that never will
+        :param strange_for: seconds after which a job in an unknown state counts as gone
         """
         if native.state == "ended":
             return self.lost(at) if native.cause == "cancelled" else self._gone(at)
@@ -188,7 +188,7 @@ class ShownLife:
         return self._to(phase, since)
 
     def _phase(self, native: NativeJob) -> ShownPhase:
-        """The phase of a job that has not ended, whatever its time in that."""
+        """Return the phase of a job that has not ended, regardless of time."""
         if native.strange:
             return ShownPhase.STRANGE
         if native.state == "running":

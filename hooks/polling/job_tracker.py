@@ -1,4 +1,4 @@
-"""What a controller knows of the jobs that it has given to a site, whatever the site is."""
+"""The controller's view of the jobs that it has given to a site of any kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Job = TypeVar("Job", bound=JobAtSite)
 class JobTracker(Generic[Job]):
     """The jobs of a site, by token. The thread of the site changes them; other threads hold ``lock`` to read or change.
 
-    :param new: makes a job of which only its token is known
+    :param new: makes a job from its token
     """
 
     def __init__(self, new: Callable[[str], Job]) -> None:
@@ -23,25 +23,25 @@ class JobTracker(Generic[Job]):
         self._new = new
 
     def job(self, token: str) -> Job:
-        """The job of this token; one that was not known is known from now on."""
+        """Return the job of this token, registering it if it is new."""
         with self.lock:
             return self.jobs.setdefault(token, self._new(token))
 
     def acknowledge(self, tokens: Iterable[str]) -> None:
-        """The ends of these jobs have been stored."""
+        """Note that the outcomes of these jobs have been stored."""
         with self.lock:
             for token in tokens:
                 if token in self.jobs:
                     self.jobs[token].store()
 
     def move_to_end(self, jobs: Iterable[Job]) -> None:
-        """Let these jobs be the last ones, for what is done in turn, such as copying logs."""
+        """Move these jobs to the end of the order, for work done in turn, such as copying logs."""
         with self.lock:
             for job in jobs:
                 if job.token in self.jobs:
                     self.jobs[job.token] = self.jobs.pop(job.token)
 
     def over(self) -> list[Job]:
-        """The jobs of which nothing is needed any more."""
+        """Return the jobs that are completely processed."""
         with self.lock:
             return [job for job in self.jobs.values() if job.stored and job.log_done]

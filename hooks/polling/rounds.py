@@ -1,4 +1,4 @@
-"""The thread that looks at a site, or at one of its machines, round by round, and keeps the tunnel to Airflow's API."""
+"""The thread that polls a site, or one of its machines, in rounds, and keeps the tunnel to Airflow's API open."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What could not be asked is asked again after this, seconds; the connection has a back-off of its own.
+# Seconds until the next round after a failed one; the connection has its own back-off.
 PAUSE_AFTER_TROUBLE = 5.0
-# A round that takes longer than this, seconds, is shown: the site may be about to be found away.
+# A round that takes longer than this is shown to users, because the site may be unreachable, seconds.
 SECONDS_UNTIL_SHOWN = 5.0
-# A tunnel that is lost is built again within this: tasks that run need it, seconds.
+# A lost tunnel is rebuilt within this time, because running tasks need it, seconds.
 TUNNEL_PAUSE = 1.0
 READ = 65536
 
 
 class Poller(Protocol):
-    """What is done in the rounds.
+    """The work that is done in the rounds.
 
     :param no_api: why jobs cannot reach Airflow's API now; None: they can
     """
@@ -37,30 +37,32 @@ class Poller(Protocol):
     no_api: str | None
 
     def round(self) -> None:
-        """:raises OSError: it could not be asked"""
+        """Poll once.
+
+        :raises OSError: the site could not be asked
+        """
 
     def pause(self) -> float:
-        """Seconds until the next round."""
+        """Return the seconds until the next round."""
 
 
 class WakeSource(Protocol):
-    """A source of the news that there is something to look at."""
+    """Tells when there is something new to poll."""
 
     def fileno(self) -> int | None:
-        """What select(2) takes, readable when it has something to say; None: it says nothing now."""
+        """Return a descriptor that becomes readable on news, for select(2); None: there is none now."""
 
     def has_come(self) -> bool:
-        """Whether there is something to look at; does not wait."""
+        """Whether there is news; does not block."""
 
 
 class Rounds:
     """The rounds of a poller, until they are stopped.
 
-    :param site: what is looked at, by name
+    :param site: the name of the site or machine
     :param tunnel: None: jobs reach Airflow's API without one
-    :param news: what begins a round before its time; None: nothing but :meth:`wake`
-    :param leisure: for how many seconds after a round nothing begins the next one, so that what comes meanwhile comes
-        together
+    :param news: triggers a round early; None: only :meth:`wake` does
+    :param leisure: seconds after a round during which no round starts, so that news is collected
     """
 
     def __init__(
@@ -77,9 +79,9 @@ class Rounds:
         self.news = news
         self.leisure = leisure
         self.trouble: str | None = None
-        """Why the site could not be asked in the last round; None: it could."""
+        """Why the last round failed; None: it did not."""
         self.under_way_since: float | None = None
-        """When the round began that is under way, on the monotonic clock."""
+        """When the current round started, on the monotonic clock; None: none is running."""
         self.stopping = False
         self._troubles = Trouble(log)
         self._woken, self._waker = socket.socketpair()
@@ -90,33 +92,33 @@ class Rounds:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread still runs; after :meth:`stop`: a round hangs."""
+        """Whether the thread is still running; after :meth:`stop` that means that a round hangs."""
         return self._thread.is_alive()
 
     @property
     def silence(self) -> str | None:
-        """Since when an answer is waited for, as text; None: for no long time."""
+        """Since when an answer is pending, as text; None: only for a short time, or no answer is pending."""
         since = self.under_way_since
         if since is None or (seconds := time.monotonic() - since) < SECONDS_UNTIL_SHOWN:
             return None
         return f"no answer since {format_moment(time.time() - seconds)}"
 
     def start(self) -> None:
-        """Begin, unless that was done or is too late."""
+        """Start the thread unless it was started or stopped before."""
         if self._thread.ident is None and not self.stopping:
             self._thread.start()
 
     def wake(self) -> None:
-        """Begin the next round at once."""
-        with contextlib.suppress(BlockingIOError):  # it has been woken often enough
+        """Start the next round at once."""
+        with contextlib.suppress(BlockingIOError):  # enough wake-ups are pending
             self._waker.send(b".")
 
     def answered_within(self, seconds: float) -> bool:
-        """Wait for the end of the first round; returns whether there was one."""
+        """Wait for the first round to finish; return whether it has."""
         return self._answered.wait(seconds)
 
     def stop(self, timeout: float) -> None:
-        """End after this round, which is waited for."""
+        """Stop after the current round, and wait for that at most ``timeout`` seconds."""
         self.stopping = True
         self.wake()
         if self._thread.ident is not None:
@@ -132,7 +134,7 @@ class Rounds:
                 self.poller.round()
                 self.trouble = None
                 self._troubles.end(what)
-                # A connection that was lost is there again by now, and the tunnel was lost with it.
+                # A lost connection has been reopened by now, without its tunnel.
                 self.poller.no_api = self._without_tunnel()
                 pause = self.poller.pause()
             except OSError as error:
@@ -147,7 +149,7 @@ class Rounds:
             self._sleep(pause)
 
     def _without_tunnel(self) -> str | None:
-        """Build the tunnel to Airflow's API where it is lost; what keeps it from being built."""
+        """Rebuild a lost tunnel to Airflow's API; return why that failed, or None."""
         if self.tunnel is not None:
             try:
                 self.tunnel.keep()
@@ -156,7 +158,7 @@ class Rounds:
         return None
 
     def _sleep(self, pause: float) -> None:
-        """Wait until it is time, or :meth:`wake` is called, or a tunnel that was lost stands again."""
+        """Wait until the pause is over, :meth:`wake` is called, or a lost tunnel has been rebuilt."""
         deadline = time.monotonic() + pause
         while (left := deadline - time.monotonic()) > 0:
             if self._wait(left if self.tunnel is None else min(left, TUNNEL_PAUSE)):
@@ -164,13 +166,13 @@ class Rounds:
             if self.tunnel is not None and not self.tunnel.stands:
                 try:
                     self.poller.no_api = self._without_tunnel()
-                except Exception as error:  # the next round says what it is
+                except Exception as error:  # the next round reports it
                     self.poller.no_api = f"{type(error).__name__}: {error}"
                 if self.poller.no_api is None:
                     return
 
     def _wait(self, seconds: float) -> bool:
-        """Whether the next round is to begin; waits for that."""
+        """Wait at most ``seconds``; return whether the next round is to start."""
         if self.news is not None and self.news.has_come():
             return True
         poll = select.poll()
@@ -187,9 +189,9 @@ class Rounds:
             return False
 
 
-# How often a site is looked at: often while something changes, ever less when nothing does.
+# How often a site is polled: often while something changes, and ever less when nothing does.
 
-# A quiet site is asked again after this share of the time for which it has been quiet.
+# A quiet site is polled again after this share of the time for which it has been quiet.
 SHARE_OF_QUIET = 0.1
 
 
@@ -197,8 +199,8 @@ class PollInterval:
     """When the next look is due.
 
     :param shortest: seconds between two looks while jobs change
-    :param longest: seconds between two looks when nothing has happened for long
-    :param share: a quiet site is asked again after this share of the time for which it has been quiet
+    :param longest: the most seconds between two looks
+    :param share: a quiet site is polled again after this share of the time for which it has been quiet
     """
 
     def __init__(self, shortest: float, longest: float, share: float = SHARE_OF_QUIET) -> None:
@@ -212,24 +214,24 @@ class PollInterval:
         return time.monotonic() >= self._due
 
     def changed(self, at: float | None = None) -> None:
-        """Something happens, now or at a time on the monotonic clock."""
+        """Note a change, now or at a time on the monotonic clock."""
         self._changed_at = time.monotonic() if at is None else at
 
     def at_once(self) -> None:
-        """Something is to be done at the cluster: the next look is due."""
+        """Make the next look due now, because there is something to do at the site."""
         self.changed()
         self._due = 0.0
 
     def soon(self) -> None:
-        """Something was done whose effect is seen in a moment."""
+        """Make the next look due after the shortest pause, because the effect of an action will soon be visible."""
         self.changed()
         self._due = time.monotonic() + self.shortest
 
     def looked(self, *, has_jobs: bool) -> None:
-        """A look was made."""
+        """Note that a look was made."""
         self._due = time.monotonic() + self.pause(has_jobs=has_jobs)
 
     def pause(self, *, has_jobs: bool) -> float:
-        """Seconds between this look and the next."""
+        """Return the seconds between this look and the next."""
         quiet = (time.monotonic() - self._changed_at) * self.share
         return min(max(quiet, self.shortest), self.longest) if has_jobs else self.longest

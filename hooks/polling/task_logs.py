@@ -1,7 +1,4 @@
-"""The logs that tasks write at a site: which are copied in a look, and their copies here.
-
-The copies lie in Airflow's own folder of logs, where its log page looks.
-"""
+"""Copies the logs that tasks write at a site into Airflow's own folder of logs, where its log page looks."""
 
 from __future__ import annotations
 
@@ -25,15 +22,15 @@ from lading.hooks.ssh.steps import FilePart, Parts
 
 log = logging.getLogger(__name__)
 
-# The most logs read in one look, and the most bytes of all together; the rest comes in the next.
+# The most logs read in one look, and the most bytes of all of them; the rest is read in the next looks.
 MOST_LOGS = 200
 MOST_LOG_BYTES = 16 * 2**20
 
 
 class TaskLogs:
-    """The logs at a site and their copies here.
+    """The logs at a site and their copies on the controller.
 
-    :param folder: that is Airflow's folder of logs there, by the token of the job
+    :param folder: returns the folder at the site that stands for Airflow's folder of logs, given a job's token
     """
 
     def __init__(self, folder: Callable[[str], str], copies: LogCopies) -> None:
@@ -42,7 +39,7 @@ class TaskLogs:
 
     @staticmethod
     def choose(jobs: Iterable[Job]) -> list[Job]:
-        """The jobs whose logs are looked at now: those that have ended first, then in their order."""
+        """Choose the jobs whose logs are copied now: finished ones first, each group in its order."""
         jobs = list(jobs)
         ended = [job for job in jobs if job.ended and not job.log_done]
         for job in ended:
@@ -51,21 +48,21 @@ class TaskLogs:
         return ([job for job in ended if not job.log_done] + running)[:MOST_LOGS]
 
     def question(self, jobs: Sequence[JobAtSite]) -> Parts:
-        """What is new in the logs of these jobs, of which there is one at least."""
+        """Return the step that reads what is new in the logs of these jobs, of which there must be at least one."""
         return Parts([FilePart(*part) for part in self.parts(jobs)], MOST_LOG_BYTES // len(jobs))
 
     def parts(self, jobs: Iterable[JobAtSite]) -> list[tuple[str, int]]:
-        """The logs of these jobs, each with how many bytes of it have been copied."""
+        """Return the log files of these jobs, each with the number of bytes already copied."""
         return [(f"{self.folder(job.token)}/{job.log_path}", self.copies.offset(job.token)) for job in jobs]
 
     def copy(self, jobs: Sequence[JobAtSite], question: Parts, answer: CommandResult) -> None:
-        """Add what is new to the copies."""
+        """Add the answer to :meth:`question` to the copies."""
         self.add(jobs, question.contents(answer), question.most)
 
     def add(self, jobs: Sequence[JobAtSite], contents: Sequence[bytes | None], most: int) -> None:
-        """Add what is new to the copies.
+        """Append new contents to the copies.
 
-        :param contents: of each log from its offset, ``most`` bytes at most; None: there is no such log
+        :param contents: of each log from its offset, ``most`` bytes at most; None: the log does not exist
         """
         new = {job.token: job.log_path for job, data in zip(jobs, contents, strict=True) if data}
         self.copies.begin(new)
@@ -74,39 +71,40 @@ class TaskLogs:
                 if data:
                     self.copies.add(job.token, job.log_path, data)
             except (OSError, ValueError) as error:
-                log.error("the log of job %s cannot be copied: %s", job.token, error)
+                log.error("The log of job %s cannot be copied: %s", job.token, error)
                 job.log_done = job.ended
                 continue
-            # What was read of a job that had ended before is the rest, unless there was too much of it.
+            # The log of a job that had already finished is complete now, unless it was cut at the limit.
             job.log_done = job.ended and len(data or b"") < most
         self.copies.save_in_time()
 
     def keep(self, tokens: Collection[str]) -> None:
-        """Only these jobs are there; others are left of a controller that was killed."""
+        """Forget all jobs but these; others were left by a controller that was killed."""
         self.copies.keep(tokens)
 
     def forget(self, tokens: Iterable[str]) -> None:
-        """These jobs are over and their logs copied."""
+        """Forget finished jobs whose logs are copied."""
         for token in tokens:
             self.copies.forget(token)
 
 
-# The copies here.
+# The copies on the controller.
 
-# What is larger does not say how far a site's logs have been copied.
+# A larger file is not a record of copies.
 MOST_MEMORY_BYTES = 2**26
-# Of jobs by their tokens: where the copy begins, and how far it is.
+# By token: the offset in our file at which the copy starts, and the bytes copied.
 NOTES = TypeAdapter(dict[str, tuple[NonNegativeInt, NonNegativeInt]])
-# What was copied since it was last noted is copied again after a crash, into its place: it is noted so often, seconds.
+# Seconds between records of the progress. After a crash, everything since the last record is copied again, to the same
+# offsets.
 SAVE_INTERVAL = 5.0
 
 
 @dataclass(slots=True)
 class _Copied:
-    """How far a log has been copied.
+    """The progress of copying a log.
 
-    :param base: where the copy begins in our file: a task that was deferred continues the log that it began
-    :param path: of our file; None: it was not looked at since the start of this process
+    :param base: offset of the copy in our file; it is not 0 if a deferred task continues its log
+    :param path: of our file; None: not determined since this process started
     """
 
     base: int
@@ -118,7 +116,7 @@ class LogCopies:
     """The copies of the logs of one site.
 
     :param folder: Airflow's folder of logs
-    :param memory: the file that says after a restart how far they are, in lines of which each adds to those before
+    :param memory: file that records the progress across restarts; each of its lines adds to the lines before
     """
 
     def __init__(self, folder: Path, memory: Path) -> None:
@@ -130,18 +128,18 @@ class LogCopies:
         self._is_changed = False
         with contextlib.suppress(FileNotFoundError, NotReadable):
             for line in read_regular(memory, MOST_MEMORY_BYTES).splitlines():
-                with contextlib.suppress(ValueError):  # a full disk has torn it
+                with contextlib.suppress(ValueError):  # a line that a full disk has truncated
                     noted = NOTES.validate_python(parsed(line))
                     self._copied |= {token: _Copied(base, copied) for token, (base, copied) in noted.items()}
 
     def offset(self, token: str) -> int:
-        """How many bytes of this job's log have been copied."""
+        """Return how many bytes of this job's log have been copied."""
         return self._copied[token].copied if token in self._copied else 0
 
     def begin(self, logs: Mapping[str, str]) -> None:
-        """Note where the copies of these logs begin, before anything is written into them.
+        """Record where the copies of these logs start, before anything is written to them.
 
-        :param logs: their paths by token; those that lead out of the folder are left to :meth:`add`
+        :param logs: their paths by token; a path outside of the folder is ignored here, and refused by :meth:`add`
         """
         new = {}
         for token in logs.keys() - self._copied.keys():
@@ -151,7 +149,7 @@ class LogCopies:
             self._note(new)
 
     def add(self, token: str, log_path: str, data: bytes) -> None:
-        """Go on with the copy of a log.
+        """Append to the copy of a log.
 
         :raises OSError: it cannot be written
         :raises ValueError: the path leads out of the folder
@@ -175,7 +173,7 @@ class LogCopies:
 
     def _note(self, new: Mapping[str, _Copied]) -> None:
         self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # At the end of the file: to write all of it again would keep the disk busy where jobs are short.
+        # Appended, because rewriting the whole file would keep the disk busy when jobs are short.
         with os.fdopen(open_regular(self.memory, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "w") as stream:
             stream.write(f"\n{_noted(new)}")
         self._copied |= new
@@ -192,7 +190,7 @@ class LogCopies:
 
     @property
     def tokens(self) -> frozenset[str]:
-        """The jobs of which anything is known."""
+        """The jobs whose progress is recorded."""
         return frozenset(self._copied)
 
     def keep(self, tokens: Collection[str]) -> None:
@@ -200,12 +198,12 @@ class LogCopies:
         self._copied = {token: copied for token, copied in self._copied.items() if token in tokens}
 
     def save_in_time(self) -> None:
-        """Note how far the copies are, where that has changed and was last done a while ago."""
+        """Record the progress if it has changed and the last record is :data:`SAVE_INTERVAL` old."""
         if self._is_changed and time.monotonic() - self._saved_at > SAVE_INTERVAL:
             self.save()
 
     def save(self) -> None:
-        """Note how far the copies are."""
+        """Record the progress of all copies."""
         self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(self.memory, _noted(self._copied))
         self._saved_at, self._is_changed = time.monotonic(), False

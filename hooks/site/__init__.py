@@ -1,7 +1,4 @@
-"""The interface of every kind of site.
-
-What a kind of site does about it lives in the rooms of the kinds; nothing here asks a site.
-"""
+"""The interface that every kind of site implements. The implementations are in the packages of the kinds."""
 
 from __future__ import annotations
 

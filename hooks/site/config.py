@@ -1,4 +1,4 @@
-"""What every kind of site takes from its table in the sites file."""
+"""The keys that all kinds of site share in the sites file."""
 
 from __future__ import annotations
 
@@ -19,71 +19,73 @@ from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY, OF_ANY_SIT
 from lading.scheduling.resources import Resources
 from lading.scheduling.site_names import declared_name
 
-# The object stores of the three providers that Airflow reads by itself; what reaches any address, such as http or ftp,
-# would send requests of a Dag's author from the controller's place in the network.
+# The object stores of the three providers that Airflow reads natively. A scheme that reaches any address, such as http
+# or ftp, would let a Dag author send requests from the controller's network.
 STAGE_SCHEMES = ("s3", "gs", "abfs")
-# A path that begins with a variable of the machine's environment.
+# A path that begins with an environment variable of the machine.
 VARIABLE = re.compile(r"\$(\w+|\{\w+\})(/|$)")
 
 
 class SiteConfig(TableModel):
-    """What every kind of site takes from its table in the sites file."""
+    """The keys that every kind of site has in the sites file."""
 
     kind: str
     accept_untargeted: StrictBool | None = Field(
         None,
-        description="Whether tasks that name no site may run here; without it those do at the first site of the file "
-        "alone.",
+        description="Whether tasks that name no site can run here; without it only the first site of the file accepts "
+        "them.",
     )
     burst_after: DurationOrZero = Field(
         0,
-        description="How long a task that names no site, and finds no room here, waits before it may go to the next "
-        "site that takes such tasks.",
+        description="How long a task that names no site waits for room here before it can go to the next site that "
+        "accepts such tasks.",
     )
     allowed_dags: Texts | None = Field(
         None,
-        description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these may run here; without it every Dag.",
+        description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these Dags can run here; without it "
+        "all can.",
     )
 
     allowed_teams: Texts | None = Field(
         None,
-        description="A list of the names of Airflow's [teams](teams.md), or patterns of them: only their Dags may run "
-        "here; without it every Dag, also those of no team.",
+        description="A list of the names of Airflow's [teams](teams.md), or patterns of them: only their Dags can run "
+        "here; without it all can, including Dags without a team.",
     )
 
     stage_schemes: Texts = Field(
         STAGE_SCHEMES,
         description="A list of the schemes of object stores from which the controller brings files that tasks "
-        "[stage](files.md#send-files-to-a-task): the same store under another name (`s3a`, `gcs`, `abfss`) counts as "
-        "well; an empty list: none.",
+        "[stage](files.md#send-files-to-a-task); other names of the same store (`s3a`, `gcs`, `abfss`) are included. "
+        "An empty list disables this.",
     )
 
     built_in_policies: ClassVar[Sequence[str]] = OF_ANY_SITE
-    """Those of Lading's own policies that it may have."""
+    """The built-in policies that its table can name."""
 
     policy: str = Field(
         GREEDY,
-        description="By which [policy](placement.md#policies) jobs get to its locations: `greedy`, `priced`, "
+        description="The [policy](placement.md#policies) that places jobs on its locations: `greedy`, `priced`, "
         "`first_come`, `data_locality`, or that of a plugin.",
     )
     locality_fallback: Literal["random", "cheapest"] = Field(
-        "random", description="With `data_locality`: where a job goes whose inputs are nowhere that has room."
+        "random",
+        description="With `data_locality`: where a job goes if no location that holds its inputs has room.",
     )
     locality_wait: DurationOrZero = Field(
         0,
-        description="With `data_locality`: how long a job waits for room where its inputs are.",
+        description="With `data_locality`: how long a job waits for room at a location that holds its inputs.",
     )
     placement_interval: DurationOrZero | None = Field(
         None,
-        description="How often a place is sought for jobs that have found none here, beside each end of a job; 0: only "
-        "then; without it once a second.",
+        description="How often to retry placing jobs that found no room here, in addition to whenever a job finishes; "
+        "0: only when a job finishes; without it once a second.",
     )
 
     attempts: Annotated[AttemptSchedule, PlainValidator(AttemptSchedule.parse)] | None = Field(
         None,
-        description="The hint `attempts` of [gangs](gangs.md) without one: a number, or a table; the default is "
-        '`{pauses = ["15m", "15m", "30m", "1h"], count = 5, timeout = "10m"}`. The first possible site with this key '
-        "counts.",
+        description="The `attempts` of [gangs](gangs.md) that set no such hint: a number, or a table; the default is "
+        '`{pauses = ["15m", "15m", "30m", "1h"], count = 5, timeout = "10m"}`. The first possible site that has this '
+        "key decides.",
     )
 
     @field_validator("stage_schemes")
@@ -100,57 +102,57 @@ class SiteConfig(TableModel):
 
     @property
     def admission(self) -> Admission:
-        """Whose jobs it takes."""
         return Admission(self.allowed_dags, self.allowed_teams)
 
     @property
     def needs_planning(self) -> str | None:
-        """What of the table needs the packages of the extra ``planning``, as it is written; None: nothing does."""
+        """The setting that needs the packages of the extra ``planning``, as it is written; None if there is none."""
         return f'policy = "{PRICED}"' if self.policy == PRICED else None
 
     @property
     def limits(self) -> dict[str, str]:
-        """What the table limits that may make jobs wait, by option, as text."""
+        """The limits in the table that can make jobs wait, as text by option."""
         return {}
 
     @property
     def most_preemptions(self) -> int | None:
-        """After how many of them a job goes to machines on demand; None: it does not, as there may be none."""
+        """The number of preemptions after which a job gets on-demand machines; None: never, or preemption is not
+        possible."""
         return None
 
     def cpu_hour(self, capacity: Resources) -> float | None:
-        """What an hour of one cpu costs of a location that has so much, USD; None: that is not known."""
+        """Return what an hour of one CPU costs at a location of this capacity, USD; None: unknown."""
         return None
 
 
 class EnforcingConfig(SiteConfig):
-    """The limits of jobs whose author gave none."""
+    """The limits of jobs that declare none themselves."""
 
     memory_limit: Memory | None = Field(
-        None, description="Memory above which a job whose author gave none is ended; without it there is no limit."
+        None, description="Memory limit of jobs that declare none; exceeding it kills the job. Without it: no limit."
     )
     time_limit: Duration | None = Field(
-        None, description="Time after which a job whose author gave none is ended; without it there is no limit."
+        None, description="Time limit of jobs that declare none; exceeding it kills the job. Without it: no limit."
     )
-    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is killed.")
     scratch: str = Field(
         "",
-        description="A folder on its machines in which each job has one of its own while it runs, as `LADING_SCRATCH` "
-        "and `TMPDIR`: absolute, or beginning with a variable that is set there (`$SCRATCH/jobs`); without it their "
-        "folder for temporary files.",
+        description="A folder on its machines in which each running job has a folder of its own, as `LADING_SCRATCH` "
+        "and `TMPDIR`: absolute, or beginning with a variable that is set there (`$SCRATCH/jobs`); without it the "
+        "machine's folder for temporary files.",
     )
     container: str = Field(
         "",
         description="The [container](containers.md) of tasks that name none: `docker://IMAGE`, "
-        "`apptainer:///path/of/image.sif` or `apptainer://IMAGE`; without it they run in none.",
+        "`apptainer:///path/of/image.sif` or `apptainer://IMAGE`; without it they run outside containers.",
     )
     container_python: str = Field(
-        "python", description="The Python in the images of containers that has Lading and Airflow's Task SDK."
+        "python", description="The Python in container images that has Lading and Airflow's Task SDK installed."
     )
     keep_failed_scratch: DurationOrZero = Field(
         3600,
-        description="How long the scratch folder of a failed job is kept, unless another job needs its room; 0: not at "
-        "all.",
+        description="How long the scratch folder of a failed job is kept, unless another job needs the space; 0: it is "
+        "deleted at once.",
     )
 
     @field_validator("container")
@@ -165,17 +167,17 @@ class EnforcingConfig(SiteConfig):
 
 
 class PackedConfig(EnforcingConfig):
-    """A site whose node agents hold room for jobs that wait."""
+    """A site whose node agents reserve room for waiting jobs."""
 
     patience: Duration = Field(
         60,
-        description="How long smaller jobs can overtake a waiting job before room is kept free for it; jobs of higher "
-        "priority can for five times as long.",
+        description="How long smaller jobs can overtake a waiting job before room is reserved for it; higher-priority "
+        "jobs can overtake it for five times as long.",
     )
 
 
 class RemoteConfig(EnforcingConfig):
-    """A site on other machines: what is there for jobs, and how they reach Airflow's API and their Dags."""
+    """A site on other machines: its folders, and how its jobs reach Airflow's API and their Dags."""
 
     work_dir: str
     python: str
@@ -186,20 +188,20 @@ class RemoteConfig(EnforcingConfig):
     )
     api_url: str | None = Field(
         None,
-        description="Where jobs, with a tunnel the controller's machine, reach Airflow's execution API; without it "
-        "`[core] execution_api_server_url`.",
+        description="The URL at which jobs, or with a tunnel the controller's machine, reach Airflow's execution API; "
+        "without it `[core] execution_api_server_url`.",
     )
     dags: Literal["shared", "sync"] = Field(
         "shared",
         description="Where jobs read their Dags: `shared`, where Airflow's configuration on their machine says; "
-        "`sync`, in `work_dir`, where the bundle of the controller's machine is brought whenever its content is new.",
+        "`sync`, in `work_dir`, to which the controller copies the bundle whenever its content has changed.",
     )
-    max_bundle_size: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
+    max_bundle_size: Memory = Field(100, description="With `sync`: the maximum total size of a bundle.")
 
     def needs_tunnel(self, api: str) -> bool:
-        """Whether jobs reach the API through the SSH connection.
+        """Check whether jobs reach the API through the SSH connection.
 
-        :param api: its URL; empty: they report to none
+        :param api: its URL; empty: they report to no API
         """
         return self.api == "tunnel" and api != ""
 
@@ -224,18 +226,19 @@ class RemoteConfig(EnforcingConfig):
     @property
     @abstractmethod
     def min_poll_interval(self) -> float:
-        """Seconds between two questions while jobs change; ``max_poll_interval`` is while nothing happens."""
+        """Seconds between two polls while jobs change; ``max_poll_interval`` applies while nothing happens."""
 
 
 def sites_accepting_untargeted(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:
-    """The sites that take tasks which name none: those with ``accept_untargeted``, and the first one unless it has
-    ``accept_untargeted = false``.
+    """Return the sites that accept tasks which name no site: those with ``accept_untargeted``, and the first site
+    unless it has ``accept_untargeted = false``.
 
-    :param is_implicit: whether the first is this machine without a table; it yields to a site that is declared so
+    :param is_implicit: whether the first site is this machine without a table; it yields to a site that accepts such
+        tasks explicitly
     """
     said = {name: config.accept_untargeted for name, config in configs.items()}
     if not (is_implicit and True in said.values()):
-        # All accounts of the first table, where it has several.
+        # If the first table has several accounts, all of them.
         first = next(iter(map(declared_name, said)), "")
         said |= {name: takes is not False for name, takes in said.items() if declared_name(name) == first}
     return frozenset(name for name, takes in said.items() if takes)

@@ -1,4 +1,4 @@
-"""What a site answers: its locations as they are now, and what has happened to jobs. It is checked when it is made."""
+"""What a site reports: its current locations, and what happened to jobs. The types are checked on construction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.printable import shortened
 
-# The types of a location's fields, as far as a site says what is in them.
+# The types of those fields of a location that a site sets.
 OF_LOCATIONS: Mapping[str, Any] = {
     "name": str,
     "capacity": Resources,
@@ -32,32 +32,33 @@ OF_LOCATIONS: Mapping[str, Any] = {
 
 
 class LocationState(str, Enum):
-    """What a site can do with a location now."""
+    """Whether a location takes jobs now."""
 
     BOOTING = "booting"
-    """It comes up, and takes no jobs yet."""
+    """It is starting, and takes no jobs yet."""
     UP = "up"
     """It takes jobs."""
     DRAINING = "draining"
-    """It takes no more jobs, and goes when those there have ended."""
+    """It takes no more jobs, and is removed once its jobs have finished."""
     UNREACHABLE = "unreachable"
-    """It takes no jobs as long as what its note says keeps it from them; it may be back."""
+    """It takes no jobs for the reason in its note; it can recover."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedLocation:
-    """A location as its site sees it now. One that a site no longer names is gone for good, and its jobs with it.
+    """A location as its site sees it now. A location that its site stops reporting is gone for good, with its jobs.
 
-    :param location: what it is; what is on it is Lading's own to know
-    :param known: the tokens of all jobs that it has, waiting or running; None: it could not be asked, which changes
-        nothing for them. Another location is not what it is for that
+    :param location: its properties, without its load, which Lading tracks itself
+    :param known: the tokens of all jobs that it has, waiting or running; None: it could not be asked, so nothing
+        changes for them. Ignored when locations are compared
     :param note: what is wrong with it, or worth knowing, as text; None: nothing
-    :param native_id: of an allocation: that of its batch job; None: there is none, or it is not known yet
-    :param node: of an allocation: where it runs, as the batch system calls it
-    :param billed_since: epoch seconds since when it is paid for, as its seller states, by our own clock; None: that
-        is not known
-    :param image: what it has booted from, as the images of a market are called; None: that of its architecture there
-    :param waits: why it is not up yet, for the jobs that wait for it; None: its note says why, or nothing is known
+    :param native_id: of an allocation: the id of its batch job; None: it has none, or none yet
+    :param node: of an allocation: where it runs, as the batch system names it
+    :param billed_since: when its billing started according to its provider, converted to our own clock: epoch
+        seconds; None: unknown
+    :param image: what it was booted from, under the name that its market uses; None: the market's image for its
+        architecture
+    :param waits: why it is not up yet, shown for the jobs that wait for it; None: see its note, or unknown
     """
 
     location: Location
@@ -71,7 +72,7 @@ class ObservedLocation:
     waits: Reason | None = None
 
     def __post_init__(self) -> None:
-        """:raises TypeError: a field is of another type, which would be found out only where all sites are compared"""
+        """:raises TypeError: a field has the wrong type, which would otherwise show only when sites are compared"""
         if self.known is not None and not _are(str, self.known, frozenset):
             raise TypeError(f"known is {shortened(self.known)}; valid: a frozenset of tokens, or None")
         for field_name in ("note", "native_id", "node", "image"):
@@ -85,14 +86,13 @@ class ObservedLocation:
 
     @property
     def name(self) -> str:
-        """The location's name, unique within the site."""
         return self.location.name
 
 
 def check_location(location: object) -> None:
-    """Refuse what would be found to be wrong only where all sites are compared.
+    """Reject a location with wrong types early, before it is compared with those of other sites.
 
-    :raises TypeError: it is no location, or a field of it is of another type
+    :raises TypeError: it is not a location, or one of its fields has the wrong type
     """
     if not isinstance(location, Location):
         raise TypeError(f"location is {shortened(location)}; valid: a Location")
@@ -102,13 +102,13 @@ def check_location(location: object) -> None:
     if not _are(str, location.features, frozenset):
         raise TypeError(f"features of location {shortened(location.name)} is {shortened(location.features)}")
     if location.stacked and location.wraps is None:
-        raise TypeError(f"location {shortened(location.name)} is stacked, and wraps is None")
+        raise TypeError(f"location {shortened(location.name)} is stacked, but wraps is None")
 
 
 def check_stacks(locations: Sequence[Location]) -> None:
-    """Refuse locations that lie in what is not there, or in themselves.
+    """Check that each stacked location wraps one that exists, and that there is no cycle.
 
-    :raises TypeError: one does
+    :raises TypeError: a location wraps a missing one, or itself
     """
     wraps = {each.name: each.wraps for each in locations if each.wraps is not None}
     names = {each.name for each in locations}
@@ -124,9 +124,9 @@ def check_stacks(locations: Sequence[Location]) -> None:
 
 
 def check_market(market: Market | MachineMarket) -> None:
-    """Refuse what would be found to be wrong only where all sites are compared.
+    """Reject a market with wrong types early, before it is compared with those of other sites.
 
-    :raises TypeError: a field is of another type
+    :raises TypeError: a field has the wrong type
     """
     number, nothing = (int, float), type(None)
     valid: dict[str, Any] = {"idle_seconds": number, "held": (Reason, nothing)}
@@ -151,22 +151,21 @@ def check_market(market: Market | MachineMarket) -> None:
 
 
 def join(*notes: str | None) -> str | None:
-    """Several notes as one; None: there are none."""
     return "; ".join(note for note in notes if note) or None
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a site answered.
+    """What a site reported.
 
-    :param locations: all that it has
+    :param locations: all its locations
     :param events: what happened to jobs, in order (see the spool's journal)
-    :param acknowledge: to be called when the events have been stored: they need not be reported again
-    :param market: what can be launched; None: nothing is
-    :param trouble: why the whole site takes no jobs now; None: it does, or its locations have notes that say why not
-    :param note: what is worth knowing of a site that launches its locations, as text; None: nothing
-    :param barred: why it takes no jobs of a queue for now, by the queue's name, which is empty for jobs that name none;
-        no job waits for it
+    :param acknowledge: called once the events are stored, so that the site need not report them again
+    :param market: what can be launched; None: nothing
+    :param trouble: why the whole site takes no jobs now; None: it does, or the notes of its locations say why not
+    :param note: something worth knowing about a site that launches its locations, as text; None: nothing
+    :param barred: why a queue takes no jobs for now, by queue name; the empty name is for jobs that name no queue. No
+        job waits for such a queue
     """
 
     locations: Sequence[ObservedLocation]
@@ -178,9 +177,9 @@ class Observation:
     barred: Mapping[str, Reason] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """:raises TypeError: a field is of another type"""
+        """:raises TypeError: a field has the wrong type"""
         if not _are(ObservedLocation, self.locations, (list, tuple)):
-            raise TypeError(f"locations is {shortened(self.locations)}; valid: a list or a tuple of Seen")
+            raise TypeError(f"locations is {shortened(self.locations)}; valid: a list or a tuple of ObservedLocation")
         object.__setattr__(self, "locations", tuple(self.locations))  # a site may change its own list later
         names = Counter(each.name for each in self.locations)
         if twice := [name for name, times in names.items() if times > 1]:
@@ -202,13 +201,13 @@ class Observation:
             check_market(self.market)
 
     def looks_like(self, other: Observation) -> bool:
-        """Whether the other one says the same of the site and its locations."""
+        """Check whether both observations report the same state of the site and its locations."""
         said, its = ((each.trouble, each.note, each.barred) for each in (self, other))
         return said == its and alike(self.locations, other.locations)
 
 
 def alike(some: Sequence[ObservedLocation], others: Sequence[ObservedLocation]) -> bool:
-    """Whether locations are the same but for their ends: that of one that has not begun is later at each look."""
+    """Check whether locations are equal except for ``ends_at``, which moves with each poll until a location starts."""
     pairs = zip(some, others, strict=False)
     return len(some) == len(others) and all(a == b or _endless(a) == _endless(b) for a, b in pairs)
 

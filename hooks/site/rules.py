@@ -1,7 +1,7 @@
 """The ``[[bindings]]`` and ``[[rules]]`` of the sites file.
 
-Bindings say which tasks go to which targets, though their Dags do not mention it; rules, what jobs may do without where
-no location has room for all that they prefer.
+Bindings assign targets to tasks without changes to their Dags. Rules relax the preferences of jobs when no location has
+room for all of them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lading.scheduling.text.nearest import nearest_first
 
 
 class BindingTable(TableModel):
-    """One of the ``[[bindings]]``."""
+    """A table of ``[[bindings]]``."""
 
     dag: str = Field("*", description="A pattern of Dag ids (`*`, `?`, `[...]`).")
-    task: str = Field("*", description="A pattern of task ids; that of a task in a group is `group.task`.")
+    task: str = Field("*", description="A pattern of task ids; a task in a group has the id `group.task`.")
     group: str | None = Field(
-        None, description="A pattern of ids of task groups; without it tasks count that are in any group, or in none."
+        None, description="A pattern of task group ids; without it tasks match whether or not they are in a group."
     )
     targets: Annotated[tuple[str, ...], BeforeValidator(parse_targets)] = Field(
-        description="A list of sites, queues of batch sites (`hpc/long`) and patterns of the instance types of others "
+        description="A list of sites, queues of batch sites (`hpc/long`) and patterns of instance types of other sites "
         "(`cloud/c7i.*`), in the order in which they are tried."
     )
     filters: Annotated[tuple[str, ...], BeforeValidator(parse_filters)] = Field(
@@ -37,8 +37,8 @@ class BindingTable(TableModel):
     )
     matching: dict[str, dict[str, str] | list[dict[str, str]]] = Field(
         {},
-        description="Of targets, the regular expressions that have to be found in inputs of a task for it to go there: "
-        '`{"hpc/long" = {sample = "^big_"}}`; of a list of such tables one is enough.',
+        description="By target, regular expressions that the inputs of a task have to match for it to go there: "
+        '`{"hpc/long" = {sample = "^big_"}}`; in a list of such tables one match is enough.',
     )
 
     @field_validator("matching")
@@ -50,19 +50,19 @@ class BindingTable(TableModel):
 
 
 def parse_bindings(tables: object, sites: Collection[str]) -> list[Binding]:
-    """The bindings of a sites file, in its order, of which the first that is for a task counts.
+    """Read the bindings of a sites file, in order. The first one that matches a task applies.
 
-    :param tables: what the file has under ``bindings``
-    :param sites: the names of the sites there are
-    :raises ValueError: a value is not valid; the message names it and the binding
+    :param tables: the value of ``bindings`` in the file
+    :param sites: the names of the existing sites
+    :raises ValueError: a value is not valid; the message names the value and the binding
     """
 
     def made(table: BindingTable) -> Binding:
         for target in table.targets:
             if Target.parse(target).site not in sites:
-                raise ValueError(f"targets: there is no site of {target!r}; valid: {nearest_first(target, sites)}")
+                raise ValueError(f"targets: {target!r} names no existing site; valid: {nearest_first(target, sites)}")
         if strange := sorted(name for name in table.matching if not any(covers(name, each) for each in table.targets)):
-            raise ValueError(f"matching: {strange[0]!r} is no target of it; valid: {', '.join(table.targets)}")
+            raise ValueError(f"matching: {strange[0]!r} is not one of its targets; valid: {', '.join(table.targets)}")
         matching = parse_matching(table.matching) if table.matching else ()
         return Binding(table.targets, table.dag, table.task, table.group, table.filters, matching)
 
@@ -70,29 +70,27 @@ def parse_bindings(tables: object, sites: Collection[str]) -> list[Binding]:
 
 
 def published_bindings(bindings: Sequence[Binding]) -> list[dict[str, Any]]:
-    """Bindings as JSON has them."""
     return [{**asdict(each), "matching": each.hints().get("matching", {})} for each in bindings]
 
 
 class RuleTable(TableModel):
-    """One of the ``[[rules]]``."""
+    """A table of ``[[rules]]``."""
 
     name: str = Field(
-        min_length=1, max_length=64, description="What it is called where a job is stored that was placed by it."
+        min_length=1, max_length=64, description="The name stored with each job that was placed by this rule."
     )
     amounts: tuple[Literal["cpus", "memory", "disk", "gpus", "nodes"], ...] = Field(
         (), description="A list of amounts that are halved, step by step, where a task gives them as ranges."
     )
     features: Texts = Field(
-        (), description="A list of patterns (`*`, `?`, `[...]`) of `preferred` features that may be missing."
+        (),
+        description="A list of patterns (`*`, `?`, `[...]`) of `preferred` features that can be missing.",
     )
-    on_demand: StrictBool = Field(
-        False, description="Whether a task that asks for spot may get a machine that is paid for on demand."
-    )
+    on_demand: StrictBool = Field(False, description="Whether a task that requests spot can get an on-demand machine.")
     queues: dict[str, str] = Field(
-        {}, description='By queue, the one to which a task that names it may go: `{short = "long"}`.'
+        {}, description='By queue, another one that a task of this queue can use: `{short = "long"}`.'
     )
-    plugin: str | None = Field(None, description="The name of a plugin's rule, in place of all of these.")
+    plugin: str | None = Field(None, description="The name of a plugin's rule, instead of all of these.")
 
     @model_validator(mode="after")
     def _does_something(self) -> RuleTable:
@@ -105,11 +103,11 @@ class RuleTable(TableModel):
 
 
 def parse_rules(tables: object, plugins: Mapping[str, Relax]) -> Sequence[Rule]:
-    """The rules of a sites file, in its order; without any those that are tried by default.
+    """Read the rules of a sites file, in order; without any, return the default rules.
 
-    :param tables: what the file has under ``rules``; None: nothing
-    :param plugins: the rules of plugins, by their names
-    :raises ValueError: a value is not valid; the message names it and the rule
+    :param tables: the value of ``rules`` in the file; None: absent
+    :param plugins: the rules of plugins by name
+    :raises ValueError: a value is not valid; the message names the value and the rule
     """
     if tables is None:
         return RULES
@@ -117,7 +115,7 @@ def parse_rules(tables: object, plugins: Mapping[str, Relax]) -> Sequence[Rule]:
 
     def made(table: RuleTable) -> Rule:
         if table.name in taken:
-            raise ValueError(f"name = {table.name!r}: another rule has it already")
+            raise ValueError(f"name = {table.name!r}: another rule already has this name")
         if table.plugin is not None and table.plugin not in plugins:
             valid = ", ".join(plugins) or "none"
             raise ValueError(f"plugin = {table.plugin!r}: no plugin has this rule; valid: {valid}")

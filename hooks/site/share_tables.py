@@ -1,5 +1,4 @@
-"""The ``[[shares]]`` and ``[[budgets]]`` of the sites file: how much of what there is belongs to whom, and what it may
-cost."""
+"""The ``[[shares]]`` and ``[[budgets]]`` of the sites file: who is entitled to how much, and what they can spend."""
 
 from __future__ import annotations
 
@@ -17,23 +16,23 @@ from lading.scheduling.shares.who import Who
 from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 
-# What a database keeps of it is compared by every one of them.
+# Characters, short enough that every database compares the whole name.
 LONGEST_NAME = 100
 
 
 class WhoTable(TableModel):
-    """Whose jobs a table is about: those for which all holds that is given."""
+    """Selects the jobs that a table applies to: those that match all given keys."""
 
     name: str = Field(
         "",
         max_length=LONGEST_NAME,
-        description="What it is called in reasons, metrics and on the page; without it what is given of team, dag, "
-        "owner and tag.",
+        description="The name shown in reasons, metrics and on the page; without it the values of team, dag, owner and "
+        "tag.",
     )
-    team: str | None = Field(None, min_length=1, max_length=50, description="The name of a team of Airflow.")
+    team: str | None = Field(None, min_length=1, max_length=50, description="The name of an Airflow team.")
     dag: str | None = Field(None, min_length=1, description="A pattern of Dag ids (`*`, `?`, `[...]`).")
-    owner: str | None = Field(None, min_length=1, description="An owner of any task of the Dag.")
-    tag: str | None = Field(None, min_length=1, description="One of the tags of the Dag.")
+    owner: str | None = Field(None, min_length=1, description="The owner of at least one task of the Dag.")
+    tag: str | None = Field(None, min_length=1, description="A tag of the Dag.")
 
     @property
     def who(self) -> Who:
@@ -45,15 +44,15 @@ class WhoTable(TableModel):
 
 
 class KeptTable(TableModel):
-    """What is kept for a share, over all sites or, below ``sites``, at one."""
+    """What is reserved for a share, over all sites or, below ``sites``, at one."""
 
-    cpus: CountOrZero | None = Field(None, description="How many cpus.")
-    memory: Memory | None = Field(None, description="How much memory.")
-    gpus: CountOrZero | None = Field(None, description="How many GPUs.")
+    cpus: CountOrZero | None = Field(None, description="Number of CPUs.")
+    memory: Memory | None = Field(None, description="Amount of memory.")
+    gpus: CountOrZero | None = Field(None, description="Number of GPUs.")
     machines: CountOrZero | None = Field(
-        None, description="How many machines; of one that it shares with others the part counts that its jobs use."
+        None, description="Number of machines; a machine used by several shares counts by the part that its jobs use."
     )
-    usd_per_hour: float | None = Field(None, gt=0, description="Machines for so many USD per hour.")
+    usd_per_hour: float | None = Field(None, gt=0, description="Machines worth this many USD per hour.")
 
     @property
     def amounts(self) -> dict[str, float]:
@@ -62,55 +61,54 @@ class KeptTable(TableModel):
 
 
 class SiteKeptTable(KeptTable):
-    """What is kept at one site."""
-
     @model_validator(mode="after")
     def _keeps_something(self) -> SiteKeptTable:
         if not self.amounts:
-            raise ValueError(f"it keeps nothing; valid: {', '.join(ShareAmounts._fields)}")
+            raise ValueError(f"it reserves nothing; valid: {', '.join(ShareAmounts._fields)}")
         return self
 
 
 class ShareTable(WhoTable, KeptTable):
-    """One of the ``[[shares]]``."""
+    """A table of ``[[shares]]``."""
 
     weight: float = Field(
         1.0,
         gt=0,
-        description="Of what several shares wait for, each gets as much as its weight is of the sum of theirs.",
+        description="Resources that several shares wait for are divided among them in proportion to their weights.",
     )
     sites: dict[str, SiteKeptTable] = Field(
-        {}, description="What is kept at single sites, by their names: `{hpc = {cpus = 64}}`."
+        {}, description="What is reserved at single sites, by site name: `{hpc = {cpus = 64}}`."
     )
     lend: StrictBool = Field(
         True,
-        description="Whether others may use what is kept for it while it does not. It comes back as their jobs end.",
+        description="Whether others can use its reserved resources while it does not. It gets them back as their jobs "
+        "finish.",
     )
     borrow: StrictBool = Field(
         True,
-        description="Whether it may use more than what is kept for it (where nothing is, than its part by weight) "
-        "while others do not need it.",
+        description="Whether it can use more than is reserved for it (or, without a reservation, more than its part by "
+        "weight) while others do not need it.",
     )
 
     @model_validator(mode="after")
     def _has_something_to_keep(self) -> ShareTable:
         if not self.lend and not self.amounts and not self.sites:
-            raise ValueError("lend = false: it keeps nothing; give cpus, memory, gpus, machines or usd_per_hour")
+            raise ValueError("lend = false: it reserves nothing; give cpus, memory, gpus, machines or usd_per_hour")
         if _compared(self.its_name) == _compared(OTHERS) and self.who != Who():
             raise ValueError(
-                f"name = {OTHERS!r} is that of the jobs that no share names; give another name, or leave out team, "
+                f"name = {OTHERS!r} is reserved for the jobs that match no share; give another name, or remove team, "
                 "dag, owner and tag"
             )
         return self
 
 
 class BudgetTable(WhoTable):
-    """One of the ``[[budgets]]``."""
+    """A table of ``[[budgets]]``."""
 
-    usd: float | None = Field(None, gt=0, description="So many USD in each period; or:")
-    cpu_hours: float | None = Field(None, gt=0, description="so many hours of cpus.")
+    usd: float | None = Field(None, gt=0, description="The budget of each period in USD. Set this or `cpu_hours`.")
+    cpu_hours: float | None = Field(None, gt=0, description="The budget of each period in CPU hours.")
     per: Literal["day", "week", "month"] = Field(
-        "month", description="The period, by the calendar: `day`, `week` (from Monday) or `month`."
+        "month", description="The calendar period: `day`, `week` (from Monday) or `month`."
     )
     zone: str = Field("UTC", description="The time zone of the calendar, such as `Europe/Berlin`.")
 
@@ -121,28 +119,28 @@ class BudgetTable(WhoTable):
             ZoneInfo(value)
         except (ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError
             raise ValueError(
-                f"{shortened(value)} is no time zone; valid: names such as UTC and Europe/Berlin"
+                f"{shortened(value)} is not a time zone; valid: names such as UTC and Europe/Berlin"
             ) from error
         except KeyError as error:
             raise ValueError(
-                f"{shortened(value)} is no time zone; valid: names such as UTC and Europe/Berlin"
+                f"{shortened(value)} is not a time zone; valid: names such as UTC and Europe/Berlin"
             ) from error
         return value
 
     @model_validator(mode="after")
     def _has_one_amount(self) -> BudgetTable:
         if (self.usd is None) == (self.cpu_hours is None):
-            raise ValueError("one of usd and cpu_hours is expected; write a budget for each")
+            raise ValueError("either usd or cpu_hours is expected; write one budget for each")
         return self
 
 
 def parse_shares(tables: object, sites: Collection[str], half_life: float) -> Shares:
-    """The shares of a sites file, in its order, of which the first that is for a job counts.
+    """Read the shares of a sites file, in order. The first one that matches a job applies.
 
-    :param tables: what the file has under ``shares``
-    :param sites: the names of the sites there are
-    :param half_life: seconds after which what was used counts half
-    :raises ValueError: a value is not valid; the message names it and the share
+    :param tables: the value of ``shares`` in the file
+    :param sites: the names of the existing sites
+    :param half_life: seconds after which past usage counts half
+    :raises ValueError: a value is not valid; the message names the value and the share
     """
     taken: set[str] = set()
 
@@ -158,10 +156,10 @@ def parse_shares(tables: object, sites: Collection[str], half_life: float) -> Sh
 
 
 def parse_budgets(tables: object) -> list[PeriodBudget]:
-    """The budgets of a sites file, in its order; a job counts for each that is for it.
+    """Read the budgets of a sites file, in order. A job is charged to every budget that it matches.
 
-    :param tables: what the file has under ``budgets``
-    :raises ValueError: a value is not valid; the message names it and the budget
+    :param tables: the value of ``budgets`` in the file
+    :raises ValueError: a value is not valid; the message names the value and the budget
     """
     taken: set[str] = set()
 
@@ -175,19 +173,19 @@ def parse_budgets(tables: object) -> list[PeriodBudget]:
 
 
 def _new(name: str, taken: set[str]) -> str:
-    """A name that no table before has.
+    """Return the name after adding it to those taken.
 
-    :raises ValueError: one has it
+    :raises ValueError: an earlier table has it
     """
     if (compared := _compared(name)) in taken:
         raise ValueError(
-            f"name = {name!r}: another one has it already, or one that differs in case, accents or blanks alone; give "
-            "each a name of its own"
+            f"name = {name!r}: another table already has this name, or one that differs only in case, accents or "
+            "blanks; give each its own name"
         )
     taken.add(compared)
     return name
 
 
 def _compared(name: str) -> str:
-    """A name without what MySQL does not compare: case, accents, and blanks at the ends."""
+    """Reduce a name to what MySQL compares: without case, accents, and blanks at either end."""
     return "".join(each for each in normalize("NFKD", name.casefold()) if not combining(each)).strip()

@@ -1,10 +1,10 @@
-"""A site: a place that can run jobs. Each kind of site is one class derived from ``Site``.
+"""The classes that a kind of site derives from. A site is a place that can run jobs.
 
-The interface is bulk by its types: one ``observe``, one ``put`` and one ``cancel`` per tick, whatever the number of
-jobs. A site never decides anything and has no access to Airflow's database.
+Their methods take jobs in bulk: one ``observe``, one ``put`` and one ``cancel`` per tick, whatever the number of jobs.
+A site makes no decisions and has no access to Airflow's database.
 
-A controller has a thread for each site, in which it calls all that asks the site or does something there, one call
-after the other. A call that takes long delays what else is to be done at this site, and nothing elsewhere.
+The controller has one thread per site and makes all calls that contact the site there, one at a time. A slow call
+delays other work at this site only.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class Site(ABC, Generic[Config]):
     kind: ClassVar[str]
     config_model: ClassVar[type[SiteConfig]]
     has_sites_file: ClassVar[bool] = False
-    """Whether its jobs can read the sites file, for they run on the machine that has it."""
+    """Whether its jobs can read the sites file, because they run on the machine that has it."""
     trial_costs: ClassVar[bool] = False
-    """Whether a trial job costs money, so that it is run on request alone."""
+    """Whether a trial job costs money, so that it is run only on request."""
     launches = False
-    """Whether its locations are launched, which an :class:`ElasticSite` can do."""
+    """Whether its locations are launched on demand; then it is an :class:`ElasticSite`."""
     requests_are_limits = False
-    """Whether what a job is packed by is also the most that it gets: its batch system ends one that uses more."""
+    """Whether the batch system kills a job that exceeds its request, so that a request is also a limit."""
     holds = False
-    """Whether its locations hold room for jobs that are to come, which a :class:`Holding` site can do."""
+    """Whether its locations can reserve room for upcoming jobs; then it is a :class:`Holding` site."""
     seconds_ahead: float = 0.5
-    """For how long a location of short jobs is to be busy with what is prefetched to it: until it can be given more."""
+    """Seconds of work to prefetch to a location that runs short jobs, enough to last until the next jobs can arrive."""
     jwt_seconds: float = 600.0
-    """How long the JWT of a job that is sent there is valid; the controller renews it while the job waits."""
+    """Seconds for which the JWT of a job sent to this site is valid; the controller renews it while the job waits."""
 
     def __init__(self, name: str, config: Config, folder: Path) -> None:
         self.name = name
@@ -65,176 +65,174 @@ class Site(ABC, Generic[Config]):
 
     @property
     def admission(self) -> Admission:
-        """Whose jobs it takes."""
         return self.config.admission
 
     @property
     def arch(self) -> str:
-        """The architecture of the jobs there that name neither one nor an instance type, or ``any``."""
+        """The architecture of jobs that name neither one nor an instance type, or ``any``."""
         return DEFAULT_ARCH
 
     def trial(self, folder: Path) -> Site[Config]:
-        """The same site in a folder of its own, for a trial job; ``close`` removes all traces of it but the folder.
-
-        :param folder: of its own
+        """Return the same site for a trial job, with its state in ``folder``. ``close`` removes all its traces except
+        the folder.
         """
         return type(self)(self.name, self.config, folder / "spool")
 
     def parts(self) -> Mapping[str, Site[Config]]:
-        """What a trial job is to be run on each of, by what it is called: the site, or each of its machines."""
+        """Return each part that a trial job has to test, by its name in messages: the site, or each of its machines."""
         return {f"site {self.name}": self}
 
     def trial_sizes(self) -> list[int]:
-        """How many trial jobs are given together, by submission; where the site has arrays, several are one."""
+        """Return the number of trial jobs in each submission; a site with job arrays also submits several as one."""
         return [1]
 
     def failing(self) -> str | None:
-        """Why a trial job will not end well here, where that is known before it has ended; None: it may."""
+        """Explain why a trial job is bound to fail, if that is clear before it finishes; None if it is not."""
         return None
 
     def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
-        """Why a trial job has failed or has not ended, and what to change.
+        """Explain why a trial job failed or did not finish, and what to change.
 
-        :param event: that reports its end; None: the time is over
-        :param timeout: seconds that it had
+        :param event: the event that reports how it finished; None: it exceeded the timeout
+        :param timeout: the seconds that it had
         """
         if event is not None:
             return str(reason_of(event["reason"]))
-        return f"the trial job did not end within {timeout:g} s; give more time: --timeout {max(600, 2 * int(timeout))}"
+        return f"the trial job did not finish within {timeout:g} s; allow more: --timeout {max(600, 2 * int(timeout))}"
 
     def misunderstanding(self, event: Mapping[str, Any], envelope: Envelope) -> str | None:
-        """What of a trial job that has ended well the site has taken for something else than was meant; None: nothing.
+        """Describe which request of a successful trial job the site misinterpreted; None if there is none.
 
-        :param event: that reports its end
+        :param event: the event that reports how it finished
         """
         return None
 
     def checks(self) -> Iterator[Check]:
-        """What can be looked at before a trial job, in the order in which it is needed."""
+        """Yield the results of all checks that need no trial job, prerequisites first."""
         yield from ()
 
     def bootstrap(self, requirements: Sequence[str]) -> str | None:
-        """What a machine is to be given at its first boot so that jobs can run there; None: machines are not launched.
+        """Return the script that prepares a machine for jobs at its first boot; None: this site launches none.
 
-        :param requirements: Airflow and Lading, as pip takes them
-        :raises ValueError: the table does not say where they are to be
+        :param requirements: Airflow and Lading, as pip requirements
+        :raises ValueError: the table does not say where to install them
         """
         return None
 
     def bill(self) -> str | None:
-        """What a trial has cost, as text; None: nothing that is billed by the hour."""
+        """Describe what a trial cost; None: nothing is billed by the hour."""
         return None
 
     def policy(self) -> str | None:
-        """The least that this site's account must be allowed, in the form of its provider; None: it has no account."""
+        """Return the minimal policy for this site's account, in the provider's format; None: it has no account."""
         return None
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
-        """Remove what is left behind, at the site and of it on this machine; never what a live job needs.
+        """Remove leftovers at the site, and its leftovers on this machine, except what a live job needs.
 
-        A controller may work with the site at the same time, from another object.
+        A controller can use the site at the same time through another object.
 
-        :param older_than: seconds, at least an hour, for which nothing has changed in it, by the site's own clock
-        :param keep: the tokens of all that Airflow has there: jobs of this site, runs of job scripts
+        :param older_than: seconds since the last change by the site's own clock, at least an hour
+        :param keep: the tokens of everything that Airflow has at this site: jobs, and runs of job scripts
         :param dry_run: only report what would be removed
-        :raises OSError: the site could not be asked; nothing is concluded from that
+        :raises OSError: the site could not be reached, so nothing is known about its leftovers
         """
         yield from ()
 
     @classmethod
     def refuse(cls, config: Config) -> None:
-        """Check what the model of the table cannot know.
+        """Reject values that the table's model cannot check.
 
-        :raises ValueError: a value is not valid for this kind; the message names it and what to do
+        :raises ValueError: a value is not valid for this kind; the message names it and the remedy
         """
 
     @classmethod
     def exclusive(cls, config: Config) -> Mapping[str, str]:
-        """What no other site of the file may use, such as machines that this one fills.
+        """Return what no other site in the file can share, such as machines that this site fills.
 
-        :returns: what each is called in a message, by what distinguishes it from others of its kind
+        :returns: its description in messages, by a key that identifies it
         """
         return {}
 
     def dialect(self) -> dict[str, Any] | None:
-        """By what native hints for a batch system are checked; None: this is no batch site, and takes none.
+        """Return what native hints for a batch system are checked against; None: this site has no batch system.
 
-        :returns: ``system``, the name of the batch system, ``profile``, that of the site, and ``takes_layouts``:
-            whether each job is a batch job of its own, which may have nodes, ppn and threads; all of it JSON
+        :returns: a JSON object with ``system``, the name of the batch system, ``profile``, that of the site, and
+            ``takes_layouts``: whether each job is a batch job of its own, which can have nodes, ppn and threads
         """
         return None
 
     def script(self, envelope: Envelope) -> str | None:
-        """The script that would be submitted now if this were the only job; None: nothing is ever submitted here.
+        """Return the script that would be submitted if this were the only job; None: this site submits none.
 
-        The site is not asked, and nothing is changed.
+        The site is not contacted, and nothing changes.
 
-        :raises ValueError: the batch system does not take such a job; the message says why
+        :raises ValueError: the batch system does not accept such a job; the message says why
         """
         return None
 
     def staging_area(self, location: str) -> StagingArea | None:
-        """Where input files are kept for the jobs of a location; None: nothing can be brought there.
+        """Return where input files of a location's jobs are kept; None: files cannot be staged there.
 
-        :raises LookupError: the location is not there, or was not reached yet
+        :raises LookupError: the location does not exist, or was not reached yet
         """
         return None
 
     @abstractmethod
     def potential(self) -> Sequence[Location]:
-        """All that could ever be there, known without asking; empty: that is not known.
+        """Return all locations that can ever exist, without contacting the site; empty: unknown.
 
-        A job that nothing of this can hold is refused, so it has to cover all that may appear. What has been seen of a
-        location counts in the place of the one of its name.
+        A job that fits none of them is refused, so the list has to cover everything that can appear. A location that
+        has been observed replaces the one of the same name.
         """
 
     @abstractmethod
     def observe(self) -> Observation:
-        """Ask the site what there is and what has happened.
+        """Ask the site for its current locations and for what has happened.
 
-        :raises OSError: it could not be asked; nothing is concluded from that
+        :raises OSError: it could not be reached; nothing is concluded from that
         """
 
     @abstractmethod
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        """Give jobs to locations; one that a location has already is not started twice.
+        """Give jobs to locations. A job that a location already has is not started again.
 
         :param envelopes: by the name of the location
-        :raises OSError: it could not be done; the jobs are given again
+        :raises OSError: it failed; the controller gives the jobs again
         """
 
     @abstractmethod
     def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
-        """End jobs, waiting or running.
+        """Cancel jobs, waiting or running.
 
-        :param reasons: by the name of the location, why, by the token of the job
-        :raises OSError: it could not be done; it is asked again
+        :param reasons: by the name of the location, the reason for each job by its token
+        :raises OSError: it failed; the controller tries again
         """
 
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        """Take back jobs that have not begun; for each that has not, there is an event ``returned``. What has begun, or
-        begins meanwhile, goes on.
+        """Take back jobs that have not started; each yields an event ``returned``. A job that has started, or starts
+        meanwhile, continues.
 
-        A site that begins all that it is given at once has none to give back.
+        A site that starts all jobs at once has none to return.
 
         :param tokens: by the name of the location
-        :raises OSError: it could not be done; it is asked again
+        :raises OSError: it failed; the controller tries again
         """
 
     @abstractmethod
     def close(self, how: str, timeout: float) -> None:
-        """Let go of the site within ``timeout`` seconds.
+        """Detach from the site within ``timeout`` seconds.
 
-        :param how: ``cancel`` ends its jobs; ``leave`` lets those run that have started, and nothing is left behind
-            when they have ended; ``hand_over`` leaves everything to the next controller
+        :param how: ``cancel`` kills its jobs; ``leave`` lets started jobs finish and leaves nothing behind after them;
+            ``hand_over`` leaves everything to the next controller
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A machine to be launched, or an allocation.
+    """A machine or an allocation to launch.
 
-    :param name: of the location that it becomes, unique: by it the machine is found again whatever happens
+    :param name: that of the future location; it is unique, so the machine can be found again after any failure
     """
 
     name: str
@@ -242,38 +240,38 @@ class Order:
 
 
 class Holding(ABC):
-    """A site whose locations can hold room for jobs that are to come, which so begin together with others.
+    """A site whose locations can reserve room for upcoming jobs, so that these can start together with others.
 
-    The outcome of a hold is an event: ``held``, ``refused`` where there is no room, ``hold_lost`` where there is none
-    any more; their token is that of the hold. The job for which room is held starts in it when it is given there.
+    The result of a hold is an event with the hold's token: ``held``, ``refused`` if there is no room, ``hold_lost`` if
+    the room was lost later. A job given to the location starts in the room held for it.
     """
 
     @abstractmethod
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
-        """Hold room, or extend a hold: each hold runs out by itself, and so does one that is not known any more.
+        """Hold room, or extend holds. A hold expires unless it is extended, also if its controller forgot it.
 
         :param holds: by the name of the location
-        :raises OSError: it could not be done; it is asked again
+        :raises OSError: it failed; the controller tries again
         """
 
     @abstractmethod
     def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
-        """Give room back; what is not given back runs out.
+        """Release held room; holds that are not released expire.
 
-        :param tokens: of holds, by the name of the location
-        :raises OSError: it could not be done
+        :param tokens: those of the holds, by the name of the location
+        :raises OSError: it failed
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ListedInstance:
-    """Something that was launched, as its seller lists it, whether or not a controller knows it.
+    """A launched instance as its provider lists it, whether or not a controller knows it.
 
-    :param site: by which it was launched; it may not be in the sites file any more
-    :param name: of the location that it was to become
-    :param id: by which the seller knows it
-    :param state: in the seller's word
-    :param launched_at: epoch seconds; None: that is not known
+    :param site: the site that launched it, which may have left the sites file since
+    :param name: that of the location it was launched for
+    :param id: the provider's id
+    :param state: the provider's word
+    :param launched_at: epoch seconds; None: unknown
     """
 
     site: str
@@ -288,10 +286,10 @@ class ListedInstance:
 
 
 class Tenancy(NamedTuple):
-    """Whose all jobs are that a location has ever had.
+    """Whose jobs a location has run in its whole life, for the attribution of its cost.
 
-    :param team: Airflow's team; ``shared``: they are of several; None: of none
-    :param dag_id: their Dag, likewise
+    :param team: the Airflow team; ``shared``: several; None: none
+    :param dag_id: the Dag; ``shared``: several; None: none
     """
 
     team: str | None
@@ -299,12 +297,12 @@ class Tenancy(NamedTuple):
 
 
 class ElasticSite(Site[Config]):
-    """A site whose locations are launched, and released when they are not needed any more.
+    """A site whose locations are launched on demand and released when they are no longer needed.
 
-    What can be launched is the market of an observation. An order is stored before the site gets it; one that is
-    given again is not launched twice. What was launched is named by :meth:`observe` until it has ended, and its end is
-    an event ``released``. A job that is given to a location that is not there (any more) comes back by an event
-    ``returned``, as those do that are recalled.
+    The market of an observation says what can be launched. An order is stored before the site receives it, and an order
+    given twice is launched once. :meth:`observe` reports a launched location until it has terminated, followed by an
+    event ``released``. A job given to a location that does not exist, or no longer exists, comes back by an event
+    ``returned``, and so does a recalled job.
     """
 
     launches = True
@@ -313,61 +311,62 @@ class ElasticSite(Site[Config]):
     def launch(self, orders: Sequence[Order]) -> None:
         """Launch machines.
 
-        :raises OSError: it could not be done; what is not named by a later look was not launched
+        :raises OSError: it failed; an order that later observations do not report was not launched
         """
 
     @abstractmethod
     def release(self, reasons: Mapping[str, Reason]) -> None:
-        """Let locations go when the jobs that run there have ended; what has not begun there comes back.
+        """Release locations once their running jobs have finished; jobs that have not started come back.
 
-        :param reasons: by the name of the location, why
-        :raises OSError: it could not be done; it is asked again
+        :param reasons: by the name of the location
+        :raises OSError: it failed; the controller tries again
         """
 
     def note_tenants(self, tenants: Mapping[str, Tenancy]) -> None:
-        """Take note of whose the jobs on locations are, for who is billed; it returns at once, and is called often.
+        """Record whose jobs are on each location, to attribute its cost. It is called often and must not block.
 
-        :param tenants: by the name of the location, of those that have been given a job
+        :param tenants: by the name of the location, for locations that have been given a job
         """
 
     def priced(self) -> MachineMarket | None:
-        """What can be bought there, asked of its seller now; None: nothing is, or its price is not known.
+        """Ask the provider for what can be launched now, with prices; None: nothing, or prices are unknown.
 
-        It needs no controller, and disturbs none.
+        Works without a controller, and does not disturb one.
 
-        :raises OSError: it could not be asked
+        :raises OSError: the provider could not be reached
         """
         return None
 
     def listed_instances(self) -> Sequence[ListedInstance] | None:
-        """All that lives and was launched for this deployment, asked of its seller; None: there is no such list.
+        """Ask the provider for all live instances of this deployment; None: there is no such list.
 
-        It needs no controller, and disturbs none.
+        Works without a controller, and does not disturb one.
 
-        :raises OSError: it could not be asked
+        :raises OSError: the provider could not be reached
         """
         return None
 
     def end(self, ids: Sequence[str]) -> Mapping[str, float]:
-        """End at once what :meth:`listed_instances` has named, and all that runs there: for when no controller does it.
+        """Terminate instances from :meth:`listed_instances` at once, with all that runs on them. For use when no
+        controller is running.
 
-        :returns: by id, up to when it is billed, epoch seconds, as far as its seller states it
-        :raises OSError: it could not be done
+        :returns: by id, when billing stops, epoch seconds, as far as the provider states it
+        :raises OSError: it failed
         """
-        raise OSError(f"site {self.name}: only a controller ends what was launched there; start one")
+        raise OSError(f"site {self.name}: only a controller can terminate what was launched there; start one")
 
 
-# What a look at a site has found, and what was removed there.
+# Results of checks and of clean-ups.
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a check of a site, or of all that it needs, found.
+    """The result of one check of a site, or of something that it needs.
 
     :param what: what was checked
-    :param good: whether all is well
-    :param message: the details, or what is wrong and what to do
-    :param warns: whether all is well but could be better, or could not be examined
+    :param good: whether it passed
+    :param message: the details, or what is wrong and how to fix it
+    :param warns: whether it passed with a warning, or could not be checked
     """
 
     what: str
@@ -378,11 +377,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class RemovedLeftovers:
-    """What was removed at a site of one sort of things that were left behind.
+    """Leftovers of one kind that were removed at a site.
 
-    :param kind: the sort, as text: ``runs``, ``logs``
+    :param kind: as text: ``runs``, ``logs``
     :param number: how many were removed, or would be
-    :param mib: MiB that they took
+    :param mib: their size in MiB
     :param trouble: what could not be removed, and why, as text; None: nothing
     """
 
@@ -392,15 +391,12 @@ class RemovedLeftovers:
     trouble: str | None = None
 
 
-# Where files are kept for jobs.
-
-
 @dataclass(frozen=True, slots=True)
 class StagingArea:
-    """Where files are kept for jobs.
+    """The folder at a site that keeps input files for its jobs.
 
-    :param name: unlike that of any other staging area of the site; locations that share the folder share it
-    :param transport: the way there, by which other files of the same machines are read as well
+    :param name: unique among the staging areas of the site; locations with a common folder share one
+    :param transport: the connection to it, which can also read other files on the same machines
     :param root: Lading's own folder there
     """
 
@@ -410,5 +406,5 @@ class StagingArea:
 
     @property
     def folder(self) -> str:
-        """Made where it is missing."""
+        """Created on first use."""
         return f"{self.root}/inputs"

@@ -1,4 +1,4 @@
-"""The folder through which a node agent is driven, and the events that come out of it.
+"""The folder that controls a node agent, and the events that come out of it.
 
-Who starts the agent, and how the folder gets to its machine, is not known here.
+Starting the agent, and bringing the folder to its machine, is up to other packages.
 """

@@ -1,10 +1,11 @@
-"""The node agent as one file, for machines that have nothing but a Python: their jobs are commands, which need no more.
+"""The node agent as one file, for machines that only have Python: their jobs are commands, which need nothing else.
 
-It is a zip of the sources of all that runs there, which Python executes: ``python ZIP MODULE ARGUMENT...``. Nothing has
-to be installed, and what is installed there of Lading is not used: the agent is always the controller's. The name of
-the file is the hash of what was sent, so that it is brought once, and what waits in a queue keeps the one that it was
-made for. The Python there compiles the sources once and puts the bytecode beside them: to compile them at each start
-would take three times as long as the start. A Python of another version reads the sources.
+It is a zip of the sources of all modules that run on the machine, which Python executes: ``python ZIP MODULE
+ARGUMENT...``. Nothing has to be installed, and an installed Lading is ignored: the agent always has the controller's
+version. The file is named after the hash of what was sent, so that it is sent only once, and jobs in a queue keep the
+version that they were submitted with. The machine's Python compiles the sources once and adds the bytecode to the file:
+compiling at each start would take three times as long as the start itself. A Python of another version reads the
+sources.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from lading.hooks.ssh.steps import Put, RemoteStep, RunCommand
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
 
-# What is run by name, or imported when it is needed.
+# Modules that are run by name, or imported late.
 MODULES = (
     "lading.executors.agent.__main__",
     "lading.executors.agent.allocation_agent",
@@ -39,12 +40,12 @@ MODULES = (
     "lading.executors.agent.tasks.inside",
     "lading.executors.host",
 )
-# In Lading's folder at a site.
+# The folder of the archives, within Lading's folder at a site.
 FOLDER = "agents"
-# Python on a slow file server has started and read the file within this, seconds.
+# Seconds in which Python has started from a slow file server and read the file.
 TIMEOUT = 60
 
-# What any Python understands, also one that is too old for the rest.
+# Code that any Python understands, including versions that are too old for the agent.
 LEAST_PYTHON = (3, 10)
 _REFUSE_OLD = f"""\
 import sys
@@ -57,11 +58,11 @@ MAIN = f"""{_REFUSE_OLD}del sys.argv[0]
 import runpy
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
-# Puts what has arrived into its place, with its bytecode. What is there already is not replaced: a process that runs
-# from it finds its modules by where they lie in the file. Others are removed that have not been used for a week, and
-# that no script names which may wait in a queue.
+# Installs the received archive with its bytecode. An existing archive is not replaced: a process that runs from it
+# locates its modules by their offsets in the file. Other archives are removed once they have not been used for a week
+# and no script that may wait in a queue names them.
 _PLACE = f"""{_REFUSE_OLD}if sys.path[:1] == [""]:
-    del sys.path[0]  # the home of the login, where a stray hashlib.py may lie
+    del sys.path[0]  # the user's home, which may contain a stray hashlib.py
 import glob, hashlib, importlib.util, marshal, os, time, zipfile
 root, part, digest = sys.argv[1:]
 os.chdir(root)
@@ -70,7 +71,7 @@ with open(part, "rb") as stream:
     found = hashlib.sha256(stream.read()).hexdigest()
 if found != digest:
     os.unlink(part)
-    sys.exit("what has arrived is not what was sent: is the disk full?")
+    sys.exit("the archive was damaged on its way: is the disk full?")
 if not os.path.exists(place) or not zipfile.is_zipfile(place):
     with zipfile.ZipFile(part, "a") as packed:
         for name in packed.namelist():
@@ -97,13 +98,13 @@ for name in os.listdir("."):
         if name != digest + ".zip" and name not in scripts and time.time() - os.stat(name).st_mtime > 7 * 86400:
             os.unlink(name)
     except OSError:
-        pass  # another process was faster, or it is no file
+        pass  # another process was faster, or it is not a file
 """
 
 
 @dataclass(frozen=True, slots=True)
 class AgentArchive:
-    """The file.
+    """The archive.
 
     :param digest: SHA-256 of the content, hexadecimal
     """
@@ -112,57 +113,58 @@ class AgentArchive:
     digest: str
 
     def path(self, root: str) -> str:
-        """Its path at a site.
+        """Return its path at a site.
 
-        :param root: Lading's folder there
+        :param root: Lading's folder at the site
         """
         return f"{root}/{FOLDER}/{self.digest}.zip"
 
 
 class AgentNotBrought(TransportError):
-    """The site is reached, but the node agent cannot be brought there, or not be run by its Python."""
+    """The site is reachable, but the node agent cannot be copied there or run by the site's Python."""
 
 
 def brought() -> AgentArchive | None:
-    """What machines get from here; None: Lading is installed there, beside what its jobs need."""
+    """Return the archive if machines get it from here; None: Lading is installed there, with what its jobs need."""
     return archive() if current.deployment().brings_agent() else None
 
 
 @cache
 def archive() -> AgentArchive:
-    """The archive; the same sources always make the same one."""
-    # No namespace as where it is installed: what is on a machine of another Lading is not found beside it.
+    """Build the archive; equal sources give equal archives."""
+    # A regular package, unlike the namespace of the installed Lading: modules of another Lading on the machine must not
+    # be found.
     files = sources() | {"lading/__init__.py": b"", "__main__.py": MAIN.encode()}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name in sorted(files):
-            # Dated 1980, whenever it is made.
+            # ZipInfo dates files 1980, so the content does not depend on the time.
             archive.writestr(zipfile.ZipInfo(name), files[name], zipfile.ZIP_DEFLATED)
     content = packed.getvalue()
     return AgentArchive(content, hashlib.sha256(content).hexdigest())
 
 
 def command(python: str, root: str, module: str) -> list[str]:
-    """The command that runs a module of the node agent at a site, without its arguments.
+    """Return the command that runs a module of the node agent at a site, without its arguments.
 
-    :param root: Lading's folder there
+    :param root: Lading's folder at the site
     """
     found = brought()
     return [python, *(("-m", module) if found is None else (found.path(root), module))]
 
 
 def bring(transport: Transport, python: str, root: str, setup: str = "") -> None:
-    """Have the archive lie at a site, of which nothing is sent where it is there.
+    """Copy the archive to a site unless it exists there.
 
-    :param python: that is to run it
-    :param root: Lading's folder there
+    :param python: the site's Python that is to run it
+    :param root: Lading's folder at the site
     :param setup: shell text before the command
-    :raises AgentNotBrought: it cannot be written there, or that Python cannot run it; with what was said
+    :raises AgentNotBrought: it cannot be written there, or that Python cannot run it; with the output
     :raises TransportError: there is no answer
     """
     found = archive()
     path = shlex.quote(found.path(root))
-    # A crash of a file system may leave less than the whole of it, which ends with the end of a zip's directory.
+    # A crash of the file system may truncate the file; a complete one ends with the end record of a zip's directory.
     whole = f'[ -f {path} ] && [ "$(tail -c 22 {path} | head -c 4)" = "$(printf "PK\\005\\006")" ]'
     (present,) = transport.exchange([RunCommand(whole)])
     if present.status is None:
@@ -178,16 +180,16 @@ def bring(transport: Transport, python: str, root: str, setup: str = "") -> None
         if answer.status is None:
             raise TransportError(answer.message)
         if answer.status != 0:
-            raise AgentNotBrought(f"the node agent cannot be brought to {root}/{FOLDER}: {answer.message}")
+            raise AgentNotBrought(f"the node agent cannot be copied to {root}/{FOLDER}: {answer.message}")
 
 
 def sources() -> dict[str, bytes]:
-    """The source of each module of the archive by its path, such as ``lading/hooks/spool/tokens.py``."""
+    """Return the source of each module of the archive by its path, such as ``lading/hooks/spool/tokens.py``."""
     found: dict[str, bytes] = {}
     names = list(MODULES)
     while names:
         name = names.pop()
-        if (file := _file(name)) is None:  # what is imported from a module, and is none itself
+        if (file := _file(name)) is None:  # a name imported from a module, not a module itself
             continue
         path = f"{name.replace('.', '/')}{'/__init__' if file.name == '__init__.py' else ''}.py"
         if path not in found:
@@ -197,7 +199,7 @@ def sources() -> dict[str, bytes]:
 
 
 def _file(name: str) -> Path | None:
-    """The file of a module of Lading; None: there is none."""
+    """Return the file of a module of Lading; None: the module does not exist."""
     _, *parts = name.split(".")
     places = [Path(each, *parts) for each in lading.__path__] if parts else []
     files = [file for place in places for file in (place / "__init__.py", place.with_suffix(".py"))]
@@ -211,9 +213,9 @@ def _packages(name: str) -> Iterator[str]:
 
 
 def _imported(content: bytes) -> Iterator[str]:
-    """What a module imports of Lading when it is imported itself, and what it takes from there, which may be a module.
+    """Yield what a module imports from Lading at import time: modules, and names in them, which may be modules.
 
-    What is imported in a function is there for Airflow's jobs, or imported by others anyway.
+    Imports within functions are for Airflow's jobs, or of modules that the archive contains anyway.
     """
     for node in ast.parse(content).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lading":

@@ -1,4 +1,4 @@
-"""The work of a job that is a command, as its row and its envelope have it."""
+"""The work of a job that is a command, as stored in the job's row and its envelope."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# What such a workload is called, and what the trial of a site is.
+# The types of such a workload and of a site's trial.
 COMMAND, PROBE = "Command", "Probe"
-# What runs it in the node agent, a module.
+# The module that runs it in the node agent.
 COMMAND_RUNNER = "lading.executors.agent.tasks.command_runner"
-# The folder of logs of a job on a machine from which the controller fetches them. Airflow reads the same variable.
+# The job's folder of logs on a machine whose logs the controller fetches. Airflow reads the same variable.
 LOG_FOLDER_VARIABLE = "AIRFLOW__LOGGING__BASE_LOG_FOLDER"
 
 
@@ -19,15 +19,16 @@ LOG_FOLDER_VARIABLE = "AIRFLOW__LOGGING__BASE_LOG_FOLDER"
 class CommandWork:
     """A command.
 
-    :param arguments: the program and its arguments; a shell is named where one is wanted
-    :param folder: in which it runs; empty: the job's own scratch folder, which goes when it has ended
-    :param environment: variables beside those of the node agent
-    :param log_folder: below which it has its log on a machine that shares the controller's files
-    :param log_path: of the file in which it prints, relative to that folder; empty: it has none
-    :param rule: of which it is a job, for people
-    :param wildcards: which job of that it is, for people, such as ``sample=A``
-    :param runner: the module that runs it where it is installed, and preloads its program once for all such jobs of a
-        process; empty: the program is started anew, as any other is
+    :param arguments: the program and its arguments; for a shell command, the shell and its arguments
+    :param folder: its working directory; empty: the job's own scratch folder, which is removed when the job has
+        finished
+    :param environment: variables in addition to those of the node agent
+    :param log_folder: folder of its log on a machine that shares the controller's files
+    :param log_path: file for its output, relative to that folder; empty: none
+    :param rule: the rule that it is a job of, for display
+    :param wildcards: distinguishes the jobs of the rule, such as ``sample=A``, for display
+    :param runner: module that runs it if it is installed; it preloads the program once for all such jobs of a process.
+        Empty: the program is started separately for each job
     """
 
     arguments: Sequence[str]
@@ -40,25 +41,27 @@ class CommandWork:
     runner: str = ""
 
     def to_workload(self) -> dict[str, Any]:
-        """The same as the workload of a job."""
+        """Return it as the workload of a job."""
         return {"type": COMMAND, **asdict(self)}
 
     @classmethod
     def from_workload(cls, workload: Mapping[str, Any]) -> CommandWork:
-        """The command of a workload, with the variables that it was given when it was dispatched.
+        """Read the command of a workload, including the variables given at dispatch.
 
-        :raises ValueError: it is none
+        :raises ValueError: the workload is not a valid command
         """
         if workload.get("type") != COMMAND:
-            raise ValueError(f"its work is of type {workload.get('type')!r}; this machine runs {COMMAND!r}")
+            raise ValueError(
+                f"its workload has the type {workload.get('type')!r}, but this machine only runs {COMMAND!r}"
+            )
         arguments, environment = workload.get("arguments"), workload.get("environment", {})
         if not isinstance(arguments, list) or not arguments or not all(isinstance(each, str) for each in arguments):
-            raise ValueError("the arguments of its command are not a list of text")
+            raise ValueError("the arguments of its command must be a list of texts")
         if not isinstance(environment, dict) or not all(isinstance(each, str) for each in environment.values()):
-            raise ValueError("the environment of its command is not a table of text")
+            raise ValueError("the environment of its command must be a table of texts")
         texts = {name: workload.get(name, "") for name in ("folder", "log_folder", "log_path", "runner")}
         if wrong := sorted(name for name, value in texts.items() if not isinstance(value, str)):
-            raise ValueError(f"{', '.join(wrong)} of its command is not text")
+            raise ValueError(f"{', '.join(wrong)} of its command must be text")
         environment = {**environment, **_given_at_dispatch(workload.get("token"))}
         if texts["log_path"] and not texts["log_folder"]:
             raise ValueError("its command has a log_path without a log_folder")
@@ -66,15 +69,17 @@ class CommandWork:
 
 
 def runner_of(workload: Mapping[str, Any]) -> str:
-    """The runner that a command names; empty: none, or it is no command."""
+    """Return the runner that a command names; empty: none, or the workload is not a command."""
     runner = workload.get("runner") if workload.get("type") == COMMAND else ""
     return runner if isinstance(runner, str) else ""
 
 
 def _given_at_dispatch(token: object) -> dict[str, str]:
-    """The variables that are in no table, for they may be secrets: as JSON in what Airflow's workloads have a JWT in.
+    """Read the variables that no table stores, since they may be secrets.
 
-    :raises ValueError: they make no sense; the text does not quote them
+    They come as JSON in the field that holds the JWT of Airflow's workloads.
+
+    :raises ValueError: they are not valid; the text does not quote them
     """
     if not token:
         return {}
@@ -83,5 +88,5 @@ def _given_at_dispatch(token: object) -> dict[str, str]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
-        raise ValueError("the variables that its command was given are not a table of text")
+        raise ValueError("the variables given to its command at dispatch must be a table of texts")
     return found

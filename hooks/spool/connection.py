@@ -1,4 +1,4 @@
-"""A controller's side of a spool on another machine: a conversation with the program that serves it there."""
+"""The controller's side of a spool on another machine: a session with the program that serves it there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lading.hooks.ssh.session import Session, SessionEnded
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
 
-# The answer comes within this, a start of Python on a slow file server included, seconds.
+# Seconds in which an answer arrives, including a start of Python from a slow file server.
 TIMEOUT = 60.0
-# A session that ends before has not worked: it is no reason to ask again at once, seconds.
+# The end of a session younger than this triggers no request, because the session has not worked, seconds.
 LEAST_LIFE = 10.0
 
 
@@ -49,23 +49,23 @@ Content = Annotated[bytes, ReadWith(_unpacked)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply(JsonModel):
-    """What a machine answers, see :mod:`lading.hooks.spool.server`.
+    """A machine's answer, see :mod:`lading.hooks.spool.server`.
 
-    :param boot_id: of the machine now; another one than before: it was restarted, and nothing from before runs
-    :param now: what its clock says, seconds since the epoch
-    :param lives: whether an agent lives there
-    :param known: the tokens of all jobs there
-    :param waiting: of those that have not begun
-    :param returned: of those that were taken back
-    :param events: the files of events that are new
-    :param left_out: what is wrong with those that cannot be read
-    :param more: whether there are further ones
-    :param logs: what is new in each; None: there is no such log
-    :param found: the paths of all logs, by token, where that was asked
-    :param kept: what could not be removed
-    :param closed: whether its inbox is closed: nothing comes in any more
-    :param ends_at: when its jobs are asked to end because it goes, by its clock; None: that is not known
-    :param fault: why something could not be written; None: all was
+    :param boot_id: of the machine now; if it has changed, the machine was restarted and no earlier process runs
+    :param now: the machine's clock, seconds since the epoch
+    :param lives: whether an agent is running on the machine
+    :param known: the tokens of all jobs on the machine
+    :param waiting: those of jobs that have not started
+    :param returned: those of jobs that were taken back
+    :param events: the new files of events, with their content
+    :param left_out: files of events that cannot be read, with the fault
+    :param more: whether there are further new files of events
+    :param logs: the new content of each log; None: the log does not exist
+    :param found: the paths of all logs by token, if requested
+    :param kept: files that could not be removed
+    :param closed: whether its inbox is closed, so that it takes no more jobs
+    :param ends_at: when its jobs are told to exit as it is reclaimed, by its clock; None: no such time is known
+    :param fault: why something could not be written; None: everything was
     """
 
     boot_id: Name
@@ -86,9 +86,9 @@ class Reply(JsonModel):
 
 
 def program(root: str) -> tuple[list[str], bytes]:
-    """What is run on a machine after its Python, and what that reads first.
+    """Return the arguments of the machine's Python, and the program that it then reads from standard input.
 
-    :param root: the folder that has the spool, absolute
+    :param root: the folder of the spool, absolute
     """
     text = Path(server.__file__).read_bytes()
     loader = (
@@ -100,10 +100,10 @@ def program(root: str) -> tuple[list[str], bytes]:
 
 
 class SpoolConnection:
-    """The conversation. It belongs to one thread.
+    """The session with a machine. It belongs to one thread.
 
-    :param command: the Python there
-    :param root: the folder that has the spool, absolute
+    :param command: the machine's Python
+    :param root: the folder of the spool, absolute
     :param setup: shell text before the command
     """
 
@@ -116,9 +116,9 @@ class SpoolConnection:
         self._since = 0.0
 
     def ask(self, request: Mapping[str, Any], timeout: float = TIMEOUT) -> Reply:
-        """Have done what a request says, once more on a new session where the last one turns out to be over.
+        """Send a request, and once more in a new session if the old one has ended.
 
-        :raises TransportError: there is no answer; it may have been done
+        :raises TransportError: there is no answer; the request may have been carried out
         """
         text = json.dumps(request).encode() + b"\n"
         was_open = self._session is not None
@@ -137,17 +137,15 @@ class SpoolConnection:
             return _reply(line)
         except ValueError as error:
             self.close()
-            raise TransportError(
-                f"{self.transport}: what is answered in {self.root} makes no sense: {error}"
-            ) from error
+            raise TransportError(f"{self.transport}: the answer from {self.root} is not valid: {error}") from error
 
     def begin(self, options: Sequence[str], text: str, mark: str, timeout: float) -> str:
-        """Begin a new session by another program, which serves the spool when it has answered; its answer.
+        """Start a new session with another program, which serves the spool after its answer; return that answer.
 
-        :param options: of the Python there
-        :param text: the line that is said to the program
-        :param mark: what the line of its answer begins with, which is left out
-        :raises Ended: the program has ended
+        :param options: of the machine's Python
+        :param text: the line to send to the program
+        :param mark: the beginning of the answer's line, which is stripped
+        :raises SessionEnded: the program has exited
         :raises TransportError: it does not answer
         """
         self.close()
@@ -161,16 +159,16 @@ class SpoolConnection:
             raise TransportError(f"{self.transport}: {error}") from error
 
     def fileno(self) -> int | None:
-        """What select(2) takes, readable when there is news; None: there is no session."""
+        """Return a descriptor for select(2) that is readable when there is news; None: there is no session."""
         return None if self._session is None else self._session.fileno()
 
     def has_come(self) -> bool:
-        """Whether it has said that there is news, or has ended."""
+        """Whether the machine has announced news, or the session has ended."""
         if self._session is None:
             return False
         try:
             said = self._session.read_new()
-        except (OSError, ValueError):  # the connection is gone
+        except (OSError, ValueError):  # the connection is lost
             said = None
         if said is None:
             self.close()
@@ -178,7 +176,7 @@ class SpoolConnection:
         return server.NEWS.encode() in said
 
     def close(self) -> None:
-        """End the session; the next request begins another one."""
+        """End the session; the next request starts another one."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -198,8 +196,10 @@ class SpoolConnection:
 
 
 def _reply(line: str) -> Reply:
-    """:raises ValueError: it makes no sense
-    :raises TransportError: something could not be done there
+    """Parse an answer.
+
+    :raises ValueError: it is not valid
+    :raises TransportError: a step failed on the machine
     """
     found = parsed(line.encode())
     if isinstance(found, dict) and (failed := found.get("failed")):

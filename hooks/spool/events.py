@@ -1,7 +1,7 @@
-"""Events: what has happened to jobs, as agents and batch jobs write it and controllers read it.
+"""Events: what happens to jobs, written by agents and batch jobs and read by controllers.
 
-All that can write at a site can write anything, so each event is checked when it is read. One that is wrong changes
-nothing and keeps nothing from being read; one of a kind that is not known here is from a newer agent.
+Any program at a site can write anything, so each event is checked when it is read. A faulty event changes nothing and
+does not keep others from being read; an event of an unknown kind is from a newer agent.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadWith
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.reasons import Reason, because, free_text
 
-# A file of events has at most so many bytes, and so have those of a cluster that travel together; an event has at most
-# so many. The batches of an agent are smaller (see the module journal).
+# The most bytes of a file of events, and of all files of a cluster that travel together; and the most bytes of one
+# event. The batches of an agent are smaller (see the module journal).
 MOST_BYTES = 8 * 2**20
 MOST_EVENT_BYTES = 2**20
-# No writer of ours puts more than a thousand into a file; eight MiB of short lines would take half a minute.
+# Our writers put at most a thousand lines into a file; parsing eight MiB of short lines would take half a minute.
 MOST_LINES = 20_000
-# The year 3000: what is beyond it is no date, and some databases and calendars refuse it. Seconds since the epoch.
+# The year 3000, in seconds since the epoch: some databases and calendars refuse later dates.
 LATEST = 32_503_680_000.0
-# What the databases' INTEGER takes.
+# The maximum of the databases' INTEGER.
 LARGEST_INTEGER = 2**31 - 1
-# Of the wrong events of a file so many are kept and explained.
+# The most faulty events of a file that are kept and explained.
 MOST_FAULTS = 20
 LONGEST_KIND = 40
 
@@ -43,11 +43,11 @@ def _kind(found: Any) -> str:
 
 
 def reason_of(reported: object) -> Reason | None:
-    """A reason as a file or a site has it: as plain data, or the text of a third party; None: nothing is said.
+    """Read a reason from plain data, or from a third party's text; None: none is given.
 
-    It may lack parameters, which another version has left out: an end counts for all that.
+    It may lack parameters that another version does not write, so that the end of a job is never lost over them.
 
-    :raises ValueError: it is none of these
+    :raises ValueError: it is neither
     """
     if isinstance(reported, str):
         return free_text(reported) if reported.strip() else None
@@ -57,7 +57,7 @@ def reason_of(reported: object) -> Reason | None:
 
 
 def asked_reason(text: str) -> Reason:
-    """Why a job is to be ended, as the request in its spool says."""
+    """Read the reason for a cancellation from the request in the spool."""
     try:
         return Reason.of_json(text)
     except (ValueError, RecursionError):  # text of a third party
@@ -65,7 +65,7 @@ def asked_reason(text: str) -> Reason:
 
 
 def to_json(event: Mapping[str, Any]) -> str:
-    """An event, or another file of a job, as a line of text."""
+    """Return an event, or the content of another file of a job, as a line of JSON."""
     return json.dumps(event, default=Reason.to_data)
 
 
@@ -77,7 +77,7 @@ def _reason(reported: object) -> Reason:
     return reason
 
 
-# With all parameters of its code; and why something has ended, if that is said.
+# A reason with all parameters of its code; and an optional reason for an end.
 WholeReason = Annotated[Reason, ReadWith(_reason)]
 Why = Annotated[Reason | None, ReadWith(reason_of)]
 Token = Annotated[str, Matching(TOKEN)]
@@ -88,7 +88,7 @@ ExitCode = Annotated[int, Within(-LARGEST_INTEGER, LARGEST_INTEGER)]
 Memory = Annotated[int, Within(0, LARGEST_INTEGER)]
 Amount = Annotated[int | float, Within(0, LARGEST_INTEGER)]
 Seconds = Annotated[float, Within(0, LATEST)]
-# Files by their paths, with their bytes.
+# Sizes of files in bytes, by path.
 Outputs = Annotated[
     dict[Annotated[str, Longest(4096), Matching(re.compile("/.*", re.DOTALL))], Annotated[int, Within(0, 2**62)]],
     Longest(100),
@@ -98,9 +98,9 @@ Limit = Annotated[int | float, Within(0, LATEST)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started(JsonModel):
-    """A job's task has begun.
+    """A job's task has started.
 
-    :param nodes: of a batch job that has asked for a range of them: how many it has got
+    :param nodes: for a batch job that requested a range of nodes: how many it has received
     """
 
     event: Literal["started"]
@@ -125,7 +125,7 @@ class JobWaiting(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Located(JsonModel):
-    """Which batch job a job is, or is in, and on which node, as the batch system calls them."""
+    """The batch job that a job is, or is in, and its node, by the batch system's names."""
 
     event: Literal["located"]
     token: Token
@@ -135,7 +135,7 @@ class Located(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimated(JsonModel):
-    """When its batch system expects a job to start; None: it does not say so any more."""
+    """When the batch system expects a job to start; None: it no longer has an estimate."""
 
     event: Literal["estimated"]
     token: Token
@@ -144,9 +144,9 @@ class Estimated(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished(JsonModel):
-    """A job has ended; no cause means success. Memory is MiB.
+    """A job has finished; no cause means success. Memory is MiB.
 
-    ``failed`` says that a cancellation was not requested by Airflow.
+    ``failed`` marks a cancellation that Airflow did not request.
     """
 
     event: Literal["finished"]
@@ -166,7 +166,7 @@ class Finished(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Returned(JsonModel):
-    """A job has not begun where it was given to, and will not: it waits again."""
+    """A job has not started at the location that it was given to, and will not: it waits again."""
 
     event: Literal["returned"]
     token: Token
@@ -176,10 +176,11 @@ class Returned(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Released(JsonModel):
-    """A location that was launched has ended, or was never there.
+    """A launched location has ended, or its launch has failed.
 
-    :param native_id: what its seller calls it, and since when it was paid for; None: that is not known
-    :param refused: whether the site does not take what it was to be, now or ever
+    :param native_id: its id at the provider; None: unknown
+    :param launched_at: since when it was billed; None: unknown
+    :param refused: whether the site rejects what was ordered, now or for good
     """
 
     event: Literal["released"]
@@ -194,7 +195,7 @@ class Released(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Billed(JsonModel):
-    """What a location has cost in all that was launched and has ended."""
+    """The cost of everything that was launched for a location and has ended."""
 
     event: Literal["billed"]
     token: Token
@@ -212,7 +213,7 @@ class Held(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotHeld(JsonModel):
-    """Room is not held for want of any, or is not held any more."""
+    """Room is refused because there is none, or a hold was lost."""
 
     event: Literal["refused", "hold_lost"]
     token: Token
@@ -222,7 +223,7 @@ class NotHeld(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SentinelFile(JsonModel):
-    """How a job has ended, as its supervisor has left it in ``exit.json``."""
+    """The outcome of a job, written by its supervisor to ``exit.json``."""
 
     exit_code: ExitCode
     reason: Why
@@ -236,7 +237,7 @@ class SentinelFile(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amounts(JsonModel):
-    """What there is of each resource; memory and disk are MiB."""
+    """An amount of each resource; memory and disk are MiB."""
 
     cpus: Amount = 0
     memory: Amount = 0
@@ -246,7 +247,7 @@ class Amounts(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InsideFile(JsonModel):
-    """The outcome of a job in its container, as its runner there has left it in ``inside.json``; memory is KiB."""
+    """The outcome of a job in its container, written by the runner inside to ``inside.json``; memory is KiB."""
 
     exit_code: ExitCode
     reason: Why
@@ -260,7 +261,7 @@ class InsideFile(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HoldFile(JsonModel):
-    """What room is to be held for, as a controller has left it in a spool."""
+    """A hold that a controller has left in a spool."""
 
     token: Token
     job: Token
@@ -270,7 +271,7 @@ class HoldFile(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SupervisorFile(JsonModel):
-    """Who runs a job, as its supervisor has left it in ``supervisor.json``."""
+    """The process that runs a job, written by the supervisor to ``supervisor.json``."""
 
     pid: Annotated[int, Within(1, LARGEST_INTEGER)]
     started: Annotated[int, Within(0)]
@@ -287,7 +288,7 @@ class SupervisorFile(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CauseFile(JsonModel):
-    """Why a job was ended, as its agent has left it in ``cause.json``."""
+    """Why a job was killed, written by its agent to ``cause.json``."""
 
     cause: Cause
     reason: WholeReason
@@ -295,8 +296,10 @@ class CauseFile(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpFile(JsonModel):
-    """Where an allocation's agent is, what its clock says, and for how long it takes jobs from now on, as it writes now
-    and then into ``up.json``: its readers have another clock."""
+    """An allocation agent's host, its clock, and the seconds for which it takes jobs from now on.
+
+    The agent writes it to ``up.json`` from time to time, with its clock because that of the readers may differ.
+    """
 
     host: Annotated[str, Longest(255)]
     now: Date
@@ -305,7 +308,7 @@ class UpFile(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TermsFile(JsonModel):
-    """What an allocation is for, as its controller has left it in ``terms.json``."""
+    """The terms of an allocation, written by its controller to ``terms.json``."""
 
     capacity: Amounts
     seconds: Seconds
@@ -325,25 +328,25 @@ KINDS: dict[str, type[JsonModel]] = {
     "finished": Finished,
 }
 KINDS |= {"held": Held, "refused": NotHeld, "hold_lost": NotHeld}
-# What comes from a site itself, and from no file: a job that runs must not be given back by every process that can
-# write one.
+# Kinds that only the site itself reports, never a file: a process that can write files must not be able to give back a
+# running job.
 OF_SITES: dict[str, type[JsonModel]] = {"returned": Returned, "released": Released, "billed": Billed}
 
 
 def valid(found: object, kinds: Mapping[str, type[JsonModel]] = KINDS) -> dict[str, Any] | None:
-    """An event, if it is of a known kind; None: a newer agent's.
+    """Check an event; None: it is of an unknown kind, from a newer agent.
 
-    :param kinds: those that may be
-    :raises ValueError: it is wrong; the message says what
+    :param kinds: the valid kinds
+    :raises ValueError: it is faulty; the message says why
     """
     kind = found.get("event") if isinstance(found, dict) else None
     if not isinstance(kind, str) or not 0 < len(kind) <= LONGEST_KIND:
-        raise ValueError("it is no event: a JSON object is expected whose 'event' names its kind")
+        raise ValueError("it is not an event: a JSON object is expected whose 'event' names its kind")
     return checked(kinds[kind], found) if kind in kinds else None
 
 
 def remains(model: type[JsonModel], content: bytes | None) -> dict[str, Any] | None:
-    """What a file of a job says; None: it is not there, or damaged."""
+    """Read a file of a job; None: it does not exist, or is damaged."""
     try:
         return checked(model, parsed(content)) if content else None
     except ValueError:
@@ -351,11 +354,11 @@ def remains(model: type[JsonModel], content: bytes | None) -> dict[str, Any] | N
 
 
 def of_sentinel(left: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the file of a sentinel says, as an event would have.
+    """Return the content of a sentinel with the fields of an event.
 
-    :param cause: why the job was ended, if it was
-    :returns: with ``started_at`` None where Airflow has refused to start the task: then nothing has failed. What it has
-        ended itself while it ran is cancelled with exit code 0
+    :param cause: why the job was killed, if it was
+    :returns: with ``started_at`` None if Airflow refused to start the task, because then nothing has failed. A running
+        task that Airflow stopped is cancelled with exit code 0
     """
     reason = left["reason"]
     reported = {"cause": left.get("cause", "error") if reason is not None else None, "reason": reason}
@@ -373,7 +376,7 @@ def of_sentinel(left: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dic
 
 
 def sift(found: Iterable[object]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The events among some values, in order, and what is wrong with the others."""
+    """Separate valid events, in order, from faults; return both."""
     events: list[dict[str, Any]] = []
     faults: list[str] = []
     for value in found:
@@ -388,7 +391,7 @@ def sift(found: Iterable[object]) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def read(content: bytes) -> tuple[list[dict[str, Any]], list[tuple[bytes, str]]]:
-    """The events of a file, one in each line, and its first wrong lines, each with what is wrong."""
+    """Return the events of a file, one per line, and its first faulty lines, each with its fault."""
     events: list[dict[str, Any]] = []
     faults: list[tuple[bytes, str]] = []
     lines = list(filter(None, content.split(b"\n")))
@@ -397,7 +400,7 @@ def read(content: bytes) -> tuple[list[dict[str, Any]], list[tuple[bytes, str]]]
     for line in lines[:MOST_LINES]:
         try:
             if len(line) > MOST_EVENT_BYTES:
-                raise ValueError(f"{len(line)} bytes are no event, at most {MOST_EVENT_BYTES} are expected")
+                raise ValueError(f"the line has {len(line)} bytes, an event at most {MOST_EVENT_BYTES}")
             event = valid(parsed(line))
         except ValueError as error:
             if len(faults) < MOST_FAULTS:

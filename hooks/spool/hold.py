@@ -1,4 +1,4 @@
-"""Holds: room that an agent keeps for a job that is to come, in a file that runs out by itself."""
+"""Holds: room that an agent keeps for an upcoming job, requested by a file that expires by itself."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 
 from lading.scheduling.resources import Resources
 
-# A hold that is not asked for again runs out after this, seconds; it is asked for again well before that.
+# Seconds after which a hold expires unless it is renewed, and seconds after which it is renewed.
 SECONDS_HELD = 120.0
 SECONDS_UNTIL_RENEWED = 30.0
-# The kinds of events that are about holds, whose token is that of the hold.
+# The kinds of events about holds; their token is that of the hold.
 EVENTS = frozenset({"held", "refused", "hold_lost"})
 
 
@@ -18,10 +18,10 @@ EVENTS = frozenset({"held", "refused", "hold_lost"})
 class Hold:
     """Room at a location.
 
-    :param token: its own, unique; a hold that is asked for again stays the same
+    :param token: its own, unique; renewing a hold keeps the token
     :param job: the token of the job that it is for
-    :param resources: what that job takes there
-    :param seconds: after which it runs out, counted from when it was asked for last
+    :param resources: what that job uses at the location
+    :param seconds: after which it expires, counted from the last request
     """
 
     token: str
@@ -34,8 +34,11 @@ class Hold:
 
     @classmethod
     def from_json(cls, text: bytes) -> Hold:
-        """:raises ValueError: the text is damaged"""
-        # A site that only writes holds need not know how they look.
+        """Parse a hold.
+
+        :raises ValueError: the text is damaged
+        """
+        # Not at the top, because a site that only writes holds does not need the models.
         from lading.hooks.files.json_model import checked, parsed
         from lading.hooks.spool.events import HoldFile
 

@@ -1,4 +1,4 @@
-"""What a site or an agent was left that cannot be read: kept for the administrator, and said once."""
+"""Unreadable files that a site or an agent received: kept for the administrator, and reported once."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from lading.hooks.spool.tokens import JWT
 
 log = logging.getLogger(__name__)
 
-# How many unreadable files are kept.
+# The most unreadable files that are kept.
 MOST_REJECTED = 100
-# Of a file so much is kept, bytes, and of its name so many characters.
+# The most bytes of a file's content, and characters of its name, that are kept.
 MOST_KEPT_BYTES = 2**20
 LONGEST_NAME = 200
-# How long the site's note names a file that could not be read, seconds.
+# Seconds for which the site's note names an unreadable file.
 SECONDS_NOTED = 3600.0
-# How many files are kept in mind; one that is dropped may be reported again.
+# The most files that are remembered as reported; one that was dropped may be reported again.
 REMEMBERED = 1000
 LONGEST_NOTE = 300
 
 
 class RejectedFiles:
-    """The files that could not be read.
+    """The unreadable files.
 
-    :param folder: where they are kept; None: nowhere, as what is in them lies elsewhere
+    :param folder: where they are kept; None: nowhere, because their content is also stored elsewhere
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -39,27 +39,27 @@ class RejectedFiles:
 
     @property
     def note(self) -> str | None:
-        """What could not be read lately; None: nothing."""
+        """What could not be read recently; None: nothing."""
         since = time.monotonic() - SECONDS_NOTED
         recent = [message for at, message in list(self._said.values()) if at > since]
         if not recent:
             return None
         more = f" (and {len(recent) - 1} more)" if len(recent) > 1 else ""
-        return f"set aside what cannot be read: {recent[-1]}{more}"
+        return f"set aside unreadable files: {recent[-1]}{more}"
 
     def report(self, name: str, why: object) -> None:
-        """Say what is wrong with a file, unless that is known."""
+        """Log what is wrong with a file, unless that was its last report."""
         message = "".join(each if each.isprintable() else "?" for each in f"{name}: {why}"[:LONGEST_NOTE])
         if name in self._said and self._said[name][1] == message:
             return
-        log.error("what cannot be read: %s", message)
+        log.error("Unreadable file: %s", message)
         self._said.pop(name, None)
         self._said[name] = (time.monotonic(), message)
         if len(self._said) > REMEMBERED:
             del self._said[next(iter(self._said))]
 
     def keep(self, name: str, content: bytes, why: object) -> None:
-        """Keep what was in a file, without its JWTs. Where that cannot be done, only that is said of it."""
+        """Keep the content of a file, without its JWTs, and report the fault; report as well if it cannot be kept."""
         try:
             self._write(name, content)
         except OSError as error:
@@ -67,9 +67,9 @@ class RejectedFiles:
         self.report(name, why)
 
     def move(self, path: Path, why: object) -> None:
-        """Take a file out of its folder, whatever it is: the beginning of what it says is kept.
+        """Move a file of any kind out of its folder, keeping the beginning of its content.
 
-        What cannot be moved stays, and is to be tried again.
+        A file that cannot be moved stays, so that a later call tries again.
         """
         try:
             if stat.S_ISREG(path.lstat().st_mode):
@@ -82,11 +82,11 @@ class RejectedFiles:
         except FileNotFoundError:  # another process was faster
             return
         except OSError as error:
-            why = f"{why}; it stays there: {error}"
+            why = f"{why}; it cannot be moved: {error}"
         self.report(path.name, why)
 
     def remove(self, path: Path) -> None:
-        """Remove a file that is not needed; what is no file is kept as others are."""
+        """Remove a file that is not needed; anything that is not a file is kept like other rejected files."""
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
@@ -116,7 +116,6 @@ class RejectedFiles:
 
 
 def _beginning(path: Path) -> bytes:
-    """Of a regular file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
         return stream.read(MOST_KEPT_BYTES)

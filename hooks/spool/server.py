@@ -1,13 +1,13 @@
-"""A spool on another machine: the program that does there what a controller asks, and the text with which it is sent.
+"""A spool on another machine: the program that carries out a controller's requests there, and its protocol.
 
-A controller starts one on each of its machines and talks to it for as long as the connection lasts: an exchange starts
-no process. A request is a line of JSON, and so is its answer; while jobs are there a line says at once when there is
-news, once until the next request. The controller sends the program itself
-(:func:`lading.hooks.spool.connection.program`), so both sides are of one version, whatever is installed there, and it
-needs nothing but Python's standard library. That is why nothing of Lading is imported here.
+A controller starts one such program on each of its machines and uses it for as long as the connection lasts, so an
+exchange starts no process. A request is a line of JSON, and so is its answer. While the machine has jobs, a further
+line announces news at once, but only once until the next request. The controller sends the program itself
+(:func:`lading.hooks.spool.connection.program`), so both sides have the same version, whatever is installed on the
+machine, and the program needs only Python's standard library. That is why it imports nothing of Lading.
 
-What is written is seen as a whole or not at all: it gets a hidden name first, and is renamed. A request may be
-repeated, and may be cut short after any of its :data:`STEPS`.
+Files are written under a hidden name and then renamed, so that readers see them complete or not at all. A request may
+be repeated, and may be interrupted after any of its :data:`STEPS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import stat
 import sys
 import time
 
-# As of typing, whose import takes a tenth of the start of this program.
+# Instead of typing's, because importing typing takes a tenth of this program's start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,37 +29,37 @@ if TYPE_CHECKING:
 
     Message = dict[str, Any]
 
-# What each line that a controller should read begins with.
+# The beginning of each line that a controller reads.
 ANSWER = "lading-answer "
 NEWS = "lading-news"
-# How often the folder of events is looked at while there are jobs, until there is news, seconds.
+# Seconds between looks at the folder of events while there are jobs, until there is news.
 INTERVAL = 0.05
-# A folder's modification time is as coarse as the clock that dates it: what follows a change at once may not
-# change it, seconds. How long it has been the same is measured here: a file server has another clock.
+# The resolution of a folder's modification time, seconds: a second change within it may not be visible. How long the
+# time has been unchanged is measured by our own clock, because a file server's may differ.
 CLOCK_TICK = 0.1
-# A controller asks more often, seconds; one that is silent is gone, and its connection hangs.
+# Seconds without a request after which the controller is considered gone and its connection dead.
 MOST_SILENCE = 600.0
-# The most files of events, and bytes of all together, read at once; the rest comes in the next exchange.
+# The most files of events, and bytes of all of them, read at once; the rest is read in the next exchange.
 MOST_FILES = 1000
 MOST_BYTES = 8 * 2**20
-LARGEST = MOST_BYTES  # what is larger is no file of events
-# What was being written when a connection was cut is removed after this, seconds.
+LARGEST = MOST_BYTES  # a larger file is not a file of events
+# Seconds after which files are removed whose writing was interrupted.
 TORN_AGE = 3600.0
-# In a job's folder of logs, what says which of the logs there is its own.
+# The file in a job's folder of logs that names the job's own log.
 LOG_PATH = ".log_path"
-# The file that says to which deployment of Lading a folder belongs: an id, a blank, a name.
+# The file that names the deployment of Lading that a folder belongs to: an id, a blank, a name.
 OWNER = "owner"
 FOREIGN = (
     "it belongs to another deployment of Lading, {theirs}, and this one is {mine}: give each {key} of its own; if that "
     "one is gone for good, remove {file}"
 )
-# What of a request is for the agent.
+# The fields of a request that are for the agent.
 FOR_AGENT = "give", "renew", "cancel", "hold", "drops", "shutdown", "recall", "close"
 READ = 1 << 20
 
 
 def exchange(root: str, request: Message, steps: Sequence[Callable[[str, Message, Message], None]]) -> Message:
-    """Do what is asked; what keeps a step from being done is in the answer's ``failed``."""
+    """Carry out a request; an error that stops its steps is in the answer's ``failed``."""
     answer: Message = {}
     try:
         for step in steps:
@@ -70,23 +70,22 @@ def exchange(root: str, request: Message, steps: Sequence[Callable[[str, Message
 
 
 def own(root: str, request: Message, _: Message) -> None:
-    """Mark the folder as that of the deployment which asks, where it has no mark; nothing is done at another one's."""
+    """Mark the folder as the requesting deployment's if it has no mark; fail if it is another deployment's."""
     if owner := request.get("owner"):
         claim(root, owner["ids"], owner["name"])
 
 
 def claim(root: str, ids: Sequence[str], name: str, key: str = "a work_dir", *, look: bool = False) -> None:
-    """Mark a folder as a deployment's own, where it has no mark.
+    """Mark a folder as a deployment's own if it has no mark.
 
-    The mark is made whole or not at all, also when several controllers make it at once. Later controllers of the
-    deployment, and those that run beside this one, find it as theirs.
+    The mark is made atomically, even when several controllers make it at once. Other controllers of the deployment
+    accept it as theirs.
 
-    :param ids: of the deployment, that which is written first, then those that it had before, and its name where no
-        other one has it
-    :param name: by which people know it
-    :param key: the setting by which each deployment gets a folder of its own
-    :param look: whether no mark is made
-    :raises OSError: it is another deployment's; or that cannot be found out
+    :param ids: of the deployment: the current one, which is written, then earlier ones; also its name if that is unique
+    :param name: of the deployment, for display
+    :param key: the setting that gives each deployment a folder of its own
+    :param look: only check, and make no mark
+    :raises OSError: the folder belongs to another deployment; or that cannot be determined
     """
     path, mine = f"{root}/{OWNER}", " ".join(f"{ids[0]} {name}".split())
     try:
@@ -111,13 +110,13 @@ def claim(root: str, ids: Sequence[str], name: str, key: str = "a work_dir", *, 
 
 
 def _owner(mark: str) -> str:
-    """A deployment as people read it, from its mark."""
+    """Return a deployment as shown to people, from its mark."""
     id, _, name = mark.partition(" ")
     return f"{name} ({id})"
 
 
 def remove(root: str, request: Message, answer: Message) -> None:
-    """Remove what the controller has stored, folders with all that is in them; ``kept``: what could not be removed."""
+    """Remove what the controller has stored, folders recursively; ``kept``: files that could not be removed."""
     answer["kept"] = []
     for name in request.get("remove", ()):
         try:
@@ -127,9 +126,10 @@ def remove(root: str, request: Message, answer: Message) -> None:
 
 
 def write(root: str, request: Message, answer: Message) -> None:
-    """Leave envelopes, cancellations, holds and what else the agent is asked; ``fault``: why not all was written.
+    """Write envelopes, cancellations, holds and other requests to the agent; ``fault``: why not all were written.
 
-    Left out are envelopes of jobs that have begun, and renewed ones of jobs that do not wait: nothing runs twice.
+    Envelopes of jobs that have started are skipped, and so are renewed ones of jobs that do not wait: nothing runs
+    twice.
     """
     try:
         for token, (text, log_path) in request.get("give", {}).items():
@@ -155,26 +155,26 @@ def write(root: str, request: Message, answer: Message) -> None:
 
 
 def recall(root: str, request: Message, answer: Message) -> None:
-    """Take back what has not begun; ``returned``: all that was taken back and not yet stored as such."""
+    """Take back jobs that have not started; ``returned``: all jobs taken back whose return is not stored yet."""
     folder = f"{root}/spool/returned"
     for token in request.get("recall", ()):
         try:
             os.makedirs(folder, exist_ok=True)
             os.rename(f"{root}/spool/inbox/{token}.json", f"{folder}/{token}.json")
         except OSError:
-            continue  # the agent was faster, or nothing can be written: it stays where it is
+            continue  # the agent was faster, or nothing can be written: the job stays
     answer["returned"] = _tokens(folder) if os.path.isdir(folder) else []
 
 
 def close_inbox(root: str, request: Message, answer: Message) -> None:
-    """Let nothing in any more, where that is asked, and take back what has not begun.
+    """Close the inbox on request, and take back jobs that have not started.
 
-    The inbox goes by a rename: what another process leaves there at this moment is taken back, or cannot be written.
+    The inbox is renamed: a file that another process writes at this moment is taken back, or its writing fails.
     """
     if not request.get("close"):
         return
     inbox, closed, returned = (f"{root}/spool/{name}" for name in ("inbox", "closed", "returned"))
-    with contextlib.suppress(OSError):  # it is closed already
+    with contextlib.suppress(OSError):  # already closed
         os.rename(inbox, closed)
     os.makedirs(returned, exist_ok=True)
     for folder in filter(os.path.isdir, (inbox, closed)):
@@ -182,12 +182,12 @@ def close_inbox(root: str, request: Message, answer: Message) -> None:
             with contextlib.suppress(FileNotFoundError):  # the agent was faster
                 os.rename(f"{folder}/{token}.json", f"{returned}/{token}.json")
     with contextlib.suppress(OSError):
-        os.rmdir(inbox)  # which an agent that was started since has made again
+        os.rmdir(inbox)  # an agent that was started in the meantime has created it
     answer["returned"] = _tokens(returned)
 
 
 def ring(root: str, request: Message, answer: Message) -> None:
-    """Wake the agent, where there is one that has something to do, or is to know that a controller uses it."""
+    """Wake the agent if there is something for it to do, or to tell it that a controller is active."""
     if answer["known"] and not any(map(request.get, FOR_AGENT)):
         return
     try:
@@ -195,7 +195,7 @@ def ring(root: str, request: Message, answer: Message) -> None:
     except OSError:
         return  # no agent listens
     try:
-        with contextlib.suppress(BlockingIOError):  # it has been rung often enough
+        with contextlib.suppress(BlockingIOError):  # enough rings are pending
             if stat.S_ISFIFO(os.fstat(bell).st_mode):
                 os.write(bell, b"!")
     finally:
@@ -203,7 +203,7 @@ def ring(root: str, request: Message, answer: Message) -> None:
 
 
 def pulse(root: str, _: Message, answer: Message) -> None:
-    """Whether the agent lives that has written last who it is, what the clock says, since which start, to which end."""
+    """Report the boot id, the clock, whether the last agent is running, and when the machine is reclaimed, if known."""
     answer["boot_id"] = _read("/proc/sys/kernel/random/boot_id", 100).decode().strip()
     answer["now"] = time.time()
     answer["lives"] = False
@@ -214,16 +214,16 @@ def pulse(root: str, _: Message, answer: Message) -> None:
         is_same = identity["boot_id"] == answer["boot_id"] and identity["started"] == int(fields[18])
         answer["lives"] = is_same and state != "Z"
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
-        pass  # no agent has written it, or it was removed
+        pass  # no agent has written its identity, or the file was removed
     with contextlib.suppress(OSError, ValueError):
         answer["ends_at"] = float(_read(f"{root}/spool/ends_at", 100))
 
 
 def known(root: str, _: Message, answer: Message) -> None:
-    """Name all jobs that are there.
+    """Report all jobs on the machine.
 
-    In this order, and before the events are read: a job on its way from one to the next is found at least once, and its
-    end comes last.
+    The order matters, and so does listing before reading events: a job that moves from one folder to the next is found
+    at least once, and its end is read last.
     """
     inbox, closed = f"{root}/spool/inbox", f"{root}/spool/closed"
     answer["closed"] = os.path.isdir(closed) and not os.path.isdir(inbox)
@@ -257,7 +257,7 @@ def read_events(root: str, request: Message, answer: Message) -> None:
 
 
 def read_logs(root: str, request: Message, answer: Message) -> None:
-    """Read what is new in logs, each from an offset; None: there is no such log. Where asked, say which there are."""
+    """Read what is new in logs, each from an offset; None: the log does not exist. On request, list all logs."""
     answer["logs"] = [_part(f"{root}/{path}", offset, request["most"]) for path, offset in request.get("logs", ())]
     if request.get("found"):
         answer["found"] = found = dict[str, str]()
@@ -265,7 +265,7 @@ def read_logs(root: str, request: Message, answer: Message) -> None:
             try:
                 found[token] = os.fsdecode(_read(f"{root}/logs/{token}/{LOG_PATH}", 2**16))
             except OSError:
-                continue  # it has none, or is no folder of a job
+                continue  # it has none, or is not a job's folder
 
 
 STEPS = (own, remove, write, recall, close_inbox, pulse, known, ring, read_events, read_logs)
@@ -292,14 +292,14 @@ def _write(path: str, text: str) -> None:
             descriptor = os.open(hidden, flags, 0o600)
         except FileNotFoundError:
             if name.endswith(".json") and os.path.isdir(f"{os.path.dirname(folder)}/closed"):
-                raise  # of an inbox that was closed
+                raise  # the inbox was closed
             os.makedirs(folder, mode=0o700, exist_ok=True)
             descriptor = os.open(hidden, flags, 0o600)
         with open(descriptor, "wb") as stream:
             stream.write(text.encode(errors="surrogateescape"))
         os.rename(hidden, path)
     except OSError:
-        _remove(hidden)  # on a full disk nothing is left that takes room
+        _remove(hidden)  # free the space on a full disk
         raise
 
 
@@ -315,11 +315,11 @@ def _remove(path: str) -> None:
 
 
 def _bytes(path: str, offset: int, most: int) -> bytes:
-    """What a regular file has from an offset, so many bytes at most; a FIFO is not waited for."""
+    """Read a regular file from an offset, at most ``most`` bytes; never block on a FIFO."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         os.lseek(descriptor, offset, os.SEEK_SET)
         content = b""
         while part := os.read(descriptor, min(most - len(content), READ)):
@@ -348,7 +348,7 @@ def _packed(content: bytes) -> str:
 
 
 def _now(root: str) -> float:
-    """What time it is by the clock that dates the files: that of a file server may differ from ours."""
+    """Return the time of the clock that dates the files: that of a file server may differ from ours."""
     path = f"{root}/spool/.now.{os.getpid()}"
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
     try:
@@ -366,7 +366,7 @@ def _remove_torn(root: str) -> None:
 
 
 class _Seen:
-    """When a machine's events were modified last, and since when it is known here that it was not since then."""
+    """When a machine's events were last modified, and since when that has been observed here."""
 
     def __init__(self, root: str) -> None:
         self.paths = f"{root}/spool/events", f"{root}/spool/ends_at"
@@ -384,7 +384,7 @@ class _Seen:
 
 
 def _told(root: str) -> set[str]:
-    """What a machine reports: its files of events, and when it ends."""
+    """Return what a machine reports: its files of events, and whether it is being reclaimed."""
     return {*_visible(f"{root}/spool/events"), *(["ends_at"] if os.path.exists(f"{root}/spool/ends_at") else [])}
 
 
@@ -395,9 +395,9 @@ def _say(text: str) -> None:
 
 
 def serve(root: str) -> None:
-    """Answer the requests on standard input until it ends."""
+    """Answer requests from standard input until it is closed."""
     os.umask(0o077)
-    with contextlib.suppress(OSError):  # there is nothing yet, or another one does it
+    with contextlib.suppress(OSError):  # no spool yet, or another process does it
         _remove_torn(root)
     seen, read, watches, heard, heard_at = _Seen(root), set[str](), False, b"", time.monotonic()
     while True:
@@ -418,7 +418,7 @@ def serve(root: str) -> None:
             return
         elif watches and seen.may_have_changed() and _told(root) - read:
             _say(NEWS)
-            watches = False  # until it is asked what it is
+            watches = False  # until the next request
 
 
 if __name__ == "__main__":

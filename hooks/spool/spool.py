@@ -1,13 +1,13 @@
-"""The spool: the folder through which a controller drives one node agent.
+"""The spool: the folder with which a controller drives one node agent.
 
-This module is the one place that knows the names in it. Everything is left by writing a hidden file and renaming it,
-so a reader never sees half of anything, on a local disk as well as on NFS. The folder survives both sides:
-an envelope stays in ``inbox`` until its job starts, an event stays in ``events`` until the controller has stored it.
+Only this module knows the names in it. Every file is written under a hidden name and then renamed, so a reader never
+sees a partial file, on a local disk or on NFS. The folder survives a restart of both sides: an envelope stays in
+``inbox`` until its job starts, and an event stays in ``events`` until the controller has stored it.
 
-Nothing is flushed to the disk (fsync): a write for each batch of events and each job would hold up the agent, for
-milliseconds on a good disk and much longer on a busy one. Only a power cut or a crash of the machine can therefore
-tear a file, and that ends all jobs of the machine anyway. Each reader takes a torn file for one that is not there, and
-the controller finds the jobs concerned by their absence.
+Nothing is flushed to the disk (fsync): flushing for each batch of events and each job would delay the agent by
+milliseconds on a good disk, and by much more on a busy one. So a power cut or a crash of the machine can leave partial
+files, but it ends all jobs of the machine anyway. Readers treat a partial file as missing, and the controller finds the
+affected jobs because they are missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lading.scheduling.resources import Layout, Resources
 if TYPE_CHECKING:
     from lading.hooks.spool.hold import Hold
 
-# The most that is read of an envelope, and of a request to the agent, bytes.
+# The most bytes that are read of an envelope and of a request to the agent, and the size at which a log is rotated.
 MOST_ENVELOPE_BYTES = 16 * 2**20
 MOST_REQUEST_BYTES = 2**16
 MOST_LOG_BYTES = 10 * 2**20
@@ -46,24 +46,25 @@ class Envelope:
 
     :param token: identifies this try of the job everywhere
     :param workload: Airflow's workload as JSON, with the JWT that it starts with: a secret
-    :param resources: what to pack it by
-    :param memory_limit: MiB above which the job is ended; None: no limit
-    :param time_limit: seconds after which the job is ended; None: no limit
+    :param resources: the request that packing uses
+    :param memory_limit: MiB above which the job is killed; None: no limit
+    :param time_limit: seconds after which the job is killed; None: no limit
     :param priority: Airflow's priority weight, higher first
     :param queued_at: seconds since the epoch, earlier first among equals
-    :param expires_at: when the JWT runs out, seconds since the epoch
-    :param queue: of a batch system, in place of that of the site; None: that of the site
+    :param expires_at: when the JWT expires, seconds since the epoch
+    :param queue: of a batch system; None: that of the site
     :param native: directives of a batch system
-    :param layout: how the processes of its batch job lie on nodes; None: it is one process of ``resources.cpus``
-    :param dags: the folder from which the job reads its Dags; None: Airflow's configuration there says
-    :param container: in which it runs (:mod:`lading.scheduling.hints.places`); None: in none
-    :param container_python: the Python in its image
-    :param inputs: the files that were brought for it, by their addresses
-    :param rest: seconds of the longest way from its start to the end of its run, longer first among equals; 0: by
-        arrival
-    :param turn: its place where shares go in turn, lower first among those of one priority; 0: they do not
+    :param layout: how the processes of its batch job are distributed over nodes; None: one process of
+        ``resources.cpus``
+    :param dags: the folder that the job reads its Dags from; None: the one in the machine's Airflow configuration
+    :param container: the container that it runs in (:mod:`lading.scheduling.hints.places`); None: none
+    :param container_python: the Python in the container's image
+    :param inputs: the files that were staged for it, by their addresses
+    :param rest: longest remaining path in seconds, from its start to the end of its run, longer first among equals; 0:
+        by arrival
+    :param turn: its place when shares take turns, lower first within a priority; 0: they do not
     :param team: Airflow's team of its Dag; None: it has none
-    :param gpu_type: that of its GPUs, as tasks ask for it; None: any
+    :param gpu_type: the type of GPU that it requests; None: any
     """
 
     token: str
@@ -88,21 +89,21 @@ class Envelope:
 
     @property
     def runner(self) -> str:
-        """The module that preloads the program of its command where it runs; empty: none."""
+        """The module that preloads and runs its command; empty: none."""
         return "" if self.container is not None else runner_of(self.workload)
 
     def at(self, site: SiteDefaults) -> Envelope:
-        """The same with a site's limits, and in its container, where the author has said nothing of these."""
+        """Return the envelope with a site's limits and container where the author has set none."""
         limits = {name: getattr(self, name) or getattr(site, name) for name in ("memory_limit", "time_limit")}
         container = self.container or site.container or None
         return replace(self, **limits, container=container, container_python=site.container_python)
 
     def by_clock(self, ahead: float) -> Envelope:
-        """The same with its times by a clock that is so many seconds ahead of ours."""
+        """Return the envelope with its times by a clock that is ``ahead`` seconds ahead of ours."""
         return replace(self, queued_at=self.queued_at + ahead, expires_at=self.expires_at + ahead)
 
     def waiting(self) -> WaitingJob:
-        """The job as placement sees it."""
+        """Return the job as placement sees it."""
         return WaitingJob(
             name=self.token,
             resources=self.resources,
@@ -118,7 +119,7 @@ class Envelope:
         )
 
     def to_json(self) -> str:
-        # Not by asdict, which copies the whole workload: a round may write a thousand of them.
+        # Not with asdict, which copies the whole workload: a round may write a thousand of them.
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         layout = asdict(self.layout) if self.layout else None
         return json.dumps({**values, "resources": asdict(self.resources), "layout": layout})
@@ -131,7 +132,7 @@ class Envelope:
 
     @classmethod
     def read(cls, path: Path) -> Envelope:
-        """The envelope in a file.
+        """Read the envelope in a file.
 
         :raises OSError: it cannot be read
         :raises ValueError: it is damaged
@@ -139,16 +140,16 @@ class Envelope:
         try:
             return cls.from_json(read_regular(path, MOST_ENVELOPE_BYTES).decode())
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{path.name} is no envelope: {error!r}") from error
+            raise ValueError(f"{path.name} is not an envelope: {error!r}") from error
 
     @property
     def title(self) -> tuple[str, str]:
-        """Of which rule it is a job, and which of its jobs; empty: that is not known."""
+        """The rule that it is a job of, and its wildcards; empty: unknown."""
         return str(self.workload.get("rule") or ""), str(self.workload.get("wildcards") or "")
 
     @property
     def log_path(self) -> str:
-        """Of the task's log, relative to Airflow's folder of logs; empty: it has none that can be copied."""
+        """The path of the task's log, relative to Airflow's folder of logs; empty: it has none that can be copied."""
         path = self.workload.get("log_path")
         return path if isinstance(path, str) and "\t" not in path and "\n" not in path else ""
 
@@ -163,7 +164,10 @@ class Spool:
     root: Path
 
     def create(self, *, reopens: bool = False) -> None:
-        """Make the folder and all that it holds, where missing; ``reopens``: also an inbox that was closed."""
+        """Create the folder and its subfolders if missing.
+
+        :param reopens: also create an inbox that was closed
+        """
         folders = (self.root, self.cancels, self.holds, self.events, self.jobs)
         for folder in folders if self.closed.is_dir() and not reopens else (*folders, self.inbox):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -203,17 +207,17 @@ class Spool:
 
     @property
     def closed(self) -> Path:
-        """What the inbox is renamed to when a machine is to be released: nothing comes in any more."""
+        """The name of the inbox once it is closed because the machine is to be released."""
         return self.root / "closed"
 
     @property
     def returned(self) -> Path:
-        """The envelopes that were taken back, until that is stored."""
+        """The envelopes that were taken back, until their return is stored."""
         return self.root / "returned"
 
     @property
     def ends_at(self) -> Path:
-        """When jobs are asked to end because their machine goes; not there: that is not known."""
+        """The file with the time at which jobs are told to exit because the machine is reclaimed; missing: unknown."""
         return self.root / "ends_at"
 
     @property
@@ -249,14 +253,14 @@ class Spool:
         return JobFolder(self.jobs / checked(token))
 
     def put(self, envelopes: Sequence[Envelope]) -> None:
-        """Leave jobs for the agent; one that is there already is replaced (its JWT is fresh then)."""
+        """Give jobs to the agent; an existing envelope is replaced by one with a fresh JWT."""
         for envelope in envelopes:
             write_atomically(self.envelope(envelope.token), envelope.to_json())
         if envelopes:
             self.ring()
 
     def take_back(self, tokens: Collection[str]) -> None:
-        """Take back jobs that have not begun; the agent has begun the others, or never had them."""
+        """Take back jobs that have not started; for those that have, or that the agent never had, nothing happens."""
         self.returned.mkdir(mode=0o700, exist_ok=True)
         for token in tokens:
             with contextlib.suppress(FileNotFoundError):
@@ -265,51 +269,50 @@ class Spool:
             self.ring()
 
     def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> None:
-        """Ask the agent to end jobs, each with the reason by its token."""
+        """Ask the agent to cancel jobs, given the reason by token."""
         for token, reason in reasons.items():
             write_atomically(self.cancel(token), reason.to_json())
         if reasons:
             self.ring()
 
     def keep_room(self, holds: Sequence[Hold]) -> None:
-        """Ask the agent to hold room; one that holds it already holds it for longer."""
+        """Ask the agent to hold room, or to extend existing holds."""
         for each in holds:
             write_atomically(self.hold(each.token), each.to_json())
         if holds:
             self.ring()
 
     def drop_holds(self, tokens: Collection[str]) -> None:
-        """Give room back that is held."""
         for token in tokens:
             self.hold(token).unlink(missing_ok=True)
         if tokens:
             self.ring()
 
     def ask_to_shut_down(self, how: str) -> None:
-        """Ask the agent to end: ``cancel`` ends its jobs first, ``drain`` lets them run to their end."""
+        """Ask the agent to exit: ``cancel`` kills its jobs first, ``drain`` lets them finish."""
         write_atomically(self.shutdown, how)
         self.ring()
 
     def request(self, path: Path) -> str:
-        """The text of a request to the agent: a cancellation, a shutdown.
+        """Return the text of a request to the agent, such as a cancellation or a shutdown.
 
-        :raises OSError: there is none, or it cannot be read
+        :raises OSError: it does not exist, or cannot be read
         """
         return read_regular(path, MOST_REQUEST_BYTES).decode(errors="replace").strip()
 
     def ring(self) -> None:
-        """Wake the agent; without one nothing happens, it will look when it starts."""
+        """Wake the agent; if none is running, nothing happens, since an agent looks when it starts."""
         Bell(self.bell).ring()
 
     def journal(self, rejected: RejectedFiles | None = None) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
-        """The batches of events in order, each with its file, which the reader deletes when it has stored them.
+        """Yield the batches of events in order, each with its file, which the reader deletes after storing the events.
 
-        What is no event, as in a batch that a power cut has torn, is set aside; the others of the file count.
+        Lines that are not events, for example after a power cut, are set aside; the rest of their file is used.
 
         :param rejected: remembers what was set aside
         """
         from lading.hooks.spool import (
-            events,  # not at the top: a node that only writes events need not know how they look
+            events,  # not at the top: a node that only writes events does not need the models
         )
 
         rejected = rejected or self._rejected()
@@ -321,7 +324,7 @@ class Spool:
             except NotReadable as error:
                 rejected.move(path, error)
                 continue
-            except OSError as error:  # it may be read another time
+            except OSError as error:  # reading may work later
                 rejected.report(path.name, error)
                 continue
             if faults and not found:
@@ -335,18 +338,18 @@ class Spool:
         return RejectedFiles(self.rejected)
 
     def log_is_full(self) -> bool:
-        """Whether the agent's log should be parted from now on."""
+        """Whether the agent's log is to be rotated."""
         try:
             return self.log.stat().st_size > MOST_LOG_BYTES
         except FileNotFoundError:
             return False
 
     def part_log(self) -> None:
-        """Let a new log begin; the one before it is kept, older ones are not."""
+        """Rotate the log, keeping only the previous one."""
         os.replace(self.log, self.old_log)
 
     def leftovers(self) -> dict[str, list[Path]]:
-        """The files, by their sort, that are not needed any more once they are old."""
+        """Return the files, by kind, that can be removed once they are old."""
         folders = [folder for folder in (self.inbox, self.cancels, self.holds, self.events) if folder.is_dir()]
         return {
             "rejected files": visible(self.rejected) if self.rejected.is_dir() else [],
@@ -385,11 +388,11 @@ class JobFolder:
         return self.root / "output"
 
 
-# What a site sends to the node agent of its location.
+# Settings that a site sends to the node agent of its location.
 
 
 class SiteDefaults(Protocol):
-    """What a site's table says for jobs whose authors say nothing: limits in MiB and seconds, and a container."""
+    """A site's defaults for jobs whose authors set none: limits in MiB and seconds, and a container."""
 
     @property
     def memory_limit(self) -> int | None: ...
@@ -405,14 +408,14 @@ class SiteDefaults(Protocol):
 class AgentConfig:
     """``config.json``: the location as its site describes it.
 
-    :param measure_disk: whether disk space is what is free now, at most as much as the location has
+    :param measure_disk: whether disk space is what is free now, at most the capacity of the location
     :param patience: seconds for which a waiting job may be overtaken
     :param kill_grace: seconds between SIGTERM and SIGKILL
-    :param idle_seconds: without jobs and requests after which the agent ends; None: never
-    :param switch_off: shell text that it leaves the machine with then; empty: the machine stays up
-    :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
-    :param keep_failed: seconds for which that of a failed job is kept
-    :param is_spot: whether AWS may take the machine away, after a notice that the agent reads
+    :param idle_seconds: time without jobs and requests after which the agent exits; None: never
+    :param switch_off: shell text with which an idle agent shuts down its machine on exit; empty: the machine stays up
+    :param scratch: the folder for the jobs' scratch folders; empty: the machine's folder for temporary files
+    :param keep_failed: seconds for which the scratch folder of a failed job is kept
+    :param is_spot: whether AWS may reclaim the machine, after a notice that the agent reads
     """
 
     capacity: Resources
@@ -443,14 +446,14 @@ class AgentConfig:
         )
 
 
-# The lock by which one agent alone serves a spool.
+# The lock that ensures that only one agent serves a spool.
 
-# A process that only asks whether an agent lives may hold the lock for a moment.
+# A process that only checks for a running agent may hold the lock for a moment.
 LOCK_PATIENCE = 1.0
 
 
 def lock_spool(spool: Spool) -> int | None:
-    """Become the one agent of a spool; None when there is one already. The descriptor must stay open."""
+    """Become the only agent of a spool; None: there is one already. The lock is held while the descriptor is open."""
     try:
         descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
     except NotReadable as error:

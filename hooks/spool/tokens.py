@@ -1,4 +1,4 @@
-"""Tokens: what identifies a try of a job everywhere; and JWTs, which are secrets and kept out of what people read."""
+"""Tokens, which identify a try of a job everywhere, and JWTs, which are secrets and kept out of what people read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ JWT = re.compile(r"eyJ[\w.-]*")
 
 
 def checked(token: str) -> str:
-    """The token, if it may be a file name.
+    """Return the token if it is valid as a file name.
 
-    :raises ValueError: it may not
+    :raises ValueError: it is not
     """
     if not TOKEN.fullmatch(token):
-        raise ValueError(f"{token!r} is no token: 1 to 64 letters, digits and dashes are expected")
+        raise ValueError(f"{token!r} is not a token: 1 to 64 letters, digits and dashes are expected")
     return token

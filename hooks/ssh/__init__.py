@@ -1,4 +1,3 @@
-"""How commands and files reach a site: one exchange, and the transports that carry it.
-
-What is asked and what answers mean is never known here.
+"""Sends commands and files to a site: the exchange, and the transports that carry it. The content of requests and the
+meaning of answers are defined elsewhere.
 """

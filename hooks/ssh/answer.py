@@ -1,18 +1,18 @@
-"""What a command said."""
+"""The result of a command at a site."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What has more is no number of anything.
+# A longer text is not a plausible number.
 MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command said.
+    """The result of a command.
 
-    :param status: its exit status; None: it could not be run, or its answer is cut
+    :param status: its exit status; None: it could not be run, or its answer is incomplete
     """
 
     status: int | None
@@ -21,17 +21,17 @@ class CommandResult:
 
     @property
     def lines(self) -> list[str]:
-        """The standard output by lines, whatever ends them."""
+        """The lines of the standard output, with any kind of line end."""
         return self.stdout.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
     @property
     def cut_line(self) -> str:
-        """The last line of the standard output if that has no end, as where the answer is cut; empty: it has one."""
+        """The last line of the standard output if it is incomplete, as in a cut answer; empty: it is complete."""
         return self.lines[-1]
 
     @property
     def message(self) -> str:
-        """What is shown to users: the standard error, else the standard output, else the exit status."""
+        """The text for users: the standard error, else the standard output, else the exit status."""
         text = " ".join((self.stderr.strip() or self.stdout.strip()).split())
         if len(text) > 2000:
             text = f"{text[:1000]} [...] {text[-1000:]}"
@@ -41,9 +41,9 @@ class CommandResult:
 
 
 def whole_number(text: str) -> int | None:
-    """A whole number as a command writes one; None: it is none, or beyond all measure."""
+    """Parse a whole number that a command has printed; None: it is not one, or implausibly long."""
     return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 class TransportError(OSError):
-    """A site could not be asked, or did not do what it was asked; nothing else is concluded from it."""
+    """A site could not be asked, or did not do what was requested. No other conclusion may be drawn from it."""

@@ -1,5 +1,6 @@
-"""When what has failed may be tried again. Nothing here sleeps: a controller that waits for one site would hold up the
-others.
+"""Decides when a failed action can be tried again.
+
+Nothing here sleeps: a controller that waited for one site would delay the others.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from lading.scheduling.reasons import Reason
 
 
 def pause(failures: int, first: float, longest: float) -> float:
-    """Seconds until the next try after so many failures in a row.
+    """Return the seconds until the next try after ``failures`` failures in a row.
 
-    :param first: seconds at most after the first failure, doubled by each further one
-    :param longest: seconds at most
+    :param first: the most seconds after the first failure, doubled by each further one
+    :param longest: the most seconds in any case
     """
-    # Jitter, so that many who lost the same server do not come back together.
+    # Jitter, so that many clients of a failed server do not reconnect at the same time.
     return min(longest, first * 2.0 ** min(failures - 1, 32)) * random.uniform(0.5, 1.0)
 
 
 class Backoff:
-    """The failures in a row of one thing, and when it may be tried again; see :func:`pause`."""
+    """Counts consecutive failures of an action, and decides when it can be tried again; see :func:`pause`."""
 
     def __init__(self, first: float = 1.0, longest: float = 60.0) -> None:
         self.first = first
@@ -34,26 +35,30 @@ class Backoff:
 
     @property
     def left(self) -> float:
-        """Seconds until it may be tried again; 0 or less: now."""
+        """Seconds until it can be tried again; 0 or less: now."""
         return self.not_before - time.monotonic()
 
     @property
     def held(self) -> str | None:
-        """What has failed, as text, where it is too early; None: it may be tried."""
+        """The last failure if it is too early to try again; None: it can be tried."""
         return self.message if self.left > 0 else None
 
     def check(self) -> None:
-        """:raises TransportError: it is too early; with what failed"""
+        """Check that it can be tried now.
+
+        :raises TransportError: it is too early; with the last failure
+        """
         if (message := self.held) is not None:
             raise TransportError(f"{message}{COUNTDOWN}{self.left:.0f} s")
 
     def failed(self, message: str, *, at_least: float = 0.0) -> TransportError:
         """Note a failure, and return the error to raise.
 
-        :param at_least: seconds to wait, as for a refused login: many of them lock the account
+        :param at_least: seconds to wait at least, for example after a refused login, since many of them lock the
+            account
         """
         self.failures += 1
-        # Without a time: the same trouble should have the same text.
+        # Without the countdown, so that the same trouble always has the same text.
         self.message = message.partition(COUNTDOWN)[0]
         seconds = max(pause(self.failures, self.first, self.longest), at_least * random.uniform(0.5, 1.0))
         self.not_before = time.monotonic() + seconds
@@ -65,16 +70,15 @@ class Backoff:
 
 
 class ReasonedBackoff(Backoff):
-    """The same, where why it may not be tried is shown to people as a reason."""
+    """A back-off whose failure is shown to people as a reason."""
 
     _why: Reason | None = None
 
     @property
     def reason(self) -> Reason | None:
-        """Why it is too early; None: it may be tried."""
+        """Why it is too early to try again; None: it can be tried."""
         return self._why if self.left > 0 else None
 
     def failed_for(self, reason: Reason) -> None:
-        """Note a failure."""
         self._why = reason
         self.failed(reason.sentence)

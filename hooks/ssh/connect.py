@@ -1,4 +1,4 @@
-"""The way to a site, as its table in the sites file says it."""
+"""Chooses the transport to a site from its table in the sites file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from lading.hooks.ssh.transport import Transport
 
 
 def connect(ssh_conn_id: str | None = None, control_master: str | None = None, setup: str = "") -> Transport:
-    """The transport to a login node; nothing is opened yet.
+    """Return the transport to a login node; nothing is opened yet.
 
     :param ssh_conn_id: Airflow's SSH connection; None: commands run on this machine
-    :param control_master: in place of it, what one types after ``ssh``: a shared connection of the OpenSSH client
+    :param control_master: used instead of it: the arguments of ``ssh`` for a connection shared by the OpenSSH client
     :param setup: shell lines before all commands
     """
-    # Not at the top: a process that only reads the sites file need not wait for paramiko.
+    # Not at the top, so that a process that only reads the sites file does not import paramiko.
     if control_master is not None:
         from lading.hooks.ssh.openssh_transport import ControlMasterTransport
 

@@ -1,13 +1,13 @@
-"""One exchange with a site: several steps in one shell script, their answers separated by a random marker.
+"""One exchange with a site: several steps in one shell script, whose answers are separated by a random marker.
 
 The script reaches ``/bin/sh`` on standard input, whatever the user's login shell is (:data:`COMMAND` means the same to
-all of them). So nothing that a step carries is ever on a command line, but for the arguments of a command to run. The
-script is one function that its last line calls: one that is cut short is a syntax error and does nothing at all.
+all of them). So the only data of a step on a command line are the arguments of a command to run. The script is one
+function that its last line calls: a truncated script is a syntax error and does nothing.
 
-Each step's output stands between two marks, on standard output and on standard error, so banners, the noise of a
-``.bashrc`` and translated line ends do no harm. Contents of files travel as tar in base64: one process for a thousand
-files, names and bytes exact, and no SFTP subsystem is needed. What the other side needs is a POSIX shell and utilities,
-tar, base64 and, to end a command that hangs, timeout.
+The output of each step stands between two marks, on standard output and on standard error, so banners, the noise of a
+``.bashrc`` and converted line ends do no harm. Contents of files travel as tar in base64: one process for a thousand
+files, exact names and bytes, and no SFTP subsystem is needed. The site needs a POSIX shell and utilities, tar, base64
+and, to kill commands that hang, timeout.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RemoteStep, RunCommand
 
-# All shells, csh and fish too, read this alike. The whole script is read before any of it runs; bash would otherwise
-# fetch it byte by byte.
+# All shells, including csh and fish, parse this alike. The whole script is read before any of it runs; otherwise bash
+# would read it byte by byte.
 COMMAND = "exec /bin/sh -c 'eval \"$(cat)\"'"
-# What follows the second mark of a step; anything else is no exit status of a shell.
+# The text after the second mark of a step if it is an exit status of a shell.
 _STATUS = re.compile(rb"([0-9]{1,3})\r?\n")
-# What timeout(1) ends with when it had to end the command.
+# The exit status of timeout(1) if it has killed the command.
 TIMED_OUT = 124
-# More output than this is a runaway command: the exchange is aborted.
+# More output than this comes from a runaway command, and aborts the exchange.
 MOST_BYTES = 64 * 1024 * 1024
 
 FUNCTIONS = """\
@@ -35,7 +35,7 @@ lading_run() {
   lading_limit=$1; shift
   if command -v timeout >/dev/null 2>&1; then timeout -k 5 "$lading_limit" "$@"; else "$@"; fi
 }
-# Renames what is in folder $1 into folder $2; a folder that is there already is filled, anything else replaced.
+# Moves the content of folder $1 into folder $2: existing folders are merged, anything else is replaced.
 lading_place() (
   from=$1 to=$2
   cd -- "$from" || exit
@@ -50,7 +50,7 @@ lading_place() (
   done
   if [ $# -gt 0 ]; then mv -f -- "$@" "$to/"; fi
 )
-# Unpacks the tar on standard input into folder $1; $2 is its last member, which proves that it is whole.
+# Unpacks the tar on standard input into folder $1; $2 is its last member, which proves that it is complete.
 lading_put() (
   umask 077
   mkdir -p -- "$1" && chmod 700 -- "$1" && cd -- "$1" || exit
@@ -61,7 +61,7 @@ lading_put() (
   rm -rf -- "$stage"
   exit $status
 )
-# Notes which files in the current folder are larger than $1 bytes, and which are not small: of those few are read.
+# Lists the files in the current folder that are larger than $1 bytes, and the heavy ones, of which few are read.
 lading_weigh() {
   lading_report=yes
   lading_large=$(find -L . ! -name . -prune -type f -size "+$1c" 2>/dev/null)
@@ -70,8 +70,8 @@ lading_weigh() {
 lading_is_in() { case "$lading_line$1$lading_line" in *"$lading_line$2$lading_line"*) return 0;; esac; return 1; }
 lading_line='
 '
-# Says of each file whether it is there (p), absent (a), unreadable (u), too large (l) or no file (n), then packs those
-# that are there, at most $1 of them.
+# Prints for each file whether it is present (p), absent (a), unreadable (u), too large (l) or not a file (n), then
+# packs the present ones, at most $1 of them.
 lading_get() {
   lading_most=$1 lading_few=2; shift
   for each in "$@"; do
@@ -117,12 +117,12 @@ lading_pack() {
 
 
 class Exchange:
-    """The script for some steps, and what has come back of it so far.
+    """The script for some steps, and the output received so far.
 
     :param steps: done in this order, each whatever the result of the one before
     :param setup: shell text that goes before them and may set variables, as a site's settings file does
-    :param timeout: seconds that a command has which sets no limit itself
-    :param most: bytes of output that are taken
+    :param timeout: seconds for commands without a limit of their own
+    :param most: the most bytes of output that are accepted
     """
 
     def __init__(
@@ -138,16 +138,16 @@ class Exchange:
 
     @property
     def begun(self) -> bool:
-        """Whether the other side has begun with the steps: it is there, and what we wait for is a step."""
+        """Whether the site has started the steps, so that any delay is due to a step and not to the connection."""
         return self._mark("begin").encode() in self.stdout
 
     @property
     def complete(self) -> bool:
-        """Whether all has arrived; what else may come is not ours."""
+        """Whether everything has arrived; later output is not ours."""
         return len(self._ended) == 2
 
     def receive(self, stdout: bytes = b"", stderr: bytes = b"") -> None:
-        """Take what has come back.
+        """Add received output.
 
         :raises TransportError: it is too much
         """
@@ -160,16 +160,16 @@ class Exchange:
             raise TransportError(f"more than {self.most} bytes of output")
 
     def answers(self, trouble: str) -> list[CommandResult]:
-        """One answer for each step, as far as they have arrived.
+        """Return one answer for each step, as far as they have arrived.
 
-        The standard error of a step without an answer says why there is none.
+        The standard error of a step without an answer explains why.
 
-        :param trouble: what cut the exchange short, as text, if anything did
+        :param trouble: why the exchange was cut short, as text
         """
         return [self._answer(number, step, trouble) for number, step in enumerate(self.steps)]
 
     def silence(self) -> str:
-        """What may explain that the shell ended without all answers: the end of its output."""
+        """Return what may explain that the shell exited without all answers: the end of its output."""
         lines = bytes(self.stderr[-2000:] or self.stdout[-2000:]).decode(errors="replace").splitlines()
         said = "\n".join(line for line in lines if self.marker not in line).strip()
         return f"{'cut off' if self.begun else 'no answer'}; its last output: {said or 'none'}"
@@ -177,7 +177,7 @@ class Exchange:
     def _script(self, setup: str, timeout: int) -> str:
         lines = ["lading() {", "CDPATH=", FUNCTIONS]
         if setup:
-            # What it may have changed of the shell's ways is undone, for the lines below count on them.
+            # Undo changes of shell options that the lines below depend on.
             lines += ["{", setup, "} </dev/null", "set +e +f +u +C", "unset IFS"]
         lines.append(f"lading_mark {self._mark('begin')}")
         for number, step in enumerate(self.steps):
@@ -194,11 +194,11 @@ class Exchange:
         if status is None:
             return CommandResult(None, "", trouble)
         if status == TIMED_OUT and isinstance(step, RunCommand):
-            return CommandResult(None, "", f"{_named(step)} was ended: it took too long. {stderr}".strip())
+            return CommandResult(None, "", f"{_named(step)} was killed: it took too long. {stderr}".strip())
         return CommandResult(status, stdout, stderr)
 
     def _between(self, stream: bytearray, number: int) -> tuple[int | None, str]:
-        """The exit status and the text of a step; no status where the second mark has not arrived."""
+        """Return the exit status and the output of a step; the status is None until the second mark has arrived."""
         mark = self._mark(number).encode()
         start = stream.find(mark + b"\n"), stream.find(mark + b"\r\n")
         begin = max(start)

@@ -1,4 +1,4 @@
-"""The transport for commands that run on this machine, and how a local process takes part in an exchange."""
+"""The transport for commands that run on this machine, and the exchange with a local process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lading.hooks.ssh.session import ProcessSession, Session
 from lading.hooks.ssh.transport import LOOPBACK, Transport
 
 READ = 65536
-# Seconds that a process has to end when all has been read.
+# Seconds for a process to exit after all its output has been read.
 END_TIMEOUT = 2.0
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class ShellTransport(Transport):
-    """Runs commands on this machine, without what the environment says of Airflow: that holds passwords."""
+    """Runs commands on this machine, without Airflow's environment variables, which hold passwords."""
 
     is_here = True
 
@@ -33,7 +33,7 @@ class ShellTransport(Transport):
         return port
 
     def untunnel(self, host: str, port: int) -> None:
-        """There is none."""
+        """Do nothing: there are no tunnels."""
 
     def session(self, command: Sequence[str], setup: str = "") -> Session:
         environment = _without_airflow()
@@ -42,7 +42,7 @@ class ShellTransport(Transport):
         )
 
     def close(self) -> None:
-        """There is no connection."""
+        """Do nothing: there is no connection."""
 
     def __str__(self) -> str:
         return "this machine"
@@ -58,11 +58,12 @@ def _without_airflow() -> dict[str, str]:
 def converse(
     command: Sequence[str], exchange: Exchange, timeout: float, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Let a process of this machine, which is or leads to a shell, take part in an exchange.
+    """Make an exchange with a process of this machine that is a shell or leads to one.
 
-    It and its children are killed when that ends early. Children that outlive a complete exchange are left alone.
+    The process and its children are killed if the exchange is cut short. Children that outlive a complete exchange are
+    left alone.
 
-    :raises TransportError: it could not be started, or took too long, or said too much
+    :raises TransportError: the process could not be started, took too long, or printed too much
     """
     process = session.start(command, environment, errors=subprocess.PIPE)
     try:
@@ -76,7 +77,7 @@ def converse(
                 pipe.close()
     try:
         process.wait(END_TIMEOUT)
-    except subprocess.TimeoutExpired:  # an ssh client stays as long as anything over there holds its output open
+    except subprocess.TimeoutExpired:  # an ssh client stays while any remote process keeps its output open
         _kill(process)
 
 
@@ -106,7 +107,7 @@ def _transfer(process: subprocess.Popen[bytes], exchange: Exchange, timeout: flo
                     script = _written(key.fd, script)
                     if not script:
                         selector.unregister(process.stdin)
-                        process.stdin.close()  # the shell begins when it has read all
+                        process.stdin.close()  # the shell starts once it has read everything
                 elif data := os.read(key.fd, READ):
                     exchange.receive(**{key.data: data})
                 else:
@@ -115,7 +116,7 @@ def _transfer(process: subprocess.Popen[bytes], exchange: Exchange, timeout: flo
 
 
 def _written(stdin: int, script: memoryview) -> memoryview:
-    """What is left of the script; nothing when its reader has gone."""
+    """Write a part of the script; return the rest, which is empty if the reader has exited."""
     try:
         return script[os.write(stdin, script[:READ]) :]
     except BrokenPipeError:

@@ -1,7 +1,7 @@
 """The transport over a connection that the OpenSSH client shares (ControlMaster), for sites with two-factor login.
 
-A user logs in once, ``ssh -o ControlMaster=yes -o ControlPath=PATH -o ControlPersist=yes LOGIN true``, and everything
-here goes over that connection. Where no second factor is asked for, the connection is opened here.
+A user logs in once with ``ssh -o ControlMaster=yes -o ControlPath=PATH -o ControlPersist=yes LOGIN true``, and the
+transport uses that connection. If no second factor is required, it opens the connection itself.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lading.hooks.ssh.local_transport import converse
 from lading.hooks.ssh.session import ProcessSession, Session
 from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, SessionRefused, Transport
 
-# What the client says when the server does.
+# The client's message when the server refuses a session.
 REFUSAL = b"session request failed"
-# Seconds for a question to the client that shares the connection, which is on this machine.
+# Seconds for a command to the client that shares the connection, which is local.
 LOCAL_TIMEOUT = 10.0
 MASTER_PID = re.compile(r"pid=(\d+)")
-# What a user may have configured for sessions at a terminal.
+# Overrides options that a user may have set for terminal sessions.
 PLAIN = {
     "ControlMaster": "no",
     "ClearAllForwardings": "yes",
@@ -39,7 +39,7 @@ PLAIN = {
     "RequestTTY": "no",
     "ForwardX11": "no",
     "ForwardAgent": "no",
-    # When the shared connection is gone, the client would open one of its own for each command.
+    # Without the shared connection, the client would open a new one for each command.
     "ProxyCommand": "false",
 }
 
@@ -48,8 +48,8 @@ PLAIN = {
 class _Tunnel:
     """A port at the site.
 
-    :param asked: the port that was asked for, by which it is cancelled; 0: any
-    :param master: the client that has it
+    :param asked: the requested port, with which it is cancelled; 0: any
+    :param master: pid of the client that has it
     """
 
     host: str
@@ -61,18 +61,18 @@ class _Tunnel:
 
     @property
     def spec(self) -> str:
-        """As the client's option -R takes it."""
+        """The argument of the client's option -R."""
         return f"{_bracketed(self.address)}:{self.asked}:{_bracketed(self.host)}:{self.port}"
 
 
 class ControlMasterTransport(Transport):
     """Commands over a shared connection of the OpenSSH client.
 
-    :param destination: what one would type after ``ssh``: an alias of ``~/.ssh/config``, or ``user@host``
+    :param destination: the argument of ``ssh``: an alias of ``~/.ssh/config``, or ``user@host``
     :param options: further options of ssh_config(5), such as ``{"Port": "2222"}``
-    :param config_file: an ssh_config to read in place of the user's and the machine's
-    :param control_path: the socket of the shared connection; the one in ssh_config when None, else one in ``folder``
-    :param folder: a folder of our own for that socket; a private one per user in the temporary folder when None
+    :param config_file: an ssh_config to read instead of the user's and the machine's
+    :param control_path: the socket of the shared connection; None: the one in ssh_config, or else one in ``folder``
+    :param folder: our own folder for that socket; None: a private one per user in the temporary folder
     :param connect_timeout: seconds for a new connection
     """
 
@@ -90,7 +90,9 @@ class ControlMasterTransport(Transport):
     ) -> None:
         super().__init__(setup=setup)
         if not destination or destination.startswith("-"):
-            raise ValueError(f"{destination!r} is no destination for ssh: give user@host or an alias of ~/.ssh/config")
+            raise ValueError(
+                f"{destination!r} is not a destination for ssh: give user@host or an alias of ~/.ssh/config"
+            )
         self.destination = destination
         self.options = {**(options or {}), "BatchMode": "yes", "ConnectTimeout": str(connect_timeout)}
         self.config_file = config_file
@@ -107,7 +109,7 @@ class ControlMasterTransport(Transport):
     def control_path(self) -> Path:
         """The socket of the shared connection.
 
-        :raises TransportError: there is no OpenSSH client, or it does not understand its configuration
+        :raises TransportError: the OpenSSH client is missing, or rejects its configuration
         """
         if self._path is None:
             self._path = self._given_path or self._configured_path() or self._own_path()
@@ -132,7 +134,9 @@ class ControlMasterTransport(Transport):
                 if not known.remote_port:
                     port_there = whole_number(str(done.stdout).strip())
                     if port_there is None:
-                        raise TransportError(f"ssh does not say which port leads to {host}:{port}: {_output(done)}")
+                        raise TransportError(
+                            f"ssh has not printed the port that leads to {host}:{port}: {_output(done)}"
+                        )
                     known.remote_port = port_there
                 known.master = master
                 self._tunnels[host, port] = known
@@ -149,7 +153,7 @@ class ControlMasterTransport(Transport):
         return ProcessSession(client, session.script(command, self.setup_before(setup)))
 
     def close(self) -> None:
-        """Cancel our tunnels, and end the connection where it was opened here: a user's is left alone."""
+        """Cancel our tunnels, and close the connection if it was opened here; a user's is left open."""
         with self._opening:
             master = self._running_master() if self._path is not None else None
             for tunnel in self._tunnels.values():
@@ -165,21 +169,21 @@ class ControlMasterTransport(Transport):
         try:
             converse(self._ssh(PLAIN, "-T", "--", self.destination, COMMAND), exchange, timeout)
         except TransportError:
-            if not exchange.begun:  # not even the shell has answered: it is the connection that hangs
+            if not exchange.begun:  # the shell has not answered, so the connection hangs
                 with self._opening:
                     self._end_master()
             raise
         if not exchange.begun and REFUSAL in exchange.stderr:
-            raise SessionRefused("the SSH server refuses a session, for MaxSessions perhaps")
+            raise SessionRefused("the SSH server refuses a session, perhaps because of MaxSessions")
 
     def _cancel(self, tunnel: _Tunnel, master: int | None) -> None:
         if master is not None and tunnel.master == master:
             self._ask("cancel", "-R", tunnel.spec)
 
     def _connected(self) -> int:
-        """The pid of the client that shares its connection; starts one when it is time to.
+        """Return the pid of the client that shares its connection; start one if that is due.
 
-        :raises TransportError: there is none, and none could be opened without a login by a user
+        :raises TransportError: there is none, and none could be opened without a user's login
         """
         with self._opening:
             if (pid := self._running_master()) is None:
@@ -205,7 +209,7 @@ class ControlMasterTransport(Transport):
             )
             deadline = time.monotonic() + self.connect_timeout * 2
             while self._master.poll() is None and time.monotonic() < deadline:
-                if self._running_master() == self._master.pid:  # not one before it that is about to end
+                if self._running_master() == self._master.pid:  # not an earlier one that is about to exit
                     return self._master.pid
                 time.sleep(0.05)
             output.seek(0)
@@ -213,19 +217,18 @@ class ControlMasterTransport(Transport):
         self._end_master()
         if "Host key verification failed" in said:
             said += (
-                "; if who runs the server confirms its key, remove the old one with `ssh-keygen -R HOST` and put the "
-                "new one (`ssh-keyscan -p PORT HOST` prints it) into ~/.ssh/known_hosts"
+                "; if the server's administrator confirms the new key, remove the old one (`ssh-keygen -R HOST`) and "
+                "add the new one (`ssh-keyscan -p PORT HOST` prints it) to ~/.ssh/known_hosts"
             )
         login = "Permission denied" in said or "Host key verification failed" in said
         raise self.backoff.failed(
-            f"there is no shared connection, and none could be opened without a person ({said or 'no answer'}); open "
+            f"there is no shared connection, and opening one needs a user's login ({said or 'no answer'}); open "
             f"one: ssh -o ControlMaster=yes -o ControlPersist=yes -o ControlPath={self.control_path} "
             f"{self.destination} true",
             at_least=LOGIN_PAUSE if login else 0.0,
         )
 
     def _end_master(self) -> None:
-        """End the client that was started here, if any."""
         if self._master is not None:
             self._master.terminate()
             try:
@@ -248,8 +251,8 @@ class ControlMasterTransport(Transport):
                 self._folder = own_folder(Path(tempfile.gettempdir()), f"lading-ssh-{os.geteuid()}")
             make_private(self._folder)
         except OSError as error:
-            raise TransportError(f"there is no folder for the control socket: {error}") from error
-        return self._folder / "%C"  # ssh puts a hash of host, port and user there
+            raise TransportError(f"the folder for the control socket cannot be used: {error}") from error
+        return self._folder / "%C"  # ssh expands it to a hash of host, port and user
 
     def _ask(self, command: str, *more: str) -> subprocess.CompletedProcess[str]:
         return _run(self._ssh({}, "-O", command, *more, "--", self.destination))
@@ -273,7 +276,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LOCAL_TIMEOUT)
     except FileNotFoundError as error:
-        raise TransportError("there is no OpenSSH client here: install openssh-client") from error
+        raise TransportError("this machine has no OpenSSH client: install openssh-client") from error
     except subprocess.TimeoutExpired as error:
         raise TransportError(f"ssh did not answer within {LOCAL_TIMEOUT:g} s: {' '.join(command)}") from error
 

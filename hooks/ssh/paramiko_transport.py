@@ -1,4 +1,4 @@
-"""The transport over an SSH connection of the deployment, by paramiko."""
+"""The transport over one of the deployment's SSH connections, using paramiko."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, Server, SessionRef
 log = logging.getLogger(__name__)
 
 READ = 1 << 20
-# Seconds between signs of life on an idle connection.
+# Seconds between keepalive messages on an idle connection.
 KEEPALIVE = 30
-# How often the thread of a connection looks whether a keepalive is due, and where no event says it, whether it is to
-# end, seconds. Paramiko's own 0.1 s is half of what idle connections cost.
+# Seconds between checks of a connection's thread whether a keepalive is due and, if no event tells it, whether to exit.
+# Paramiko's default of 0.1 s causes half of the load of idle connections.
 LOOK_INTERVAL, UNTOLD_LOOK_INTERVAL = 10.0, 0.5
 
 
 class SSHTransport(Transport):
-    """One SSH connection, opened when it is first needed, kept, and opened again when it was lost.
+    """One SSH connection, opened on first use, kept open, and reopened when it is lost.
 
-    :param ssh_conn_id: the deployment's SSH connection, such as Airflow's of type ``ssh``; or a server of which all is
-        known
+    :param ssh_conn_id: the deployment's SSH connection, such as Airflow's of type ``ssh``; or a complete description of
+        a server
     :param setup: see :class:`Transport`
     :param connect_timeout: seconds for each stage of a new connection (TCP, greeting, login) and for a new session
-    :param backoff: when a failed connection is tried again
+    :param backoff: decides when a failed connection is tried again
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class SSHTransport(Transport):
         self.connect_timeout = connect_timeout
         self.backoff = backoff or Backoff()
         self._client: paramiko.SSHClient | None = None
-        self._opening = threading.Lock()  # others that need the connection while it opens wait for that same one
-        self._closing = threading.Lock()  # never held for long: closing does not wait for a server that hangs
-        self._closed = 0  # so often
-        self._login: Login | None = None  # that connects now
-        self._asking = threading.Lock()  # paramiko mixes up the refusals of two who ask at the same time
+        self._opening = threading.Lock()  # threads that need the connection while it opens wait for that one
+        self._closing = threading.Lock()  # never held for long, so that closing does not wait for a server that hangs
+        self._closed = 0  # how often
+        self._login: Login | None = None  # the one under way
+        self._asking = threading.Lock()  # paramiko mixes up the refusals of concurrent requests
         self._tunnels: dict[tuple[str, int], ReverseTunnel] = {}
 
     def tunnel(self, host: str, port: int, remote_port: int = 0, address: str = LOOPBACK) -> int:
@@ -86,7 +86,7 @@ class SSHTransport(Transport):
             return ChannelSession(channel, session.script(command, self.setup_before(setup)), self.connect_timeout)
         except (paramiko.SSHException, EOFError, OSError) as error:
             close_channel(channel)
-            raise TransportError(f"{self}: no command can be started: {_message(error)}") from error
+            raise TransportError(f"{self}: the command cannot be started: {_message(error)}") from error
 
     def close(self) -> None:
         with self._closing:
@@ -104,7 +104,7 @@ class SSHTransport(Transport):
         try:
             _transfer(channel, exchange, timeout)
         except TimeoutError as error:
-            if not exchange.begun:  # not even the shell has answered: it is the connection that hangs
+            if not exchange.begun:  # the shell has not answered, so the connection hangs
                 self._lost(client)
             raise TransportError(f"no answer within {timeout:g} s") from error
         except TransportError:
@@ -117,7 +117,7 @@ class SSHTransport(Transport):
             raise TransportError("the connection was cut")
 
     def _session(self) -> tuple[paramiko.SSHClient, paramiko.Channel]:
-        """A new session, on a new connection where the old one turns out to be dead."""
+        """Open a new session, on a new connection if the old one turns out to be dead."""
         client = self._connected()
         try:
             return client, self._opened(client)
@@ -139,12 +139,14 @@ class SSHTransport(Transport):
             with self._asking:
                 return _transport(client).open_session(timeout=self.connect_timeout)
         except paramiko.ChannelException as error:
-            raise SessionRefused(f"the SSH server refuses a session, for MaxSessions perhaps: {error}") from error
+            raise SessionRefused(
+                f"the SSH server refuses a session, perhaps because of MaxSessions: {error}"
+            ) from error
 
     def _connected(self) -> paramiko.SSHClient:
-        """The living connection; opens it when it is time to.
+        """Return the open connection; open it if that is due.
 
-        :raises TransportError: it is too early, or it failed
+        :raises TransportError: it is too early, or opening failed
         """
         with self._opening:
             if (client := self._client) is not None and _alive(client):
@@ -157,7 +159,7 @@ class SSHTransport(Transport):
                     self._client = client
             if self._client is not client:
                 self._drop(client)
-                raise TransportError("it was closed while it was opened")
+                raise TransportError("it was closed while it was being opened")
             self.unusable = False
             self.backoff.succeeded()
             return client
@@ -174,7 +176,7 @@ class SSHTransport(Transport):
             sock = _transport(client).sock
             sock.settimeout(LOOK_INTERVAL if isinstance(sock, UnblockingSocket) else UNTOLD_LOOK_INTERVAL)
             return client
-        except Exception as error:  # paramiko, and what the deployment reads connections from, raise whatever they like
+        except Exception as error:  # paramiko and the sources of connections raise errors of any type
             if login is not None:
                 login.abandon()
             refused = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
@@ -185,19 +187,18 @@ class SSHTransport(Transport):
             message = f"cannot {'log in' if refused else 'connect'}{where}: {said or _message(error)}"
             if self.server is not None and isinstance(error, paramiko.BadHostKeyException):
                 message += (
-                    "; the server has another key than the one that this machine was given when it was launched: "
-                    "either its image does not take keys from user data, as cloud-init does, or another machine "
-                    "answers there"
+                    "; the server's key is not the one that the machine was given at launch: either its image does "
+                    "not take keys from user data, as cloud-init does, or another machine answers at this address"
                 )
             elif login is not None and isinstance(error, paramiko.BadHostKeyException):
                 message += (
-                    "; the server has another key than the known one: it was reinstalled, or is another machine."
-                    f" Ask who runs it; if the new key is right, {_set_host_key(login)}"
+                    "; the server's key has changed: the server was reinstalled, or another machine has its address."
+                    f" Ask its administrator; if the new key is right, {_set_host_key(login)}"
                 )
             elif login is not None and "not found in known_hosts" in message:
-                message += f"; compare its key with what who runs it says, and {_set_host_key(login)}"
+                message += f"; compare its key with the one that its administrator names, and {_set_host_key(login)}"
             elif isinstance(error, paramiko.SSHException) and ("banner" in message or "No existing session" in message):
-                message += "; the port is open, but no SSH server answers there"
+                message += "; the port is open, but no SSH server answers on it"
             raise self.backoff.failed(message, at_least=LOGIN_PAUSE if refused else 0.0) from error
         finally:
             self._login = None
@@ -207,27 +208,30 @@ class SSHTransport(Transport):
             self._drop(client)
 
     def _drop(self, client: paramiko.SSHClient | None) -> None:
-        """Close a connection; another thread may have opened its successor already."""
+        """Close a connection; another thread may already have opened the next one."""
         if client is not None:
-            with contextlib.suppress(Exception):  # what is broken may be broken in any way
+            with contextlib.suppress(Exception):  # a broken connection may raise anything
                 client.close()
         if self._client is client:
             self._client = None
 
 
 def _transfer(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> None:
-    """Send the script and read the answer; raises TimeoutError."""
+    """Send the script and read the answer.
+
+    :raises TimeoutError: the answer is not complete in time
+    """
     deadline = time.monotonic() + timeout
     channel.settimeout(timeout)
     session.begin(channel, COMMAND, timeout)
     try:
         channel.sendall(exchange.script)
-        channel.shutdown_write()  # the shell begins when it has read all
+        channel.shutdown_write()  # the shell starts once it has read everything
     except TimeoutError:
         raise
     except OSError:
-        pass  # it is not read any more; what the other side had to say is read below
-    # Both streams share a window, so both must be read: waiting for one alone would stop them when the other is full.
+        pass  # the other side has stopped reading; its output is read below
+    # Both streams share a window, so both must be read: waiting for one would block if the other is full.
     with selectors.DefaultSelector() as selector:
         selector.register(channel.fileno(), selectors.EVENT_READ)
         while not exchange.complete:
@@ -241,9 +245,12 @@ def _transfer(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> 
 
 
 def _transport(client: paramiko.SSHClient) -> paramiko.Transport:
-    """:raises EOFError: the client has been closed"""
+    """Return the client's connection.
+
+    :raises EOFError: the client has been closed
+    """
     if (transport := client.get_transport()) is None:
-        raise EOFError("it has been closed")
+        raise EOFError("the client has been closed")
     return transport
 
 
@@ -253,13 +260,13 @@ def _alive(client: paramiko.SSHClient) -> bool:
 
 
 def _set_host_key(login: Login) -> str:
-    """What to do that a server's key is known."""
+    """Return an instruction for adding a server's key."""
     scan = f"ssh-keyscan -p {login.port or SSH_PORT} {login.remote_host}"
     return f"put it (`{scan}` prints it) into {login.where_keys_are()}"
 
 
 def _is_lasting(error: BaseException) -> bool:
-    """Whether time does not fix what a connection has failed for."""
+    """Whether retrying cannot fix this error of a connection."""
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_NONAME
     lasting = (paramiko.AuthenticationException, paramiko.BadHostKeyException, FileNotFoundError, PermissionError)
@@ -279,8 +286,8 @@ TUNNEL_READ = 65536
 class ReverseTunnel:
     """A port at a site that leads to ``host:port`` as seen from this machine.
 
-    :param remote_port: the port at the site; 0: any that is free, and the same when it is built again
-    :param address: where the server should open it
+    :param remote_port: the port at the site; 0: any free one, which is kept when the tunnel is rebuilt
+    :param address: on which the server should open it
     """
 
     def __init__(self, host: str, port: int, remote_port: int, address: str = LOOPBACK) -> None:
@@ -291,7 +298,7 @@ class ReverseTunnel:
         self._transport: paramiko.Transport | None = None
 
     def build(self, transport: paramiko.Transport) -> int:
-        """Ask for the port, unless this connection has it already, and return it.
+        """Request the port, unless this connection has it already, and return it.
 
         :raises TransportError: the server refuses
         """
@@ -308,14 +315,14 @@ class ReverseTunnel:
         return self.remote_port
 
     def cancel(self) -> None:
-        """Give the port back, where its connection lives."""
+        """Release the port if its connection is still open."""
         if self._transport is not None and self._transport.is_active():
             with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
                 self._transport.cancel_port_forward(self.address, self.remote_port)
         self._transport = None
 
     def _accept(self, channel: paramiko.Channel, origin: tuple[str, int], server: tuple[str, int]) -> None:
-        # paramiko calls this in the one thread that reads the connection: it must not wait for anything.
+        # paramiko calls this in the only thread that reads the connection, so it must not block.
         threading.Thread(target=self._serve, args=(channel,), name=f"lading-tunnel-{server[1]}", daemon=True).start()
 
     def _serve(self, channel: paramiko.Channel) -> None:
@@ -326,13 +333,14 @@ class ReverseTunnel:
             close_channel(channel)
             return
         target.settimeout(None)
-        # What the site sends comes in pieces: without this each would wait for the receipt of the one before, 40 ms.
+        # The site sends data in pieces: without this option each would wait 40 ms for the acknowledgement of the one
+        # before.
         target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A thread for each direction, so that two sides that both send before they read do not stop each other.
+        # One thread per direction, so that two sides that both send before they read do not block each other.
         forth = threading.Thread(target=_pump, args=(channel, target), daemon=True)
         forth.start()
         _pump(target, channel)
-        close_channel(channel)  # also where the client holds its end open, which would keep a thread for ever
+        close_channel(channel)  # even if the client keeps its end open, which would keep a thread forever
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
         forth.join()
@@ -340,7 +348,7 @@ class ReverseTunnel:
 
 
 def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:
-    """Pass on what comes, and then the end of input."""
+    """Pass on the input, and then its end."""
     with contextlib.suppress(OSError, EOFError):
         while data := source.recv(TUNNEL_READ):
             sink.sendall(data)
@@ -348,27 +356,29 @@ def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | parami
         sink.shutdown(socket.SHUT_WR)
 
 
-# A TCP connection whose end wakes the thread that reads it, so that this thread need not poll.
+# A TCP connection whose close wakes the thread that reads it, so that this thread need not poll.
 
-# Seconds that sent bytes may stay without an acknowledgement before the kernel gives the connection up.
+# Seconds without an acknowledgement of sent bytes after which the kernel drops the connection.
 UNACKNOWLEDGED = 60
 
 
 class UnblockingSocket(socket.socket):
-    """A socket whose ``close`` ends what another thread reads from it, which would else last until its time-out."""
+    """A socket whose ``close`` unblocks other threads that read it; they would otherwise wait until their time-out."""
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it is no longer connected, so no thread waits for it
+        with contextlib.suppress(OSError):  # not connected, so no thread waits for it
             self.shutdown(socket.SHUT_RDWR)
         super().close()
 
 
 def connected(host: str, port: int, timeout: float) -> UnblockingSocket:
-    """A connection for paramiko. Its own would wait for 44 ms at each command, for Nagle's algorithm and a delayed
-    acknowledgement wait for each other.
+    """Open a connection for paramiko.
 
-    :param timeout: seconds until it stands
-    :raises OSError: it cannot be made
+    Paramiko's own would delay each command by 44 ms, because Nagle's algorithm and delayed acknowledgements wait for
+    each other.
+
+    :param timeout: seconds for connecting, and then for each operation
+    :raises OSError: it cannot be opened
     """
     made = UnblockingSocket(fileno=socket.create_connection((host, port), timeout).detach())
     made.settimeout(timeout)

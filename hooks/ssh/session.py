@@ -1,6 +1,6 @@
-"""A command at a site that runs for as long as its input is open, and is used line by line.
+"""A command at a site that runs while its input is open, with line-based requests and answers.
 
-An exchange ends and is forgotten; a session lives as long as the connection, unless one of the two sides ends it.
+Unlike an exchange, a session lives as long as the connection, unless one of the two sides ends it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from lading.hooks.ssh.answer import TransportError
 if TYPE_CHECKING:
     import paramiko
 
-# All shells read this alike. The text to run comes first, up to a line of its own; what follows is for the command.
+# All shells parse this alike. The text to run comes first and ends with a line ``lading-end``; the rest is the
+# command's input.
 END = "lading-end"
 READ_AND_RUN = f'eval "$(while IFS= read -r line; do case $line in ({END}) break;; esac; printf "%s\\n" "$line"; done)"'
 COMMAND = f"exec /bin/sh -c '{READ_AND_RUN}'"
 READ = 65536
-# How much of its output is kept for the message when it ends, bytes.
+# Bytes of its output that are kept for the message when it exits.
 MOST_LAST_OUTPUT = 2000
-# Seconds that a client of ours has to end when its input is closed.
+# Seconds for our client process to exit after its input is closed.
 END_TIMEOUT = 2.0
 
 
 def script(command: Sequence[str], setup: str) -> bytes:
-    """What is sent first: the command with its errors among its output, after the site's own lines."""
+    """Return the text to send first: the command, after the site's own lines, with its errors on standard output."""
     lines = ["exec 2>&1", "cd /"]
     if setup:
         lines += ["{", setup, "} </dev/null", "set +e +f +u +C", "unset IFS"]
@@ -42,11 +43,11 @@ def script(command: Sequence[str], setup: str) -> bytes:
 
 
 class SessionEnded(TransportError):
-    """The command has ended, or the connection has."""
+    """The command has exited, or the connection was lost."""
 
 
 class Session(ABC):
-    """A command under way."""
+    """A running command."""
 
     def __init__(self) -> None:
         self._unread = b""
@@ -54,25 +55,25 @@ class Session(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it still runs, as far as this machine knows, without asking the site."""
+        """Whether it still runs, as far as this machine has noticed, without asking the site."""
 
     @abstractmethod
     def write(self, text: bytes, timeout: float) -> None:
-        """Send something to its input.
+        """Write to its input.
 
-        :raises TransportError: it cannot be sent
+        :raises TransportError: that failed
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close its input."""
+        """Close its input, on which it exits."""
 
     @abstractmethod
     def fileno(self) -> int:
-        """What select(2) takes: readable when it has printed something, or has ended."""
+        """Return a descriptor for select(2), readable when it has printed something or exited."""
 
     def read_new(self) -> bytes | None:
-        """What it has printed since it was asked last, without waiting; None: it has ended."""
+        """Return its new output without blocking; None: it has exited."""
         before, self._unread = self._unread, b""
         try:
             return before + self._receive(0.0) or None
@@ -81,15 +82,16 @@ class Session(ABC):
 
     @abstractmethod
     def _receive(self, timeout: float) -> bytes:
-        """What it has printed; nothing when there will be no more.
+        """Return new output; empty at its end.
 
-        :raises TimeoutError: it prints nothing
+        :raises TimeoutError: there is none in time
         """
 
     def wait_for_line(self, mark: str, timeout: float) -> str:
-        """The next line that begins with a mark, without it; other lines are left out.
+        """Return the next line that begins with a mark, without the mark; other lines are skipped.
 
-        :raises TransportError: it has ended, with its last output, or does not answer in time
+        :raises SessionEnded: it has exited; with its last output
+        :raises TransportError: it does not answer in time
         """
         deadline = time.monotonic() + timeout
         others: list[str] = []
@@ -117,46 +119,43 @@ class Session(ABC):
             parts.append(data)
 
     def _write_failure(self, error: Exception) -> SessionEnded:
-        """Why its input cannot be written to: what it printed before it ended, which says more than the error.
-
-        :param error: what the write has raised
-        """
+        """Return the error for a failed write, with the last output of the command, which says more than ``error``."""
         deadline = time.monotonic() + END_TIMEOUT
         said, self._unread = self._unread, b""
         try:
             while (left := deadline - time.monotonic()) > 0 and (data := self._receive(left)):
                 said = (said + data)[-4 * MOST_LAST_OUTPUT :]
-        except (OSError, ValueError):  # time is up, or its output is closed as well
+        except (OSError, ValueError):  # time-out, or its output is closed as well
             pass
         if not said.strip():
-            return SessionEnded(f"it does not listen: {error or type(error).__name__}")
+            return SessionEnded(f"it does not read its input: {error or type(error).__name__}")
         return _ended(said.decode(errors="replace"))
 
 
 def _ended(said: str) -> SessionEnded:
-    return SessionEnded(f"it ended; its last output: {said.strip()[-MOST_LAST_OUTPUT:] or 'none'}")
+    return SessionEnded(f"it exited; its last output: {said.strip()[-MOST_LAST_OUTPUT:] or 'none'}")
 
 
 def begin(channel: paramiko.Channel, command: str, timeout: float) -> None:
-    """Start a command at the other end of a channel. Paramiko would wait forever for a server that hangs.
+    """Start a command at the other end of a channel. Paramiko itself would wait forever for a server that hangs.
 
-    :raises TimeoutError: it has not begun within so many seconds
+    :raises TimeoutError: it has not started after ``timeout`` seconds
     """
     deadline = time.monotonic() + timeout
     timer = threading.Timer(timeout, channel.close)
     timer.start()
     try:
         channel.exec_command(command)
-    except Exception as error:  # paramiko's
+    except Exception as error:  # paramiko raises various types
         if time.monotonic() < deadline:
             raise
-        raise TimeoutError(f"no command begins within {timeout:g} s") from error
+        raise TimeoutError(f"the command did not start within {timeout:g} s") from error
     finally:
         timer.cancel()
 
 
 class ChannelSession(Session):
-    """A session on a new channel of paramiko's.
+    """A session on a new channel of paramiko.
 
     :param text: of :func:`script`
     """
@@ -165,7 +164,7 @@ class ChannelSession(Session):
         super().__init__()
         self.channel = channel
         channel.settimeout(timeout)
-        channel.set_combine_stderr(True)  # what is not read there would keep the channel readable forever
+        channel.set_combine_stderr(True)  # unread errors would keep the channel readable forever
         begin(channel, COMMAND, timeout)
         self.write(text, timeout)
 
@@ -189,7 +188,7 @@ class ChannelSession(Session):
     def _receive(self, timeout: float) -> bytes:
         self.channel.settimeout(timeout)
         try:
-            return self.channel.recv(READ)  # which sends, too: that there is room for more
+            return self.channel.recv(READ)  # also sends a window update, so it may fail
         except TimeoutError:
             raise
         except (EOFError, OSError):
@@ -197,18 +196,19 @@ class ChannelSession(Session):
 
 
 def close_channel(channel: paramiko.Channel) -> None:
-    """Close a channel, also one whose connection is gone."""
+    """Close a channel, even if its connection is lost."""
     with contextlib.suppress(EOFError, OSError):
         channel.close()
 
 
 def start(command: Sequence[str], environment: Mapping[str, str] | None, *, errors: int) -> subprocess.Popen[bytes]:
-    """Start a process of this machine, with pipes to it and no tie to our own terminal.
+    """Start a process of this machine with pipes, detached from our own terminal.
 
-    It leads to where tasks run, so it has none of the secrets of Airflow's servers; bsub hands its environment on.
+    Its environment is stripped of the secrets of Airflow's servers, because it may reach tasks: bsub, for example,
+    passes its environment on.
 
     :param environment: None: that of this process
-    :param errors: where its standard error goes, as ``subprocess`` names them
+    :param errors: where its standard error goes, as for ``subprocess.Popen``
     :raises TransportError: it cannot be started
     """
     try:
@@ -227,7 +227,7 @@ def start(command: Sequence[str], environment: Mapping[str, str] | None, *, erro
 
 
 class ProcessSession(Session):
-    """A session that a process of this machine leads to.
+    """A session through a process of this machine.
 
     :param text: of :func:`script`
     :raises TransportError: it cannot be started
@@ -255,7 +255,7 @@ class ProcessSession(Session):
         except (OSError, ValueError) as error:
             raise self._write_failure(error) from error
         if left:
-            raise TransportError(f"it has not listened for {timeout:g} s")
+            raise TransportError(f"it has not read its input for {timeout:g} s")
 
     def close(self) -> None:
         for pipe in (self._input, self._output):
@@ -277,6 +277,6 @@ class ProcessSession(Session):
 
 
 def _ready(descriptor: int, event: int, timeout: float) -> bool:
-    poll = select.poll()  # select(2) takes no large descriptors
+    poll = select.poll()  # select(2) does not support large descriptors
     poll.register(descriptor, event)
     return bool(poll.poll(max(0.0, timeout) * 1000))

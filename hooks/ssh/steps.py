@@ -1,4 +1,4 @@
-"""What can be done at a site, one step each: the shell text that does it, and what its answer means.
+"""The steps of an exchange: the shell text of each one, and the parsing of its answer.
 
 The shell functions that the text calls are in :mod:`lading.hooks.ssh.exchange`.
 """
@@ -17,29 +17,28 @@ from pathlib import PurePosixPath
 
 from lading.hooks.ssh.answer import CommandResult, TransportError
 
-# How a file is named that is left out.
+# The beginning of a line that names a skipped file.
 LEFT_OUT = "lading-left "
-# Names on one command line, well below what any kernel allows.
+# Names on one command line, well below the limit of any kernel.
 CHUNK = 500
 
-# What is in a tar that comes from a site, which may have made it to do harm.
+# Limits for a tar from a site, which may be malicious.
 
-# What stands in front of a file in a tar has its name, and little more, bytes.
+# The most bytes of an extended header of a tar member, which holds its name and little more.
 MOST_HEADER_BYTES = 2**16
-# The second names of files stand for so many bytes at most: each costs little on its way, and as much as the first to
-# read.
+# The most bytes of files that hard links refer to: a link is small in the tar, but as large as its target to read.
 MOST_LINKED_BYTES = 2**26
 
 
 class RemoteStep(ABC):
-    """One thing to do at a site."""
+    """One action at a site."""
 
     @abstractmethod
     def text(self, marker: str, timeout: int) -> str:
-        """The shell text that does it and leaves its exit status.
+        """Return the shell text that does it and leaves its exit status.
 
-        :param marker: unlike anything else in the script
-        :param timeout: seconds that a command has which sets no limit itself
+        :param marker: does not occur anywhere else in the script
+        :param timeout: seconds for commands without a limit of their own
         """
 
 
@@ -48,9 +47,9 @@ class RunCommand(RemoteStep):
     """Run a command.
 
     :param command: its arguments, or text for ``/bin/sh -c``
-    :param stdin: what it reads; nothing when None
-    :param folder: where it runs; the user's home when None
-    :param limit: seconds after which it is ended, where the site has timeout(1); the exchange's time-out when None
+    :param stdin: its input; None: empty
+    :param folder: its working directory; None: the user's home
+    :param limit: seconds after which it is killed, if the site has timeout(1); None: the exchange's time-out
     """
 
     command: str | Sequence[str]
@@ -61,7 +60,7 @@ class RunCommand(RemoteStep):
     def text(self, marker: str, timeout: int) -> str:
         words = ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else list(self.command)
         if not words or any("\0" in word for word in words):
-            raise ValueError(f"{self.command!r} is no command: give arguments, or a text, without NUL characters")
+            raise ValueError(f"{self.command!r} is not a command: give arguments, or a text, without NUL characters")
         run = f"lading_run {self.limit or timeout} {shlex.join(words)}"
         run = f"{run} </dev/null" if self.stdin is None else f"base64 -d {_heredoc(self.stdin, marker, run)}"
         return f"(cd -- {quoted(self.folder)} && {{\n{run}\n}})" if self.folder else run
@@ -69,11 +68,11 @@ class RunCommand(RemoteStep):
 
 @dataclass(frozen=True)
 class Put(RemoteStep):
-    """Write files, 0600 in 0700 folders, each renamed into its place when all of them have arrived.
+    """Write files with mode 0600 in folders with mode 0700; they are renamed into place once all have arrived.
 
-    :param folder: absolute, or below the home as ``~/...``; made where it is missing, and closed to other users
-    :param files: contents by name relative to the folder; folders in between are made
-    :param executable: the names of those to be 0700
+    :param folder: absolute, or below the home as ``~/...``; created if missing, and closed to other users
+    :param files: contents by name relative to the folder; folders in between are created
+    :param executable: the names of files that get mode 0700
     """
 
     folder: str
@@ -115,17 +114,17 @@ class Get(RemoteStep):
         return _get(self.folder, len(self.names), " ".join(shlex.quote(f"./{_name(name)}") for name in self.names))
 
     def files(self, answer: CommandResult) -> dict[str, bytes | None]:
-        """The contents by name; None for what is not there.
+        """Return the contents by name; None for a file that does not exist.
 
-        :raises TransportError: that could not be found out, or a file could not be read
+        :raises TransportError: that could not be determined, or a file could not be read
         """
         found, contents = _unpacked(self.folder, answer)
         names = [_name(name) for name in self.names]
         if len(found) != len(names) or not {*found} <= {*"paun"}:
-            raise TransportError(f"what is said of {len(names)} files in {self.folder} makes no sense: {found[:200]!r}")
+            raise TransportError(f"the states of {len(names)} files in {self.folder} are not valid: {found[:200]!r}")
         for name, state in zip(names, found, strict=True):
             if state in "un" or (state == "p" and name not in contents):
-                why = "is no file" if state == "n" else "cannot be read"
+                why = "is not a file" if state == "n" else "cannot be read"
                 raise TransportError(f"{name!r} in {self.folder} {why}: {answer.stderr.strip()}")
         return {asked: contents.get(name) for asked, name in zip(self.names, names, strict=True)}
 
@@ -135,9 +134,9 @@ class GetAll(RemoteStep):
     """Read the files of one folder whose names do not begin with a dot, in the order of their names.
 
     :param folder: absolute, or below the home as ``~/...``
-    :param most: files to read; what is left is for the next time
-    :param largest: bytes of a file; larger ones and unreadable ones are left out (see :meth:`left_out`), and of large
-        ones few are read at a time; None: there is no limit, and each has to be readable
+    :param most: files to read; the rest is left for the next call
+    :param largest: bytes of a file; larger and unreadable files are skipped (see :meth:`left_out`), and only a few
+        large ones are read at a time; None: there is no limit, and all files must be readable
     """
 
     folder: str
@@ -149,29 +148,29 @@ class GetAll(RemoteStep):
         return _get(self.folder, self.most, "./*", weigh)
 
     def left_out(self, answer: CommandResult) -> dict[str, str]:
-        """What is wrong with the files that were left out, by name."""
+        """Return the skipped files by name, each with its fault."""
         lines = (line.removeprefix(LEFT_OUT) for line in answer.stderr.splitlines() if line.startswith(LEFT_OUT))
-        why = {"u": "it cannot be read", "n": "it is no regular file", "l": f"it has more than {self.largest} bytes"}
+        why = {"u": "it cannot be read", "n": "it is not a regular file", "l": f"it has more than {self.largest} bytes"}
         return {line[2:].removeprefix("./"): why[line[0]] for line in lines if line[:1] in why}
 
     def files(self, answer: CommandResult) -> dict[str, bytes]:
-        """The contents by name.
+        """Return the contents by name.
 
-        :raises TransportError: they could not be read, or not all of them
+        :raises TransportError: not all of the files could be read
         """
         found, contents = _unpacked(self.folder, answer)
         if ("u" in found and self.largest is None) or found.count("p") != len(contents):
             raise TransportError(f"a file in {self.folder} cannot be read: {answer.stderr.strip()}")
         if strange := [name for name in contents if "/" in name or "\0" in name or name.startswith(".")]:
-            raise TransportError(f"{strange[0]!r} is no name of a file in {self.folder}")
+            raise TransportError(f"{strange[0]!r} is not the name of a file in {self.folder}")
         return contents
 
 
 @dataclass(frozen=True)
 class Remove(RemoteStep):
-    """Remove files, and folders with all that is in them; what is not there already is as good as removed.
+    """Remove files, and folders recursively; missing ones are ignored.
 
-    :param folder: absolute, or below the home as ``~/...``; it must be there
+    :param folder: absolute, or below the home as ``~/...``; it must exist
     :param names: relative to the folder
     """
 
@@ -186,13 +185,13 @@ class Remove(RemoteStep):
 
 
 def _get(folder: str, most: int, names: str, weigh: str = "") -> str:
-    # The names are found once: a file that comes in between must not be packed without being listed.
+    # The names are expanded once: a file that appears in between must not be packed without being listed.
     text = f'set -- {names}; lading_get {most} "$@" && lading_pack {most} "$@" | base64'
     return f"(cd -- {quoted(folder)} && {{ lading_large= lading_heavy= lading_report=; {weigh}{text}; }})"
 
 
 def _unpacked(folder: str, answer: CommandResult) -> tuple[str, dict[str, bytes]]:
-    """How each file was found (a letter each), and the contents by name."""
+    """Return a letter for the state of each file, and the contents by name."""
     found, colon, packed = answer.stdout.partition(":")
     if answer.status != 0 or not colon:
         raise TransportError(f"cannot read in {folder}: {answer.stderr.strip() or 'no answer'}")
@@ -200,8 +199,10 @@ def _unpacked(folder: str, answer: CommandResult) -> tuple[str, dict[str, bytes]
         return found, {}
     try:
         return found, read_tar(base64.b64decode(packed))
-    except Exception as error:  # tarfile raises all sorts of things at what is no tar
-        raise TransportError(f"what was received of {folder} is damaged: {error}; {answer.stderr.strip()}") from error
+    except Exception as error:  # tarfile raises errors of many types for invalid data
+        raise TransportError(
+            f"the files received from {folder} are damaged: {error}; {answer.stderr.strip()}"
+        ) from error
 
 
 def _member(name: str, mode: int, size: int = 0, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
@@ -216,7 +217,7 @@ def _heredoc(content: bytes, marker: str, pipe: str = "") -> str:
 
 
 def quoted(folder: str) -> str:
-    """The folder for a shell.
+    """Quote the folder for a shell.
 
     :raises ValueError: it is neither absolute nor below the home
     """
@@ -226,21 +227,21 @@ def quoted(folder: str) -> str:
 
 
 def _name(name: str) -> str:
-    """The name as it is used: relative, and going nowhere else than down.
+    """Normalize a name relative to a folder.
 
-    :raises ValueError: it is not
+    :raises ValueError: it is not relative, or leads out of the folder
     """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
-        raise ValueError(f"{name!r} is no name of a file in a folder: give a relative path without '..'")
+        raise ValueError(f"{name!r} is not the name of a file in a folder: give a relative path without '..'")
     return "/".join(parts)
 
 
 class _Member(tarfile.TarInfo):
-    """A member of a tar that need not be trusted."""
+    """A member of an untrusted tar."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        # Headers of their own kind speak for the next member, or for all: each member would keep a copy.
+        # Extended headers apply to the next member, or to all of them, and each member would keep a copy.
         extended = self.type not in tarfile.SUPPORTED_TYPES or self.type in (*tarfile.GNU_TYPES, tarfile.XHDTYPE)
         if self.type == tarfile.XGLTYPE or (extended and self.size > MOST_HEADER_BYTES and not self.isreg()):
             raise tarfile.ReadError("its headers are too large")
@@ -248,17 +249,17 @@ class _Member(tarfile.TarInfo):
 
 
 def read_tar(packed: bytes) -> dict[str, bytes]:
-    """The files in a tar, by name.
+    """Return the files in a tar, by name.
 
-    A site may send anything: a sparse file of two thousand bytes could grow to gigabytes here. So only plain files
-    are read, no more of them than has come, and few second names of large ones.
+    A site may send anything: a sparse file of two thousand bytes could expand to gigabytes here. So only regular files
+    are read, no more bytes than were received, and only a few hard links to large files.
 
-    :raises ValueError: something else is in it, or too much
+    :raises ValueError: it has other members, or is too large
     """
     try:
         return _files(packed)
     except (tarfile.TarError, OSError, LookupError, OverflowError, EOFError) as error:
-        raise ValueError(f"it is no tar, or damaged: {error}") from error
+        raise ValueError(f"it is not a tar, or is damaged: {error}") from error
 
 
 def _files(packed: bytes) -> dict[str, bytes]:
@@ -269,16 +270,16 @@ def _files(packed: bytes) -> dict[str, bytes]:
             name = member.name.removeprefix("./")
             if member.isdir():
                 continue
-            if member.islnk():  # the second name of a file that is in it already
+            if member.islnk():  # a hard link to an earlier member
                 contents[name] = contents[member.linkname.removeprefix("./")]
                 linked -= len(contents[name])
                 if linked < 0:
-                    raise ValueError(f"the second names of its files stand for more than {MOST_LINKED_BYTES} bytes")
+                    raise ValueError(f"its hard links refer to more than {MOST_LINKED_BYTES} bytes")
                 continue
             if not member.isreg() or member.issparse():
-                raise ValueError(f"{name!r} is no plain file")
+                raise ValueError(f"{name!r} is not a regular file")
             if not 0 <= member.size <= left:
-                raise ValueError(f"{name!r} has {member.size} bytes, and {left} have come")
+                raise ValueError(f"{name!r} has {member.size} bytes, but only {left} were received")
             left -= member.size
             content = archive.extractfile(member)
             assert content is not None
@@ -286,11 +287,11 @@ def _files(packed: bytes) -> dict[str, bytes]:
     return contents
 
 
-# Parts of many files at a site, such as what logs have grown by.
+# Parts of many files at a site, such as the new ends of logs.
 
-# Says of each file, named by pairs of an offset and a path, whether it is there (=) or not (-), and what is in it
-# beyond the offset, $1 bytes at most. One process finds all that have grown: most have not, and a look that started
-# three for each file would keep a login node busy.
+# Prints for each file, given as an offset and a path, whether it exists (=) or not (-), and its content beyond the
+# offset, $1 bytes at most. One process finds all files that have grown: most have not, and starting three processes for
+# each file would keep a login node busy.
 PARTS = """\
 lading_sizes() {
   lading_left=$#
@@ -321,7 +322,7 @@ lading_parts() {
   }
 }
 """
-# Files in one of those calls: a shell copies all its arguments whenever one is added.
+# Files in one call: a shell copies all its arguments whenever one is added.
 PARTS_AT_ONCE = 100
 
 
@@ -330,7 +331,7 @@ class FilePart:
     """A part of a file.
 
     :param path: absolute
-    :param offset: bytes to leave out at its beginning; negative: only so many at its end
+    :param offset: bytes to skip at its beginning; negative: only that many bytes at its end
     """
 
     path: str
@@ -341,7 +342,7 @@ class FilePart:
 class Parts(RemoteStep):
     """Read parts of many files.
 
-    :param most: bytes of each
+    :param most: the most bytes of each
     """
 
     parts: Sequence[FilePart]
@@ -353,9 +354,9 @@ class Parts(RemoteStep):
         return "(" + "\n".join([PARTS, *(f"lading_parts {self.most} {chunk}" for chunk in chunks), ":)"])
 
     def contents(self, answer: CommandResult) -> list[bytes | None]:
-        """What was read of each; None: there is no such file.
+        """Return the content of each part; None: the file does not exist.
 
-        :raises TransportError: the answer is cut or makes no sense
+        :raises TransportError: the answer is incomplete or not valid
         """
         found: list[list[str] | None] = []
         for line in answer.lines:
@@ -368,4 +369,4 @@ class Parts(RemoteStep):
         try:
             return [None if lines is None else base64.b64decode("".join(lines)) for lines in found]
         except binascii.Error as error:
-            raise TransportError(f"files came damaged: {error}") from error
+            raise TransportError(f"the received files are damaged: {error}") from error

@@ -1,4 +1,4 @@
-"""How commands and files reach a site: the interface. A site has one transport, which owns its one connection."""
+"""The interface for sending commands and files to a site. A site has one transport, which owns its only connection."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from lading.hooks.ssh.steps import Get, Put, RemoteStep, Remove, RunCommand
 
 # Seconds for one exchange, unless the caller says otherwise.
 TIMEOUT = 60.0
-# Exchanges at once on a connection: sshd allows 10 sessions (MaxSessions), and others may share the connection.
+# Concurrent exchanges on a connection: sshd allows 10 sessions (MaxSessions), and the connection may be shared.
 SESSIONS = 4
-# Seconds for which a refused session is asked for again.
+# Seconds for which a refused session is requested again.
 REFUSAL_TIMEOUT = 15.0
-# Seconds before a refused login or a wrong host key is tried again: many failed logins lock an account.
+# Seconds until a refused login or a wrong host key is tried again: many failed logins lock an account.
 LOGIN_PAUSE = 60.0
-# Where tunnels are opened. Not "localhost": sshd would be content with ::1 alone when 127.0.0.1 is taken.
+# The address of tunnels. Not "localhost", because sshd would silently use only ::1 if 127.0.0.1 is taken.
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where to log in, and how.
+    """The server to log in to, and its credentials.
 
-    :param name: what it is called in messages
+    :param name: its name in messages
     :param host: its address
-    :param private_key: of the user, as OpenSSH writes it
-    :param host_key: the only one that it may have: ``ssh-ed25519 AAAA...``
-    :param jump_host: through which it is reached, as one types it after ``ssh``; None: directly
+    :param private_key: the user's key, in OpenSSH's format
+    :param host_key: its only valid host key: ``ssh-ed25519 AAAA...``
+    :param jump_host: the host that leads to it, as an argument of ``ssh``; None: it is reached directly
     """
 
     name: str
@@ -50,36 +50,36 @@ class Server:
 
     @property
     def proxy_command(self) -> str | None:
-        """The command that leads to it; None: none is needed."""
+        """The command that connects to it; None: it is reached directly."""
         if self.jump_host is None:
             return None
         return f"ssh -o BatchMode=yes -W {shlex.quote(self.host)}:{self.port} {self.jump_host}"
 
 
 class SessionRefused(TransportError):
-    """The server does not allow one more session now; nothing has been sent."""
+    """The server does not allow another session now; nothing has been sent."""
 
 
 class Unusable(TransportError):
-    """The way to a site is not set up: the connection is not defined, or the server is not the one that is known.
+    """The connection to a site is not set up: it is not defined, or the server has another host key than the known one.
 
-    Time does not fix that, so trying again is of no use before it has been fixed.
+    Retrying is of no use before that has been fixed.
     """
 
 
 class Transport(ABC):
-    """A way to a site, usable from several threads.
+    """A connection to a site, usable from several threads.
 
-    Every call is one round trip, whatever the number of commands or files. None blocks for longer than its time-out,
-    but for a connection to be opened first.
+    Every call is one round trip, whatever the number of commands or files. No call blocks for longer than its time-out,
+    except to open a connection first.
 
     :param setup: shell text that goes before all commands, such as ``. /opt/sge/default/common/settings.sh``
     """
 
     unusable = False
-    """Whether the last attempt to connect has failed for something that time does not fix."""
+    """Whether the last attempt to connect has failed in a way that retrying does not fix."""
     is_here = False
-    """Whether it leads to this machine itself."""
+    """Whether it runs commands on this machine."""
 
     def __init__(self, *, setup: str = "") -> None:
         self.setup = setup
@@ -88,13 +88,14 @@ class Transport(ABC):
     def exchange(self, steps: Sequence[RemoteStep], timeout: float = TIMEOUT) -> list[CommandResult]:
         """Do several steps in one round trip, each whatever the result of the one before.
 
-        An answer without a status was cut off or never came, its standard error says why; the step may have been done.
+        An answer without a status was cut off or never came, and its standard error explains why; the step may have
+        been done.
 
         :param timeout: seconds for all of them
         """
         if not steps:
             return []
-        # A refusal passes: others end their sessions, and one that has ended counts at the server for a moment longer.
+        # A refusal is temporary: other sessions end, though the server counts an ended one for a moment longer.
         retrying = Retrying(
             retry=retry_if_exception_type(SessionRefused),
             wait=wait_random_exponential(0.02, max=0.5),
@@ -134,14 +135,14 @@ class Transport(ABC):
     ) -> None:
         """Write files; see :class:`lading.hooks.ssh.steps.Put`.
 
-        :raises TransportError: not all of them could be written, or that is not known
+        :raises TransportError: not all of them could be written, or that is unknown
         """
         self._do(Put(folder, files, executable), timeout)
 
     def get(self, folder: str, names: Sequence[str], timeout: float = TIMEOUT) -> dict[str, bytes | None]:
-        """Read files by name; None for one that is not there.
+        """Read files by name; None for a file that does not exist.
 
-        :raises TransportError: that could not be found out
+        :raises TransportError: that could not be determined
         """
         step = Get(folder, names)
         return step.files(self._do(step, timeout)) if names else {}
@@ -149,55 +150,57 @@ class Transport(ABC):
     def remove(self, folder: str, names: Sequence[str], timeout: float = TIMEOUT) -> None:
         """Remove files and whole folders.
 
-        :raises TransportError: not all of them could be removed, or that is not known
+        :raises TransportError: not all of them could be removed, or that is unknown
         """
         if names:
             self._do(Remove(folder, names), timeout)
 
     @abstractmethod
     def tunnel(self, host: str, port: int, remote_port: int = 0, address: str = LOOPBACK) -> int:
-        """Let a port at the site lead to a port that this machine reaches.
+        """Make a port at the site lead to a port that this machine can reach.
 
-        Ask again at every tick: it costs nothing while the tunnel is there, and one that went with its connection is
-        built again on the same port.
+        Call it again at every tick: it costs nothing while the tunnel exists, and rebuilds on the same port one that
+        was lost with its connection.
 
-        :param host: where it leads to, as seen from this machine
-        :param remote_port: the port at the site; 0: any that is free
-        :param address: where it is opened at the site; a server without GatewayPorts opens it on the loopback address
+        :param host: the target, as seen from this machine
+        :param remote_port: the port at the site; 0: any free one
+        :param address: on which it is opened at the site; a server without GatewayPorts uses the loopback address
         :returns: the port at the site
         :raises TransportError: it could not be built
         """
 
     @abstractmethod
     def untunnel(self, host: str, port: int) -> None:
-        """Close the tunnel that leads there and forget its port."""
+        """Close the tunnel to this target and forget its port."""
 
     @abstractmethod
     def session(self, command: Sequence[str], setup: str = "") -> Session:
-        """Start a command to talk with, which ends with the connection; see :mod:`lading.hooks.ssh.session`.
+        """Start a command for line-based requests, which exits with the connection.
+
+        See :mod:`lading.hooks.ssh.session`.
 
         :param setup: shell text that goes before it, after that of all commands
         :raises TransportError: the site cannot be reached
         """
 
     def setup_before(self, setup: str) -> str:
-        """The shell text before a session: that of all commands, then its own."""
+        """Return the shell text before a session: that of all commands, then its own."""
         return "\n".join(filter(None, [self.setup, setup]))
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the connection; the next call opens it again."""
+        """Close the connection; the next call opens it again."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """Where it leads, as text, without secrets."""
+        """Its target, as text without secrets."""
 
     @abstractmethod
     def _converse(self, exchange: Exchange, timeout: float) -> None:
-        """Send the script to a shell and hand the exchange what comes back.
+        """Send the script to a shell, and pass the output to the exchange.
 
-        :raises TransportError: it ended early
-        :raises Refused: it could not begin, for there are too many at once
+        :raises TransportError: it was cut short
+        :raises SessionRefused: it could not start, because there are too many sessions
         """
 
     def __enter__(self) -> Transport:
@@ -209,21 +212,21 @@ class Transport(ABC):
         self.close()
 
     def fault(self, answer: CommandResult) -> str:
-        """What an answer says that is no good one, with where it comes from."""
-        # Without a status it comes from :meth:`exchange`, which has said that already.
+        """Return the message of a failed answer, prefixed with its origin."""
+        # Without a status, the message comes from :meth:`exchange`, which has added the origin.
         return answer.message if answer.status is None else f"{self}: {answer.message}"
 
     def _do(self, step: RemoteStep, timeout: float) -> CommandResult:
         (answer,) = self.exchange([step], timeout)
         if answer.status != 0:
-            raise TransportError(answer.stderr.strip() or f"{self}: {type(step).__name__} ended with {answer.status}")
+            raise TransportError(answer.stderr.strip() or f"{self}: {type(step).__name__} failed with {answer.status}")
         return answer
 
 
 class ExchangeSlots:
-    """At most so many exchanges at once, and fewer where a server has refused more.
+    """Limits the number of concurrent exchanges, and lowers the limit when a server refuses more.
 
-    :param most: at first
+    :param most: the initial limit
     """
 
     def __init__(self, most: int) -> None:
@@ -233,7 +236,10 @@ class ExchangeSlots:
 
     @contextmanager
     def taken(self, timeout: float) -> Iterator[None]:
-        """:raises TransportError: the others took too long"""
+        """Hold a slot.
+
+        :raises TransportError: none became free in time
+        """
         with self._change:
             if not self._change.wait_for(lambda: self._busy < self.most, timeout):
                 raise TransportError(f"{self._busy} other exchanges were still under way after {timeout:g} s")
@@ -246,6 +252,6 @@ class ExchangeSlots:
                 self._change.notify()
 
     def lower(self) -> None:
-        """Be content with as many as are under way now: one more has just been refused."""
+        """Lower the limit to the current number of exchanges, because one more has just been refused."""
         with self._change:
             self.most = max(1, min(self.most, self._busy))

@@ -1,4 +1,4 @@
-"""Files on their way to the jobs that read them: from where each is read, and how it gets into a staging area.
+"""Staging of input files for jobs: reading them from their source, and writing them to a staging area.
 
-Which file is brought where, and for how long it is kept, is decided in ``lading.executors.locality``.
+Which files to stage where, and how long to keep them, is decided in ``lading.executors.locality``.
 """

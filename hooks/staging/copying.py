@@ -1,6 +1,6 @@
-"""A file's way into a staging area: looked for, brought in parts, compared with what was read, renamed into its place.
+"""Copies a file into a staging area: in parts, verified by checksum, then renamed into place.
 
-A copy is named by the address of the file and by its version, so one that is there is whole and holds just that.
+A copy is named by the address and version of its file, so an existing copy is complete and has the right content.
 """
 
 from __future__ import annotations
@@ -16,29 +16,28 @@ from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand, quoted
 from lading.hooks.staging.sources import PART, PART_TIMEOUT, FileSource, FileVersion
 
-# Bytes that any machine reads in a second when it makes a checksum.
+# Bytes per second at which any machine can compute a checksum.
 CHECKED_IN_A_SECOND = 20 * 2**20
-# Days after which what is not complete belongs to no copy that is under way.
+# Days after which an incomplete copy has been abandoned.
 DAYS_ON_THE_WAY = 1
 
 
 def key(address: str) -> str:
-    """What a file is found by, and its copies in whichever version."""
     return hashlib.sha1(address.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
 
 
 def place(address: str, version: FileVersion) -> tuple[str, str]:
-    """The folder of a copy in its area, and its name there, which is that of the file."""
+    """Return the folder of a copy within its area, and its name there, which is that of the file."""
     digest = hashlib.sha1(f"{version.size} {version.mark}".encode(), usedforsecurity=False).hexdigest()[:12]
     name = address.rstrip("/").rpartition("/")[2]
     return f"{key(address)}.{digest}", "file" if name in ("", ".", "..") else fitting(name)
 
 
 def find_file(area: StagingArea, address: str, version: FileVersion | None) -> str | None:
-    """Where a file lies for the jobs of a staging area, itself or as a copy; None: nowhere.
+    """Return where the jobs of a staging area can read a file, the original or a copy; None: nowhere.
 
-    :param version: that it has; None: that is not known, so whatever has its address will do
-    :raises OSError: that could not be found out
+    :param version: the wanted version; None: unknown, so any file at this address is accepted
+    :raises OSError: the machine could not be asked
     """
     lines = []
     if address.startswith("/"):
@@ -54,10 +53,10 @@ def find_file(area: StagingArea, address: str, version: FileVersion | None) -> s
 
 
 def brought(area: StagingArea, address: str, source: FileSource, version: FileVersion) -> str:
-    """Bring a file into a staging area; returns where it lies.
+    """Copy a file into a staging area and return its path there.
 
-    :param version: that the source has
-    :raises OSError: it could not be brought
+    :param version: the version at the source
+    :raises OSError: copying failed
     """
     part, digest = f".{uuid.uuid4().hex}", hashlib.sha256()
     enter = f"umask 077; mkdir -p -- {quoted(area.folder)} && cd -P -- {quoted(area.folder)} || exit"
@@ -85,10 +84,10 @@ def brought(area: StagingArea, address: str, source: FileSource, version: FileVe
 
 
 def swept(area: StagingArea, addresses: Iterable[str]) -> int:
-    """Remove the copies that are not needed any more, and what was left on its way; returns how many were removed.
+    """Remove copies that are no longer needed, and abandoned incomplete ones; return how many copies were removed.
 
-    :param addresses: of the files of which copies are needed
-    :raises OSError: that could not be done
+    :param addresses: the files whose copies are needed
+    :raises OSError: it failed
     """
     needed = "".join(f"{each}\n" for each in sorted(map(key, addresses)))
     answer = _done(
@@ -107,9 +106,9 @@ def swept(area: StagingArea, addresses: Iterable[str]) -> int:
 
 
 def _done(area: StagingArea, text: str, stdin: bytes | None = None, timeout: float = PART_TIMEOUT) -> CommandResult:
-    """The answer to what was done in a staging area.
+    """Run shell lines in a staging area and return their result.
 
-    :raises OSError: it could not be done
+    :raises OSError: they failed
     """
     (answer,) = area.transport.exchange([RunCommand(text, stdin=stdin)], timeout)
     if answer.status is None:

@@ -1,4 +1,4 @@
-"""Where a file is read that is brought to another place: a machine behind a transport, or an object store."""
+"""The sources that files are staged from: a machine behind a transport, or an object store."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from lading.hooks.ssh.steps import RunCommand, quoted
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
 
-# Bytes that are read and written at once; more would keep a site's other news waiting.
+# Bytes that are read and written at once; more would delay other work at the site.
 PART = 8 * 2**20
-# Seconds in which the version must have come, and one part.
+# Seconds within which the version, and each part, must arrive.
 VERSION_TIMEOUT = 60.0
 PART_TIMEOUT = 180.0
 
-# A store that lies in so many others is not looked through.
+# A store that wraps more stores than this is rejected.
 MOST_STORES = 8
 
-# By exit status, those of errno(3).
+# Exit statuses with the meaning of errno(3).
 _ERRORS = {errno.ENOENT: FileNotFoundError, errno.EISDIR: IsADirectoryError}
 
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """What a file holds now.
+    """The version of a file's content.
 
     :param size: bytes
-    :param mark: which changes when the file does: of a machine's file the time of its last change
+    :param mark: changes with the content; for a machine's file its modification time
     """
 
     size: int
@@ -44,41 +44,41 @@ class FileVersion:
 
 
 class FileSource(ABC):
-    """A file, as it can be read in one place."""
+    """A file that can be read at one source."""
 
     may_hang: ClassVar[bool]
-    """Whether a read may take forever: what reads it has no time limit that Lading sets."""
+    """Whether a read can block forever, because Lading cannot set a time limit for it."""
 
     @property
     @abstractmethod
     def host(self) -> str:
-        """What is likely to be slow, or to hang, together with it: the machine, or the bucket."""
+        """The machine or the bucket. Files with the same host are likely to be slow, or to hang, together."""
 
     @abstractmethod
     def version(self) -> FileVersion:
-        """What it holds now.
+        """Return the current version.
 
-        :raises FileNotFoundError: it is not there, or neither a file nor a folder
+        :raises FileNotFoundError: it does not exist, or is neither a file nor a folder
         :raises IsADirectoryError: it is a folder
-        :raises PermissionError: it may not be read from here, as text
-        :raises OSError: that could not be found out
+        :raises PermissionError: files there cannot be staged; the message says why
+        :raises OSError: the source could not be asked
         """
 
     @abstractmethod
     def parts(self, size: int) -> Iterator[bytes]:
-        """Its content, in parts of :data:`PART` bytes, the last one of what is left.
+        """Yield the content in parts of :data:`PART` bytes; the last one can be shorter.
 
-        :param size: of it all
+        :param size: the size of the file in bytes
         :raises OSError: it could not be read
         """
 
 
 @dataclass(frozen=True, slots=True)
 class MachineFile(FileSource):
-    """A file of a machine.
+    """A file on a machine.
 
     :param path: absolute
-    :param roots: the folders below which it has to be when links are followed there; none: anywhere
+    :param roots: the file must be below one of these folders after its links are resolved; empty: no restriction
     """
 
     transport: Transport
@@ -99,7 +99,7 @@ class MachineFile(FileSource):
         return FileVersion(int(reported[1]), reported[2])
 
     def parts(self, size: int) -> Iterator[bytes]:
-        # What is read is what was looked at: a link could lead elsewhere by now.
+        # The check applies to the opened file, because a link could be changed between check and read.
         opened = f"exec 3< {quoted(self.path)} || exit {errno.ENOENT}\n{self._is_below('/proc/self/fd/3')}"
         for number in range(-(-size // PART)):
             blocks = PART // 2**20
@@ -107,13 +107,13 @@ class MachineFile(FileSource):
             try:
                 data = base64.b64decode(self._ask(text, PART_TIMEOUT))
             except binascii.Error as error:
-                raise TransportError(f"what was received of {self.path} is damaged: {error}") from error
+                raise TransportError(f"the received content of {self.path} is damaged: {error}") from error
             if len(data) != (expected := min(PART, size - number * PART)):
-                raise OSError(f"{self.path} has changed while it was read: {len(data)} bytes in place of {expected}")
+                raise OSError(f"{self.path} has changed while it was read: {len(data)} bytes instead of {expected}")
             yield data
 
     def _is_below(self, path: str) -> str:
-        """Shell text that ends where a path, links followed, is below none of the roots."""
+        """Return shell text that exits with EACCES if a path, with links resolved, is below none of the roots."""
         if not self.roots:
             return ""
         roots = " ".join(quoted(root) for root in self.roots)
@@ -129,8 +129,8 @@ class MachineFile(FileSource):
         (answer,) = self.transport.exchange([RunCommand(text)], timeout)
         if answer.status == errno.EACCES:
             raise PermissionError(
-                f"{self.path} leads out of [lading] input_roots there, from which files are staged "
-                f"({', '.join(self.roots)})"
+                f"{self.path} leads out of [lading] input_roots on that machine, the folders that files can be staged "
+                f"from ({', '.join(self.roots)})"
             )
         if answer.status in _ERRORS:
             raise _ERRORS[answer.status](self.path)
@@ -143,9 +143,10 @@ class MachineFile(FileSource):
 
 @dataclass(frozen=True, slots=True)
 class StoredObject(FileSource):
-    """What Airflow's ObjectStoragePath reads on this machine, by the connection that its address names.
+    """An object that this machine reads through Airflow's ObjectStoragePath, with the connection in its address.
 
-    Its scheme was one that the site takes; what is found by it is looked at again, as anything may be attached to it.
+    The scheme was checked before. The store is checked again when it is opened, because any store can be attached to a
+    scheme.
     """
 
     address: str
@@ -177,16 +178,16 @@ class StoredObject(FileSource):
         from airflow.sdk import ObjectStoragePath
 
         path = ObjectStoragePath(self.address)
-        # Looking up goes by the store of fsspec, reading by that of Airflow.
+        # Airflow looks an object up through fsspec's store, but reads it through its own.
         for store in (path.__wrapped__.fs, path.fs):
             refuse_local(self.address, store)
         return path
 
 
 def refuse_local(address: str, store: Any) -> None:
-    """Refuse a store that reads the disk of this machine, itself or as the store behind it.
+    """Reject a store that reads this machine's disk, directly or through a store that it wraps.
 
-    :raises PermissionError: it does, or that cannot be said
+    :raises PermissionError: it does, or it wraps too many stores to check
     """
     from fsspec.implementations.local import LocalFileSystem
 
@@ -194,13 +195,13 @@ def refuse_local(address: str, store: Any) -> None:
         protocols = {file_system.protocol} if isinstance(file_system.protocol, str) else {*file_system.protocol}
         if isinstance(file_system, LocalFileSystem) or not LOCAL.isdisjoint(protocols):
             raise PermissionError(
-                f"{address} is not staged, for its store ({type(file_system).__name__}) reads the disk of the "
-                "controller's machine; valid: a store of objects"
+                f"{address} is not staged because its store ({type(file_system).__name__}) reads the disk of the "
+                "controller's machine; valid: an object store"
             )
 
 
 def _stores(address: str, store: Any) -> Iterator[Any]:
-    """A store of fsspec, and those that it reads from: ``fs`` of a cache or a folder, ``fo`` of an archive, ``fss``."""
+    """Yield a fsspec store and those it wraps: ``fs`` of a cache or a folder, ``fo`` of an archive, ``fss``."""
     from fsspec import AbstractFileSystem
 
     left, seen = [store], 0
@@ -208,9 +209,9 @@ def _stores(address: str, store: Any) -> Iterator[Any]:
         each = left.pop()
         if isinstance(each, AbstractFileSystem):
             if (seen := seen + 1) > MOST_STORES:
-                raise PermissionError(f"{address} is not staged, for its store lies in more than {MOST_STORES} others")
+                raise PermissionError(f"{address} is not staged because its store wraps more than {MOST_STORES} others")
             yield each
-            inner = object.__getattribute__(each, "__dict__")  # a cache shows that of the store behind it
+            inner = object.__getattribute__(each, "__dict__")  # a cache would return that of the store it wraps
             several = inner.get("fss")
             left += [inner.get("fs"), getattr(inner.get("fo"), "fs", None)]
             left += several.values() if isinstance(several, dict) else []

@@ -1,3 +1,4 @@
-"""The forecast: what live runs still have to do, and the machines that do it for the least money and time. Pure."""
+"""The forecast: the remaining work of live runs, and the machines that finish it with the least money and time.
+Pure."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which fleet is taken: of all that are tried the best trade of money for time. Pure.
+"""The choice of a fleet: of all candidates, the one with the best trade-off between money and time. Pure.
 
-``hurry`` says what time is worth: a fleet is the better one whose USD times the length of each run to the power of
-``hurry`` is less. At 1, ten per cent longer for ten per cent less is a draw; at 0 only money counts. Each run may have
-a ``hurry`` of its own.
+``hurry`` is the value of time. A fleet is better if its USD times the length of each run to the power of ``hurry`` is
+smaller. At 1, ten per cent more time for ten per cent less money is a draw; at 0 only money counts. Each run can have
+its own ``hurry``.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from lading.scheduling.forecast.fleets import FleetMachine, FleetRun
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.packing.problem import Bin, Problem
 
-# A machine more is launched only where its run would end later than after its critical path times one of these; the
-# longer ones are not tried again beside the last fleet.
+# Another machine is launched only for a step without which its run would take longer than its critical path times one
+# of these. The long stretches are not tried near the last fleet.
 STRETCHES = (1.0, 1.02, 1.05)
 LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
-# Fleets are of machines with so many cpus at most; of each type so many are tried, and parts of as many as it takes.
+# The largest machines of fleets, in cpus, and the numbers of machines that are tried for each instance type, besides
+# fractions of the number that starts all steps at once.
 MOST_CPUS = 64
 FEW_SIZES = (1, 2, 3, 4, 6, 8)
-# Fleets of many types: those of the cheapest for each step, with these stretches, and of that for so many.
+# Fleets of several types: each step gets the cheapest type for itself, with these stretches, or for several steps like
+# it.
 MIXED = (
     *(Fleet(None, stretch=each) for each in (0.0, 1.0, 1.05, 1.25)),
     *(Fleet(None, copies=each) for each in (2, 4, 8)),
 )
-# Fleets are tried until so many events have been gone through, but so many fleets at least.
+# The search ends after this many simulated events, but not before this many fleets.
 MOST_EVENTS, LEAST_FLEETS = 25_000, 8
-# Where lengths are not known fleets are compared in so many cases of as many steps at most.
+# If lengths are uncertain, fleets are compared in several cases: (up to this many steps, number of cases).
 CASES = ((500, 4), (2_000, 2))
-# The score of a fleet on which steps have no place that could have one.
+# The score of a fleet without a place for some step that could have one.
 NOT_WHOLE = 1e9
-# By what a run takes longer than until it shall have ended counts as so many times as long.
+# The weight of the time by which a run misses its ``finish_by``.
 OVERDUE_COUNTS = 100.0
 
 
@@ -48,14 +50,15 @@ def choose(
     fleets: Sequence[Fleet] = (),
     pause: Callable[[], None] = lambda: None,
 ) -> Fleet | None:
-    """The best fleet; None: there is nothing that could be launched for any step.
+    """Return the best fleet, or None if no launch helps any step.
 
-    :param work: with the means of lengths; ``medians``: the same forecast with their medians
-    :param hurry: what time is worth to runs to which the forecast says nothing else
-    :param spent: USD that the live runs have cost until now
-    :param fleets: only these are tried, as far as they are on sale; none: of each type a few sizes, and more beside the
-        best one
-    :param pause: called again and again; other threads may want to run
+    :param work: the work with mean lengths
+    :param medians: the same forecast with median lengths
+    :param hurry: the value of time for runs whose ``hurry`` the forecast does not set
+    :param spent: USD that the live runs have cost so far
+    :param fleets: only these are tried, if they are on sale; if empty, a few sizes of each instance type, and more
+        sizes near the best one
+    :param pause: called regularly, so that other threads can run
     """
     search = FleetSearch(work, medians, hurry, spent, pause)
     for fleet in fleets:
@@ -67,7 +70,7 @@ def choose(
 
 
 def on_sale(fleet: Fleet, problem: Problem) -> Fleet | None:
-    """The same of what is on sale now, by the prices of now; None: its type is not."""
+    """The same fleet with what is on sale now, at current prices; None if its instance type is not."""
     its_bin = fleet.bin
     if its_bin is None:
         return fleet if problem.bins else None
@@ -81,9 +84,9 @@ def on_sale(fleet: Fleet, problem: Problem) -> Fleet | None:
 
 
 class FleetSearch:
-    """The fleets that are tried, and which of them is the best; see :func:`choose`.
+    """The search for the best fleet; see :func:`choose`.
 
-    :ivar best: its score and the fleet; None as long as none was tried
+    :ivar best: (score, fleet); None until one has been tried
     """
 
     def __init__(
@@ -112,11 +115,11 @@ class FleetSearch:
                 self.sums[its_class][i] += amount * work.seconds[number]
 
     def score(self, usd: float, ends: Mapping[str | None, float]) -> float:
-        """How good it is to pay so much from now on and to have runs end then; the least is the best."""
+        """The score of paying this much from now on and of runs that end at these times; the lowest is best."""
         return score(self.spent + usd, ends, self.work.forecast, self.least, self.hurries, self.work.now)
 
     def add(self, offer: Bin) -> None:
-        """Try fleets of a type, too."""
+        """Add fleets of an instance type to the candidates."""
         work = self.work
         menu = work.menu(Fleet(offer))
         by_bin: dict[int, tuple[Bin, list[float]]] = {}
@@ -144,7 +147,7 @@ class FleetSearch:
         if self.best is not None and bound(math.inf) >= self.best[0]:
             return
         if self.peak is None:
-            # As many machines as it takes for all to begin at once.
+            # The number of machines that lets all steps start at once.
             self.peak = len(self.try_one(Fleet(offer))) * offer.capacity[0]
         most = max(1, math.ceil(self.peak / max(1, offer.capacity[0])))
         numbers = sorted({*FEW_SIZES, *(most // 2**each for each in range(12))})
@@ -155,10 +158,11 @@ class FleetSearch:
         self.late += [(bound(math.inf), len(self.late) + number, each) for number, each in enumerate(late)]
 
     def try_all(self) -> None:
-        """Try fleets of each type, those first that may be the best ones."""
+        """Try fleets of every instance type, the most promising first."""
         some = offers(self.work, MOST_CPUS)
         if self.are_alone:
-            # They need not end together: where no limit has them share machines, no type is the best for all of them.
+            # Independent jobs need not finish together: unless limits force them to share machines, no single type is
+            # best for all.
             self._try_mixed(some)
             if not self.is_limited:
                 return
@@ -194,7 +198,7 @@ class FleetSearch:
         return self.events > MOST_EVENTS and self.runs >= LEAST_FLEETS
 
     def try_one(self, fleet: Fleet) -> list[FleetMachine]:
-        """Try a fleet, and take it if it is the best one; the machines of the case in which it has most."""
+        """Try a fleet and keep it if it is the best. Returns its machines in the case that needs most of them."""
         runs = [FleetRun(self.work, fleet, case, self.pause) for case in self.cases or (None,)]
         self.is_limited |= any(each.is_limited for each in runs)
         self.events += sum(each.count + len(each.machines) for each in runs)
@@ -208,14 +212,14 @@ class FleetSearch:
 
 
 def sizes_between(size: int, tried: Collection[int]) -> list[int]:
-    """Sizes of a fleet half-way from the best one to the next smaller and larger ones that were tried."""
+    """The fleet sizes half-way between ``size`` and the next smaller and larger sizes tried so far."""
     smaller = max((each for each in tried if each < size), default=0)
     larger = min((each for each in tried if each > size), default=2 * size)
     return [each for each in ((smaller + size) // 2, (size + larger) // 2) if smaller < each < larger and each != size]
 
 
 def least_usd(work: FleetWork) -> dict[str | None, float]:
-    """USD of what each run has to do, by the share of the cheapest machine that each step takes."""
+    """USD of the remaining work of each run, if each step only pays its share of the cheapest machine that suits it."""
     usd_by_run: dict[str | None, float] = {}
     of_class: dict[StepClass, tuple[float, Bin | None]] = {}
     for step in work.forecast.steps.values():
@@ -238,9 +242,10 @@ def score(
     hurries: Mapping[str | None, float],
     now: float,
 ) -> float:
-    """The logarithm of USD times the lengths of runs to the power of their ``hurry``, each by its part of the work.
+    """The logarithm of USD times the lengths of runs to the power of their ``hurry``, weighted by their parts of the
+    work.
 
-    It is more where a run ends later than it shall.
+    Runs that miss their ``finish_by`` add a penalty.
     """
     whole = sum(least.values())
     length = 0.0
@@ -254,9 +259,9 @@ def score(
 
 
 def beside(fleet: Fleet, machines: int) -> list[Fleet]:
-    """A fleet, and those beside it that are tried as long as nothing has come but jobs that are runs by themselves.
+    """A fleet and its neighbours, which are the only candidates while all new jobs are runs of their own.
 
-    :param machines: how many there are by the last plan
+    :param machines: the number of machines in the last plan
     """
     if fleet.bin is None:
         return [*MIXED]

@@ -1,6 +1,6 @@
-"""What is still to come of live runs, as a forecast of the jobs of one site: the others take time alone. Pure.
+"""The upcoming work of live runs, as a forecast for one site; work elsewhere only takes time. Pure.
 
-A job has the same name before Airflow has queued it and after, so that a plan which was made before holds afterwards.
+A job has the same name before and after Airflow has queued it, so a plan made before stays valid.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
 
-# No job is expected to be over sooner than this, seconds.
+# The shortest length that is expected of a job, seconds.
 LEAST_SECONDS = 0.1
 NO_NEED = Resources()
 
 
 @dataclass(frozen=True, slots=True)
 class ComingJob:
-    """A job that has not ended, or is still to come.
+    """A job that is unfinished or still expected.
 
-    :param name: unique, and the same as long as it is for the same task instance
-    :param expected: how long it runs from its start
-    :param site: the name of the site whose machines it needs; None: it needs none that is bought by a forecast
-    :param need: what it takes there
-    :param index: its place among the jobs of a mapped task; -1: the task is not mapped
-    :param token: the name of the job that waits or is at work; None: it is still to come
-    :param begun: epoch seconds since when it is at work; None: it waits, or is still to come
-    :param location: the name of the machine on which it is at work; None: it is on none that others share
-    :param pool: Airflow's pool in which it is, None: that is not known; ``pool_slots``: how many slots it takes there
-    :param room_wait: for how long it waits for room that no forecast buys; None: not at all, as far as that is known
-    :param retries: whether it waits for its next try, so that it is not known when it begins
+    :param name: unique, and stable for the same task instance
+    :param expected: its predicted length from its start
+    :param site: the site whose machines it needs; None: it needs none that a forecast launches
+    :param need: its requests there
+    :param index: its map index; -1: the task is not mapped
+    :param token: the token of the job once Airflow has queued it; None: not queued yet
+    :param begun: since when it is active, epoch seconds; None: it waits, or is not queued yet
+    :param location: the machine on which it runs; None: none that other jobs share
+    :param pool: its Airflow pool; None: unknown
+    :param pool_slots: how many slots it takes there
+    :param room_wait: how long it waits for room that no forecast buys; None: not at all, as far as is known
+    :param retries: whether it waits for its next try, so that its start is unknown
     """
 
     name: str
@@ -55,9 +56,9 @@ class ComingJob:
 
 @dataclass(frozen=True, slots=True)
 class RoomRequest:
-    """Where room is asked for ahead that no plan provides, and what a job takes there.
+    """A request for room ahead of time that no plan provides, and what a job needs there.
 
-    Members of gangs find their places together when they have come; and some sites go by no plan.
+    Members of gangs are placed together once all are queued, and some sites are not planned.
     """
 
     site: str
@@ -66,19 +67,20 @@ class RoomRequest:
 
 @dataclass(frozen=True, slots=True)
 class ComingTask:
-    """A task of a run that has not ended.
+    """An unfinished task of a run.
 
-    :param jobs: those of it that have not ended; a task that is left out has none, and is passed through
-    :param upstream: the tasks that come right before it; those that have ended may be left out
-    :param by_index: those of them of which only the job of the same index comes before a job, as in a mapped task group
-    :param most: how many of its jobs may be at work at a time; None: any number
-    :param priority: the higher it is the sooner its jobs get room
-    :param ahead: whether what its jobs need is asked for before they have come; None: where their start is certain
-    :param gang: its jobs begin together with those of the other tasks of the same gang; None: it is in none
-    :param request: what is asked for ahead of each of its jobs though no plan provides it; None: nothing
-    :param before: by the index of a job: the upstream tasks of which not all jobs come before it, and the indices of
-        those that do
-    :param max_instances: on how many machines its jobs may be at once; None: on any number
+    :param jobs: its unfinished jobs; tasks between others can be omitted once they have none
+    :param upstream: the tasks directly before it; finished ones can be omitted
+    :param by_index: the upstream tasks where each job waits only for the job with its own index, as in a mapped task
+        group
+    :param most: how many of its jobs can be active at once; None: any number
+    :param priority: jobs of tasks with a higher priority get room first
+    :param ahead: whether capacity is requested for its jobs before these are queued; None: only if their start is
+        certain
+    :param gang: its jobs start together with those of the other tasks of this gang; None: no gang
+    :param request: what is requested ahead for each of its jobs although no plan provides it; None: nothing
+    :param before: for a job index, the upstream tasks where it waits only for some jobs, and the indexes of these
+    :param max_instances: on how many machines its jobs can run at once; None: any number
     """
 
     jobs: Sequence[ComingJob]
@@ -99,11 +101,11 @@ class ComingRun:
 
     :param name: unique among the runs
     :param began: epoch seconds
-    :param tasks: those that have not ended, by their ids
-    :param hurry: what time is worth to it (:mod:`lading.scheduling.forecast.choice`); None: what the site says
-    :param finish_by: epoch seconds until which it shall have ended; None: its hurry alone counts
-    :param most_at_once: how many of its jobs Airflow lets be at work at a time; None: any number
-    :param max_instances: on how many machines its jobs may be at once; None: on any number
+    :param tasks: its unfinished tasks, by id
+    :param hurry: the value of its time (:mod:`lading.scheduling.forecast.choice`); None: the site's setting
+    :param finish_by: the deadline of the run, epoch seconds; None: only its hurry counts
+    :param most_at_once: how many of its jobs Airflow allows to be active at once; None: any number
+    :param max_instances: on how many machines its jobs can run at once; None: any number
     """
 
     name: str
@@ -117,12 +119,13 @@ class ComingRun:
 
 @dataclass(frozen=True, slots=True)
 class SiteForecast:
-    """What is to come at one site.
+    """The upcoming work at one site.
 
-    :param waiting: the names of the steps that wait there for a place, each with the token of its job
-    :param come: the steps that Airflow has queued, or that are at work
-    :param ready: those that have not begun, though all before them have ended; but for those that wait at the site
-    :param groups: on how many machines there the steps of tasks and runs may be
+    :param waiting: the steps that wait there for a place, each with the token of its job
+    :param come: the steps that are queued or active
+    :param ready: the steps that have not started although all steps before them have finished, except those waiting at
+        the site
+    :param groups: on how many machines there the steps of tasks and runs can run
     """
 
     forecast: Forecast
@@ -132,17 +135,17 @@ class SiteForecast:
     groups: InstanceLimits = InstanceLimits()  # noqa: RUF009 (frozen)
 
     def held(self, runs: Container[str | None], jobs: Container[str] = ()) -> list[str]:
-        """The steps that may not begin there.
+        """The steps that are not allowed to start there.
 
-        :param runs: of which none may
-        :param jobs: that may not, by their tokens
+        :param runs: none of their steps is allowed to
+        :param jobs: the tokens of further jobs that are not allowed to
         """
         of_runs = [name for name, step in self.forecast.steps.items() if step.begun is None and step.job.run in runs]
         return of_runs + [name for name, token in self.waiting.items() if token in jobs]
 
     def unqueued(self) -> list[str]:
-        """The steps that Airflow could have begun or queued and has not, as far as is known here: their runs and pools
-        have room for them."""
+        """The steps that Airflow could have started or queued but has not, although their runs and pools have room for
+        them."""
         if not self.ready:
             return []
         steps = self.forecast.steps
@@ -154,7 +157,7 @@ class SiteForecast:
             name
             for name in self.ready
             if name in self.come
-            # Its pool never lets it begin, as one that is closed with 0 slots.
+            # Its pool can never let it start, such as one that is closed with 0 slots.
             or steps[name].pool_slots > self.forecast.pools.get(steps[name].pool or "", math.inf)
             or (
                 runs[steps[name].job.run] < self.forecast.most_at_once.get(steps[name].job.run or "", math.inf)
@@ -166,7 +169,7 @@ class SiteForecast:
 
 @dataclass(frozen=True, slots=True)
 class RunAtSite:
-    """What is to come of one run, as far as it concerns a site: see :class:`SiteForecast`."""
+    """The upcoming work of one run as far as it concerns a site; see :class:`SiteForecast`."""
 
     run: ComingRun
     steps: Mapping[str, WorkflowStep]
@@ -179,11 +182,10 @@ class RunAtSite:
 def site_forecast(
     parts: Iterable[RunAtSite], pools: Mapping[str, int] = {}, turns: Mapping[str, tuple[int, float]] = {}
 ) -> SiteForecast:
-    """What runs still have to do, as far as it concerns a site; those of which nothing is to be done there are left
-    out.
+    """The remaining work of runs at a site. Runs without work there are omitted.
 
-    :param pools: how many slots each of Airflow's pools has; absent: any number
-    :param turns: the priority and the turn that shares give to waiting jobs, by token; empty: they are of one share
+    :param pools: the slots of Airflow's pools; a missing pool is unlimited
+    :param turns: the priority and the turn that shares assign to waiting jobs, by token; empty if all are of one share
     """
     its = [part for part in parts if part.steps]
     steps: dict[str, WorkflowStep] = {}
@@ -213,9 +215,9 @@ def site_forecast(
 
 
 def parts_at(runs: Sequence[ComingRun], site: str, before: Mapping[str, RunAtSite]) -> dict[str, RunAtSite]:
-    """What runs have to do at the site of this name, by their names; of those that are the same as before it is known.
+    """The work of each run at a site, by name of the run; reused from before for runs that have not changed.
 
-    :param before: what this has found before
+    :param before: the result of the last call
     """
     known = {run.name: before.get(run.name) for run in runs}
     return {
@@ -225,7 +227,7 @@ def parts_at(runs: Sequence[ComingRun], site: str, before: Mapping[str, RunAtSit
 
 
 def run_at_site(run: ComingRun, site: str) -> RunAtSite:
-    """What is to come of a run, as far as it concerns a site; without steps where nothing of it does."""
+    """The upcoming work of a run at a site; without steps if the run has no work there."""
     jobs = [job for task in run.tasks.values() for job in task.jobs]
     its = [job for job in jobs if job.site == site]
     if not its:
@@ -238,7 +240,7 @@ def run_at_site(run: ComingRun, site: str) -> RunAtSite:
 
 
 def groups_at(run: ComingRun, site: str) -> InstanceLimits:
-    """On how many machines of a site a run and its tasks may be: those on which they are elsewhere count."""
+    """On how many machines of a site a run and its tasks can run; the machines that they use at other sites count."""
 
     def left(most: int, jobs: Iterable[ComingJob]) -> int:
         at_work = [job for job in jobs if job.begun is not None]
@@ -259,9 +261,12 @@ def groups_at(run: ComingRun, site: str) -> InstanceLimits:
 
 
 def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
-    """The steps of a run: its jobs, and where all jobs of a task come before others a step without a length that ends
-    with the last of them, for of a thousand jobs before a thousand others each would have a thousand parents. A gang
-    begins with such a step, too."""
+    """The steps of a run.
+
+    Each task whose jobs all come before other tasks also gets a step of zero length that ends with the last of them.
+    Otherwise a thousand jobs after a thousand others would have a thousand parents each. A gang starts with such a
+    step, too.
+    """
     steps: dict[str, WorkflowStep] = {}
     ends = {task_id: _end(run, task_id, task) for task_id, task in run.tasks.items()}
     begins = _begins(run, ends)
@@ -274,9 +279,9 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
         alike: dict[int, list[str]] = {}
         for other in (job for each in upstream if each in task.by_index for job in run.tasks[each].jobs):
             alike.setdefault(other.index, []).append(other.name)
-        # Those at work come first, then those that wait; where there are too many each waits for one before it.
+        # Active jobs come first, then waiting ones. Beyond the limit ``most``, each job waits for one before it.
         ordered = sorted(task.jobs, key=lambda job: (job.begun is None, job.token is None, job.index))
-        # An earlier try that has not quite ended has the same name: the later one counts.
+        # An earlier try that has not quite finished has the same name; the later one counts.
         jobs = list({job.name: job for job in ordered}.values())
         for place, job in enumerate(jobs):
             has_come = job.token is not None or job.begun is not None
@@ -287,7 +292,7 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
                     *(ends[each] for each in upstream if each not in some),
                     *(names[each] for each in its if each in names),
                 )
-            if task.gang is not None and job.begun is None:  # those that have come wait for the others
+            if task.gang is not None and job.begun is None:  # queued members wait for the others, too
                 parents = (begins[task.gang].job.name,)
             if task.most and place >= task.most and job.begun is None:
                 parents = (*parents, jobs[place - task.most].name)
@@ -300,9 +305,9 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
 
 
 def _begins(run: ComingRun, ends: Mapping[str, str]) -> dict[str, WorkflowStep]:
-    """The steps without a length that end when gangs may begin, by the names of these.
+    """The steps of zero length that end when gangs can start, by name of the gang.
 
-    :param ends: the names of the steps whose ends are those of the tasks
+    :param ends: for each task, the step with whose end the task ends
     """
     before: dict[str, dict[str, None]] = {}
     for task in run.tasks.values():
@@ -314,12 +319,11 @@ def _begins(run: ComingRun, ends: Mapping[str, str]) -> dict[str, WorkflowStep]:
 
 
 def _end(run: ComingRun, task_id: str, task: ComingTask) -> str:
-    """The name of the step whose end is the end of a task."""
     return task.jobs[0].name if _is_one(task) else f"{run.name} {task_id} end"
 
 
 def _is_one(task: ComingTask) -> bool:
-    """Whether a task is one job, and was from the beginning: of a mapped one that is left others have ended."""
+    """Whether a task is a single job and always was: the last job of a mapped task is not."""
     return len(task.jobs) == 1 and task.jobs[0].index < 0
 
 
@@ -374,7 +378,7 @@ def _step(
 
 
 def alone(job: ComingJob, since: float) -> ComingRun:
-    """A job of which nothing else is known, as a run of its own.
+    """A job about which nothing else is known, as a run of its own.
 
     :param since: epoch seconds
     """

@@ -1,8 +1,7 @@
-"""By what jobs of one priority go where nothing is bought: the longest rest of their run. Pure.
+"""The order of jobs of one priority where no machines are launched: by the longest remaining path of their run. Pure.
 
-The order is that of list scheduling by critical path (Hu, "Parallel sequencing and assembly line problems", Operations
-Research 9, 1961; the upward rank of HEFT). A job that has waited for too long goes before it, so that none is starved
-by runs that come later.
+This is list scheduling by critical path (Hu, "Parallel sequencing and assembly line problems", Operations Research 9,
+1961; the upward rank of HEFT). A job that has waited for too long goes first, so that later runs cannot starve it.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ from lading.scheduling.forecast.coming import ComingRun, run_steps
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.queueing import LONGEST_REST, MORE_URGENT
 
-# A job that has waited for so many times the longest rest of all, and for so many seconds, goes before these.
+# The shortest time that counts as the longest remaining path, seconds: jobs that have waited for ``MORE_URGENT`` times
+# that path go first.
 LEAST_PATIENCE = 60.0
-# No site is called so: what every job of a run takes is time alone.
+# No site has this name, so that every job of a run only takes time.
 NO_SITE = ""
 
 
 def rests(run: ComingRun) -> dict[str, float]:
-    """The seconds of the longest way from the start of each waiting job to the end of its run, by its token.
+    """The longest path from the start of each waiting job to the end of its run, in seconds, by token.
 
     :raises CycleError: tasks of the run wait for each other
     """
@@ -32,15 +32,16 @@ def rests(run: ComingRun) -> dict[str, float]:
     }
     if not waiting:
         return {}
-    # Of what runs nothing depends on now: it is before the jobs that wait, or beside them.
+    # Running jobs can be ignored: they come before the waiting jobs, or next to them.
     longest = Forecast(run_steps(run, NO_SITE)).rests(run.began)
     return {token: longest[name] for name, token in waiting.items()}
 
 
 def in_turn(known: Mapping[str, float], queued_at: Mapping[str, float], now: float) -> dict[str, float]:
-    """The rests by which jobs go: :data:`~lading.scheduling.queueing.LONGEST_REST` of those that have waited too long.
+    """The remaining paths that determine the order; jobs that have waited too long get
+    :data:`~lading.scheduling.queueing.LONGEST_REST`.
 
-    :param known: the rest of each, as far as it is known, seconds; of the others nothing comes behind them
+    :param known: the remaining path of each job, seconds; a missing job has nothing behind it
     :param queued_at: when each was queued, epoch seconds
     :param now: epoch seconds
     """

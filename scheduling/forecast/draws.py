@@ -1,4 +1,4 @@
-"""Cases of how long steps take, in which fleets are compared where lengths are not known. Pure."""
+"""Sampled cases of step lengths, in which fleets are compared if lengths are uncertain. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lading.scheduling.forecast.fleet_work import FleetWork
 from lading.scheduling.forecast.forecast import NORMAL, Forecast, WorkflowStep
 from lading.scheduling.prediction import EXACT
 
-# Of a task of which none has ended so much of the spread is that from step to step; no step is among so few; and none
-# is over sooner, seconds.
+# For a task without finished steps, the part of the spread that is between its steps; the highest quantile of a step
+# that has started; and the shortest remaining time, seconds.
 ALONE, MOST_PART, MOMENT = 0.3, 1 - 1e-6, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How long steps take in one case of many.
+    """The lengths of steps in one of several cases.
 
-    :param seconds: of those of :attr:`FleetWork.names`
-    :param left: seconds for which those run on that have begun, by their names
+    :param seconds: for the steps in :attr:`FleetWork.names`
+    :param left: the remaining seconds of steps that have started, by name
     """
 
     seconds: Sequence[float]
@@ -29,13 +29,13 @@ class Draw:
 
 
 def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
-    """Cases of how long steps take, by the spread of each; none: all of that is known.
+    """Sample cases of step lengths from the spread of each step; none if all lengths are known.
 
-    Steps that are alike have the same chance in all cases together: of four cases with five steps each one has the
-    longest of twenty. The same steps have the same cases in each plan, so that plans differ by what has happened alone.
-    Of a task of which none has ended the length of all is not known, and less differs from step to step.
+    Similar steps are stratified over all cases together: of four cases with five steps, one has the longest of twenty.
+    A step has the same quantiles in each plan, so that plans only differ by what has happened. For a task without
+    finished steps the common length is uncertain, and the steps differ less from each other.
 
-    :param medians: the forecast with the medians of lengths
+    :param medians: the forecast with median lengths
     """
     steps = medians.steps
     if not any(step.spread > EXACT for step in steps.values()):
@@ -49,7 +49,7 @@ def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
     common: dict[tuple[object, int], float] = {}
     seen: dict[object, int] = {}
     for _, key, case in tasks:
-        # Each task has each part of the chance once.
+        # Over the cases, each task gets each quantile once.
         place = seen[key] = seen.get(key, -1) + 1
         common[key, case] = NORMAL.inv_cdf((place + 0.5) / number)
     for key, names in alike.items():
@@ -78,5 +78,5 @@ def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
 
 
 def medians_passed(step: WorkflowStep, now: float) -> float:
-    """Seconds for which a step has run."""
+    """How long a step has run, seconds."""
     return 0.0 if step.begun is None else now - step.begun

@@ -1,4 +1,4 @@
-"""What is to be done at one moment, and the fleets by which it can be: steps that are alike are one class. Pure."""
+"""The work of one moment, prepared for comparing fleets: similar steps are grouped in classes. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from lading.scheduling.job import Wish
 from lading.scheduling.location import Location, MachineKind
 from lading.scheduling.packing.problem import Bin, Problem, Vector, fits, vector
 
-# So many times as long as expected a step takes at most where it is reckoned when it should begin, and none like it has
-# ended: of those of others, or of nothing, no spread is known.
+# By what factor a step is assumed to exceed its expected length at most, when its latest start is computed and no step
+# like it has finished: the spread of other tasks says nothing about it.
 MOST_TIMES = 2.0
-# No run takes less than this, seconds.
+# The shortest length of a run, seconds.
 LEAST_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Machines of one type, and others only for what does not fit it; or of many.
+    """Machines of one type, plus others for the steps that do not fit it; or machines of several types.
 
-    :param bin: what is launched; None: for each step that which is cheapest for it, and it begins where the bill grows
-        least
-    :param size: so many machines at most, those that are there included, but where nothing else fits a step
-    :param stretch: a machine more is launched only for a step without which its run would end later than after so many
-        times its critical path; 0: for each step that waits
-    :param copies: of many types: for each step that which is cheapest for so many like it
+    :param bin: what is launched; None: for each step whatever is cheapest for it, and a step starts where it adds least
+        to the bill
+    :param size: the largest number of machines, existing ones included, except for steps that fit nothing else
+    :param stretch: another machine is launched only for a step without which its run would take longer than its
+        critical path times this; 0: for every step that waits
+    :param copies: with several types, what is launched for a step is the cheapest for this many steps like it
     """
 
     bin: Bin | None
@@ -39,11 +39,11 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class StepClass:
-    """What steps have in common that suit the same machines and count for the same limits.
+    """What steps have in common that suit the same machines and count against the same limits.
 
-    :param lasts: seconds for which a machine that ends has to stay for them
-    :param slots: the limits of steps at work that they count for, with how many slots each of them takes
-    :param labels: the limits of machines that they count for
+    :param lasts: how long a machine with an end must stay for them, seconds
+    :param slots: the limits of active steps that they count against, and the slots that each takes
+    :param labels: the limits of machines that they count against
     """
 
     need: Vector
@@ -55,14 +55,15 @@ class StepClass:
 
 
 class FleetWork:
-    """What is to be done at one moment, prepared for all fleets.
+    """The work of one moment, prepared for all fleets.
 
-    :param forecast: what is to be done
-    :param locations: the machines that are there or boot, and take jobs
-    :param problem: what can be launched, within which limits
-    :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
+    :param forecast: the work
+    :param locations: the existing machines, up or booting, that accept jobs
+    :param problem: what can be launched, and the limits
+    :param boot: seconds from a launch to the first job
+    :param boots: the same for instance types that differ
     :param now: epoch seconds
-    :param most_boot_paid: of a boot so many seconds cost money at most
+    :param most_boot_paid: how many seconds of a boot are billed at most
     :ivar classes: see :class:`StepClass`
     """
 
@@ -96,7 +97,7 @@ class FleetWork:
         self.bucket_of: list[int] = []
         self.bucket_seconds: list[float] = []
         self.bucket_latest: list[float] = []
-        """Of each group of equal steps the seconds before the end of its run at which it should begin."""
+        """For each group of equal steps, how many seconds before the end of its run it should start."""
         self.bucket_run: list[str | None] = []
         self.runs: list[str | None] = [steps[name].job.run for name in self.names]
         of_run = Counter(step.job.run for step in steps.values())
@@ -110,10 +111,10 @@ class FleetWork:
                 self.classes.append(its_class)
             self.class_of.append(where)
             self.seconds.append(step.seconds)
-            # Jobs that are runs by themselves go together, too, those first that came first.
+            # Jobs that are runs of their own are grouped as well, oldest first.
             its_run = step.job.run if of_run[step.job.run] > 1 else self.longest_rests[name]
-            # Where shares go in turn, equal steps of one would take all that there may be before another's, so they go
-            # in parts, each as large as all before it.
+            # Where shares take turns, all equal steps of one share would otherwise go before those of another. So they
+            # are split into parts, each as large as all parts before it.
             part = name in forecast.turns and (number[name] + 1).bit_length()
             like = where, step.seconds, self.rests[name], step.job.priority, its_run, part
             bucket = by_key.setdefault(like, len(self.bucket_seconds))
@@ -129,12 +130,11 @@ class FleetWork:
             name: [number[each] for each in children[name] if each in number] for name in self.begun
         }
         self.critical = longest_of_runs(forecast, self.rests)
-        """Seconds of the longest way from now to the end of each run."""
+        """The longest path from now to the end of each run, seconds."""
         self._menus: dict[Fleet, Sequence[Bin | None]] = {}
         self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
 
     def class_like(self, step: WorkflowStep) -> StepClass:
-        """That of a step."""
         run, pool = ("run", step.job.run or ""), ("pool", step.pool or "")
         slots = [(run, 1)] if run in self.most and step.seconds else []
         if step.seconds and step.pool_slots <= self.most.get(pool, -1):
@@ -151,7 +151,7 @@ class FleetWork:
         )
 
     def suits(self, capacity: Vector, kind: MachineKind) -> list[bool]:
-        """Of each class whether it can ever run on such a machine."""
+        """For each class, whether it can ever run on such a machine."""
         key = capacity, kind
         if key not in self._suits:
             self._suits[key] = [
@@ -160,9 +160,9 @@ class FleetWork:
         return self._suits[key]
 
     def menu(self, fleet: Fleet | None) -> Sequence[Bin | None]:
-        """What is launched for each class by a fleet; None: nothing.
+        """What a fleet launches for each class; None: nothing.
 
-        Where a step does not fit that, it is the cheapest that it fits.
+        A class that does not fit the fleet's type gets the cheapest type that it fits.
         """
         if fleet is None:
             return [None] * len(self.classes)
@@ -179,9 +179,10 @@ class FleetWork:
         return self._menus[key]
 
     def deadlines(self, stretch: float) -> dict[str | None, float]:
-        """Epoch seconds until which each run should have ended, so many times as long as its critical path.
+        """When each run should end, epoch seconds: after its critical path times ``stretch``.
 
-        It may take one boot, also where it could begin on what others have: room may come free by then.
+        One boot is allowed in addition, even if the run could start on machines of other runs: room may become free by
+        then.
         """
         began = self.forecast.began
         return {
@@ -191,7 +192,7 @@ class FleetWork:
         }
 
     def cheapest(self, its_class: StepClass, number: int = 1) -> Bin | None:
-        """The cheapest that can be launched for so many steps of a class; None: they need none, or fit none."""
+        """The cheapest launch for ``number`` steps of a class; None if they need no machine or fit none."""
         if its_class.elsewhere:
             return None
         able = self.problem.bins_granting(its_class.wish).bins
@@ -200,14 +201,14 @@ class FleetWork:
         return next((each for each in able if fits(need, each.capacity)), None)
 
     def boot_of(self, kind: str | None) -> float:
-        """Seconds from a launch of an instance type to its first job."""
+        """Seconds from the launch of an instance type to its first job."""
         return self.boots.get(kind or "", self.boot)
 
     def _longest_rests(self) -> dict[str, float]:
-        """The rests where each step takes as long as it probably does at most: so long before the end one should begin.
+        """The remaining paths if each step takes as long as it probably does at most: this early a step should start.
 
-        Else a step whose length is not known would wait for as long as if it were, and its run would end later wherever
-        it takes longer than expected.
+        Otherwise a step of uncertain length would start as late as one of known length, and its run would end late
+        whenever it takes longer than expected.
         """
         if not any(step.spread for step in self.forecast.steps.values()):
             return self.rests
@@ -220,8 +221,8 @@ class FleetWork:
         return replace(self.forecast, steps=steps).rests(self.now)
 
     def free(self) -> dict[str, Vector]:
-        """What the steps can use of each machine, by its name: all but what is held there, and what jobs have that are
-        no steps, of which it is not known when they end."""
+        """What the steps can use of each machine, by name: all but held room, and room of jobs that are not steps,
+        whose end is unknown."""
         steps: dict[str, list[Vector]] = {each.name: [] for each in self.locations}
         for name in self.begun:
             step = self.forecast.steps[name]
@@ -237,9 +238,9 @@ class FleetWork:
 
 
 def offers(work: FleetWork, most_cpus: float) -> list[Bin]:
-    """What fleets are made of: of what can be launched that some step fits all of which none is better.
+    """The candidates for fleets: launches that some step fits and that no other launch dominates.
 
-    What no step asks for, such as GPUs, makes none better.
+    Resources that no step requests, such as GPUs, do not count.
     """
     asked = [i for i in range(4) if any(each.need[i] for each in work.classes)]
     found: list[tuple[Bin, list[int], Sequence[bool]]] = []
@@ -256,7 +257,7 @@ def offers(work: FleetWork, most_cpus: float) -> list[Bin]:
 
 
 def longest_of_runs(forecast: Forecast, rests: Mapping[str, float]) -> dict[str | None, float]:
-    """The seconds of the longest rest of each run."""
+    """The longest remaining path of each run, seconds."""
     longest: dict[str | None, float] = {}
     for name, step in forecast.steps.items():
         longest[step.job.run] = max(rests[name], longest.get(step.job.run, LEAST_SECONDS))

@@ -1,9 +1,9 @@
-"""Schedules by a fleet: steps begin in the order of the longest rest, each as soon as a machine has room. Pure.
+"""Schedules for a fleet: steps start in the order of their longest remaining path, as soon as a machine has room. Pure.
 
-It is list scheduling (Graham, "Bounds on multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17,
-1969) in the order of HEFT, made event by event, as jobs will begin. Steps that need the same and take as long go
-together: n of them on m machines cost about as much as m. So a fleet is tried in milliseconds, and hundreds of fleets
-can be compared.
+This is list scheduling (Graham, "Bounds on multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17,
+1969) in the order of HEFT, simulated event by event. Steps with equal requests and lengths are handled together: n of
+them on m machines cost about as much time as m. So one fleet takes milliseconds, and hundreds of fleets can be
+compared.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Bin, vector
 from lading.scheduling.quotas import quota, vcpus
 
-# Events closer than this are one, seconds.
+# Events closer together than this are handled as one, seconds.
 MOMENT = 1e-6
-# A fleet is looked at after so many events again and again, for other threads may want to run.
+# After how many events ``pause`` is called, so that other threads can run.
 EVENTS_PER_PAUSE = 50
-# What an event is of that ends on none of the machines: of steps elsewhere, of one that has begun, or of no step.
+# In place of a machine's number, for events of: steps at other sites, a step that had started before, no step at all.
 ELSEWHERE, BEGUN, WAKE = -1, -2, -3
 
 
 @dataclass(slots=True)
 class FleetMachine:
-    """A machine of a run by a fleet.
+    """A machine in the simulation of a fleet.
 
-    :param suits: of each class of steps whether it can ever run there
-    :param up: epoch seconds from which on it takes steps; ``until``: when its last step should end
-    :param idle_since: when its last step has ended; None: it has none yet, and was not there before
-    :param paid: seconds that it costs until then
-    :param location: the machine that is there; None: ``bin`` is launched
-    :param spare: whether it only takes what fits no machine of the fleet
-    :param shared: whether jobs are on it that are no steps, so that it makes way for none
+    :param suits: for each class of steps, whether it can ever run there
+    :param up: from when on it accepts steps, epoch seconds
+    :param until: when its last step should finish, epoch seconds
+    :param idle_since: when its last step finished; None: it is new and has had none
+    :param paid: how many seconds it has cost so far
+    :param location: the existing machine; None: ``bin`` is launched
+    :param spare: whether it only takes steps that fit no machine of the fleet
+    :param shared: whether it has jobs that are not steps, so that it never makes way for another machine
     """
 
     free: list[int]
@@ -65,7 +66,6 @@ class FleetMachine:
 
     @property
     def kind(self) -> str | None:
-        """Its instance type."""
         if self.bin is not None:
             return self.bin.type.name
         return None if self.location is None else self.location.instance_type
@@ -79,18 +79,18 @@ class FleetMachine:
 
     @property
     def quota(self) -> str:
-        """The quota that it counts for."""
+        """The quota that it counts against."""
         its = self.bin.offering.capacity_type if self.bin is not None else None
         return quota(str(self.kind), its if self.location is None else self.location.capacity_type)
 
 
 class FleetRun:
-    """The run of a forecast on one fleet.
+    """The simulation of a forecast on one fleet.
 
     :param fleet: None: nothing is launched
-    :param draw: how long steps take; None: as long as the forecast has it
-    :param pause: called again and again; other threads may want to run
-    :ivar usd: what is still to be paid
+    :param draw: the lengths of steps; None: those of the forecast
+    :param pause: called regularly, so that other threads can run
+    :ivar usd: the remaining cost
     :ivar ends: when each run ends, epoch seconds
     """
 
@@ -112,7 +112,7 @@ class FleetRun:
         self.events: list[tuple[float, int, int, int, Sequence[int]]] = []  # time, order, machine, class, steps
         self.count = 0
         self.ready: dict[int, deque[int]] = {}
-        self.waiting: list[list[int]] = [[] for _ in work.classes]  # by class the groups of which steps wait, a heap
+        self.waiting: list[list[int]] = [[] for _ in work.classes]  # by class, a heap of groups with waiting steps
         self.fresh: set[int] = set()
         self.blocked: set[int] = set()
         self.changed: list[FleetMachine] = []
@@ -125,9 +125,9 @@ class FleetRun:
         self.homes: list[int] = [ELSEWHERE] * len(work.names)
         self.wakes: set[float] = set()
         self.first = [0] * len(work.classes)
-        """By class the number of the first machine that may have room for its steps."""
+        """By class, the number of the first machine that may have room for its steps."""
         self.home_of: dict[int, FleetMachine] = {}
-        """By class a machine of the fleet that suits it."""
+        """By class, a machine of the fleet that suits it."""
         self.open, self.has_spares = 0, False
         self.is_starved = self.is_limited = False
         self._begin()
@@ -136,7 +136,7 @@ class FleetRun:
         self.is_whole = not any(self.waiting)
 
     def _begin(self) -> None:
-        """Put the machines that are there and what runs on them at the beginning."""
+        """Start with the existing machines and the steps running on them."""
         work, now, steps = self.work, self.work.now, self.work.forecast.steps
         at = self._put_there()
         for name in work.begun:
@@ -157,7 +157,7 @@ class FleetRun:
                 self._come(number, now)
 
     def _put_there(self) -> dict[str, FleetMachine]:
-        """The machines that are there, by name: those stay first that have to stay for the longest in any case."""
+        """The existing machines by name, ordered so that those that must stay longest come first."""
         work, now = self.work, self.work.now
         ends: dict[str, float] = {}
         for name in work.begun:
@@ -188,7 +188,7 @@ class FleetRun:
         return at
 
     def _count(self, its_class: StepClass, machine: FleetMachine | None, number: int) -> None:
-        """Note steps that are at work, or of a negative number that have ended, where that is limited."""
+        """Count steps as active (or, with a negative number, as finished) against limits."""
         for limit, slots in its_class.slots:
             self.slots[limit] += slots * number
             if number < 0:
@@ -217,7 +217,7 @@ class FleetRun:
             self._push(time, WAKE, 0, ())
 
     def _come(self, number: int, time: float) -> None:
-        """A step may begin: what it waited for has ended."""
+        """A step can start, because everything it waited for has finished."""
         work = self.work
         further = [number]
         while further:
@@ -315,7 +315,7 @@ class FleetRun:
         self.changed.append(machine)
 
     def _unblock(self, limit: tuple[str, str]) -> None:
-        """Steps that count for a limit may begin anywhere again."""
+        """Let steps that count against a limit try all machines again."""
         for each in list(self.blocked):
             its_class = self.work.classes[each]
             if limit in its_class.labels or any(limit == other for other, _ in its_class.slots):
@@ -324,8 +324,10 @@ class FleetRun:
                 self.first[each] = 0
 
     def _due(self) -> list[tuple[int, int, bool]]:
-        """The classes of which steps may begin now, each with its first group, and whether all machines may have room:
-        else only those on which steps have ended, for it has not changed elsewhere that there is none."""
+        """The classes with steps that may start now: (first group, class, whether all machines are tried).
+
+        Otherwise only machines on which steps have finished are tried, because nothing has changed on the others.
+        """
         waiting = self.waiting
         todo = [(waiting[each][0], each, True) for each in self.fresh if waiting[each]]
         for each in self.blocked if self.changed else ():
@@ -341,7 +343,7 @@ class FleetRun:
         return todo
 
     def _dispatch(self, time: float) -> None:
-        """Let steps begin that have room now, the longest rests first."""
+        """Start the steps that have room now, those with the longest remaining paths first."""
         classes, waiting, opened = self.work.classes, self.waiting, len(self.machines)
         todo = self._due()
         by_number = {machine.number: machine for machine in self.changed}
@@ -375,7 +377,7 @@ class FleetRun:
                 self.blocked.discard(its_class)
 
     def _allowed(self, its_class: StepClass, number: int) -> int:
-        """How many steps of a class more may be at work now."""
+        """How many more steps of a class the limits allow to be active now, up to ``number``."""
         for limit, slots in its_class.slots:
             number = min(number, (self.work.most[limit] - self.slots[limit]) // slots if slots else number)
         return max(0, number)
@@ -392,7 +394,7 @@ class FleetRun:
     def _by_growth(
         self, its_class: int, bucket: int, machines: Iterable[FleetMachine], time: float
     ) -> list[FleetMachine]:
-        """The machines on which equal steps cost no more than on a new one, the cheapest first."""
+        """The machines on which equal steps add no more to the bill than on a new one, cheapest first."""
         seconds, launched = self.work.bucket_seconds[bucket], self.menu[its_class]
         n0, n1, n2, n3 = self.work.classes[its_class].need
         most, until = math.inf, time + seconds
@@ -419,9 +421,10 @@ class FleetRun:
         *,
         anywhere: bool = False,
     ) -> int | None:
-        """Let steps begin on machines; the number of the last one, None: they have no room for all.
+        """Start steps on machines. Returns the number of the last machine used, or None if there is no room for all
+        steps.
 
-        :param anywhere: whatever the bill grows by
+        :param anywhere: place them however much the bill grows
         """
         each = self.work.classes[its_class]
         number = self._allowed(each, len(queue)) if each.slots else len(queue)
@@ -461,7 +464,7 @@ class FleetRun:
         return None
 
     def _grants(self, machine: FleetMachine, its_class: StepClass) -> bool:
-        """Whether steps may be on one more machine, or are on this one."""
+        """Whether the limits allow the steps on one more machine, or some of them are on this one already."""
         return all(
             machine.labels.get(label) or self.labelled[label] < self.work.most_machines[label]
             for label in its_class.labels
@@ -497,7 +500,7 @@ class FleetRun:
                 self._push(time + self.lengths[step], machine.number, its_class, (step,))
 
     def _home(self, its_class: int, time: float) -> FleetMachine | None:
-        """A machine of the fleet that suits a class; None: there is none."""
+        """A machine of the fleet that suits a class, or None."""
         home = self.home_of.get(its_class)
         if home is None or home.closes <= time:
             able = (each for each in self.machines if not each.spare and each.suits[its_class] and each.closes > time)
@@ -506,7 +509,6 @@ class FleetRun:
         return home
 
     def _launch(self, its_class: int, bucket: int, queue: deque[int], time: float) -> None:
-        """Launch machines for steps that wait, as far as the fleet and the limits allow."""
         launched = self.menu[its_class]
         if launched is None:
             return
@@ -540,13 +542,13 @@ class FleetRun:
             self._place(its_class, bucket, queue, self.machines, time, anywhere=True)
 
     def _may_begin_elsewhere(self, its_class: StepClass) -> bool:
-        """Whether a step may begin on a machine on which none of its class is."""
+        """Whether the limits allow a step to start on a machine without steps of its class."""
         return self._allowed(its_class, 1) > 0 and all(
             self.labelled[label] < self.work.most_machines[label] for label in its_class.labels
         )
 
     def _may_open(self, launched: Bin, time: float, boot: float, *, has_home: bool) -> bool:
-        """Whether the limits of the site allow one machine more, for which an idle one may make way."""
+        """Whether the limits of the site allow one more machine, if necessary in place of an idle one."""
         if self._is_within(launched):
             return True
         self.is_limited = True
@@ -588,12 +590,11 @@ class FleetRun:
         return True
 
     def schedule(self) -> Schedule:
-        """When and where everything begins."""
         work, steps = self.work, self.work.forecast.steps
         planned = [
             PlannedMachine(each.boot, each.up, each.location, each.bin, closes=each.closes) for each in self.machines
         ]
-        # A machine that was launched in vain, as limits keep steps from it, is none of the plan.
+        # Leave out machines that were launched in vain, because limits keep all steps away from them.
         used = [it for it, each in zip(planned, self.machines, strict=True) if each.location or each.idle_since]
         schedule = Schedule(used)
         for name in work.begun:

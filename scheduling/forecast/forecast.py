@@ -1,4 +1,4 @@
-"""What runs still have to do: their tasks, how long each takes, and which must end before it begins. Pure."""
+"""The remaining work of runs: their steps, how long each takes, and which must finish before it starts. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from typing import NamedTuple
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.prediction import EXACT
 
-# What runs is expected to run on for as long as half of those that are as long until now, of log-normal lengths whose
-# logarithms have at most this standard deviation; and where it exceeds what was expected for a moment more, seconds.
+# The expected remaining time of a running step is the median for log-normal lengths, given how long it has run. The
+# largest standard deviation of their logarithms; and the least remaining time of a step that exceeds its expected
+# length, seconds.
 MOST_SPREAD, MOMENT = 1.5, 1.0
-# Beyond it a spread is that of several kinds of jobs, and their mean does not follow from it.
+# A larger spread comes from a mixture of different jobs, from which their mean cannot be derived.
 MOST_SPREAD_OF_ONE_KIND = 1.0
-# What has run for so many standard deviations less than expected says nothing of how long others take. How often an
-# interval is halved in which a shift of the mean is.
+# A step that has run for so many standard deviations less than expected says nothing about the length of others. And
+# the number of bisections in the search for a shift of the mean.
 NEAR, HALVINGS = 3.0, 12
-# Jobs of a task have histories by their sizes. Beyond so many of them in a run the first one's shift counts: each takes
-# a look at all that run.
+# Jobs of a task have histories by size. Computing a shift looks at all running steps, so beyond this many histories in
+# a run the first one's shift is used.
 MOST_SHIFTS = 8
 NORMAL = NormalDist()
 
 
 class CycleError(ValueError):
-    """Tasks that wait for each other, so that none of them can ever begin."""
+    """Tasks wait for each other, so that none of them can ever start."""
 
 
 class RoomWait(NamedTuple):
-    """For how long there is no room for a step that may begin.
+    """How long a step that can start has to wait for room.
 
-    :param seconds: from asking for room until it is there, above zero
-    :param since: when it was asked for, epoch seconds; None: it is when the step may begin
+    :param seconds: from the request for room until it is available, above zero
+    :param since: when the room was requested, epoch seconds; None: it will be when the step can start
     """
 
     seconds: float
@@ -45,23 +46,23 @@ class RoomWait(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkflowStep:
-    """One job that has not ended: a task instance that runs, waits, or is still to come.
+    """One unfinished job: a task instance that runs, waits, or is still expected.
 
-    :param job: what it needs; its name is unique in the forecast
-    :param seconds: how long it is expected to run from its start, above zero but where it runs elsewhere; ``spread``:
-        the standard deviation of the logarithm of that, 0: it is known
-    :param parents: the names of the steps that must end before it may begin; those that have ended are left out
-    :param begun: epoch seconds since when it runs; None: it does not yet
-    :param location: the name of the machine on which it runs
-    :param rest: seconds of the longest way behind it to the end of its run, through steps that are left out
-    :param elsewhere: whether it needs none of the machines that are planned: it takes time, and nothing else
-    :param room_wait: of a step that runs elsewhere; None: there is room at once
-    :param pool: Airflow's pool in which it is; None: that does not matter
-    :param pool_slots: how many slots of it it takes
-    :param ahead: whether what it needs is launched before it waits; None: machines if it is known how long steps like
-        it take, and allocations if it is certain when it begins
-    :param alike: what the steps of its run have in common that take about as long, its task; None: there are none
-    :param measured: how many such have ended by which ``seconds`` is expected
+    :param job: its requests; its name is unique in the forecast
+    :param seconds: its expected length from its start, above zero except for steps elsewhere
+    :param spread: the standard deviation of the logarithm of its length; 0: the length is known
+    :param parents: the steps that must finish before it can start; finished ones are omitted
+    :param begun: since when it runs, epoch seconds; None: not started
+    :param location: the machine on which it runs
+    :param rest: the longest path behind it, through omitted steps, to the end of its run, seconds
+    :param elsewhere: whether it needs none of the planned machines, and only takes time
+    :param room_wait: its wait for room, for a step elsewhere; None: there is room at once
+    :param pool: its Airflow pool; None: irrelevant
+    :param pool_slots: how many slots of the pool it takes
+    :param ahead: whether machines or allocations are launched for it before it waits; None: machines if the length of
+        such steps is known, allocations if its start is certain
+    :param alike: what identifies the steps of its run with similar lengths, its task; None: there are none
+    :param measured: how many finished steps ``seconds`` is based on
     """
 
     job: PlannedJob
@@ -80,9 +81,10 @@ class WorkflowStep:
     measured: int = 0
 
     def left(self, now: float) -> float:
-        """Seconds that it still runs. The less its length is known, the less follows from when it should end; and the
-        more it exceeds that, the longer it is expected to run on: how many times it has taken is itself a measurement
-        of the spread.
+        """The expected remaining seconds.
+
+        The less certain its length, the less its expected end says. The longer it exceeds its length, the longer it is
+        expected to continue: the factor by which it exceeds its length is itself a measurement of the spread.
         """
         if self.begun is None:
             return self.seconds
@@ -94,7 +96,7 @@ class WorkflowStep:
         return left if passed < self.seconds else MOMENT + left
 
     def start(self, ready: float) -> float:
-        """When it begins if it may at a moment and there are machines for all, epoch seconds."""
+        """When it starts, epoch seconds, if it can start at ``ready`` and there are enough machines."""
         if self.room_wait is None:
             return ready
         seconds, since = self.room_wait
@@ -102,16 +104,16 @@ class WorkflowStep:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is known how long steps like it take; else it is expected to take as long as others."""
+        """Whether the length of such steps has been measured; otherwise it is assumed from other tasks."""
         return self.measured > 0 or self.spread <= EXACT
 
     @property
     def wait_to_come(self) -> float:
-        """For how long it will wait for room once it may begin, seconds."""
+        """How long it will wait for room once it can start, seconds."""
         return self.room_wait.seconds if self.room_wait is not None and self.room_wait.since is None else 0.0
 
     def waits_for_room(self, now: float) -> bool:
-        """Whether it waits for room, and has not for longer than is expected."""
+        """Whether it waits for room, and not longer than expected so far."""
         return self.room_wait is not None and self.room_wait.since is not None and self.start(now) > now
 
 
@@ -119,15 +121,15 @@ class WorkflowStep:
 class Forecast:
     """The steps of all live runs, by name.
 
-    :param steps: those that have not ended
-    :param began: epoch seconds at which each run has begun, by ``Job.run``; one that is not here begins now
-    :param hurries: what time is worth to runs, by ``Job.run``, where it is not what it is to all others
+    :param steps: the unfinished steps
+    :param began: when each run started, epoch seconds, by ``Job.run``; a missing run starts now
+    :param hurries: the value of time of runs that differ from the default, by ``Job.run``
         (:mod:`lading.scheduling.forecast.choice`)
-    :param finish_by: epoch seconds until which runs shall have ended, whatever that costs, by ``Job.run``
-    :param most_at_once: how many steps of a run may be at work at a time, by ``Job.run``; absent: any number
-    :param pools: how many slots each pool has; absent: any number
-    :param turns: the priority and the turn that shares give to steps that wait, by name (:class:`PlannedJob`); empty:
-        they are of one share
+    :param finish_by: the deadlines of runs, whatever they cost, epoch seconds, by ``Job.run``
+    :param most_at_once: how many steps of a run can be active at once, by ``Job.run``; a missing run is unlimited
+    :param pools: the slots of each pool; a missing pool is unlimited
+    :param turns: the priority and the turn that shares assign to waiting steps, by name (:class:`PlannedJob`); empty if
+        all are of one share
     """
 
     steps: Mapping[str, WorkflowStep]
@@ -136,12 +138,12 @@ class Forecast:
     most_at_once: Mapping[str, int] = field(default_factory=dict)
     finish_by: Mapping[str, float] = field(default_factory=dict)
     pools: Mapping[str, int] = field(default_factory=dict)
-    # It differs in each tick, and is no reason to plan anew.
+    # They differ in each tick, which must not cause a new plan.
     turns: Mapping[str, tuple[int, float]] = field(default_factory=dict, compare=False)
 
     @cached_property
     def children(self) -> Mapping[str, tuple[str, ...]]:
-        """The steps that wait for each one."""
+        """The steps that wait for each step."""
         by_parent: dict[str, list[str]] = {name: [] for name in self.steps}
         for name, step in self.steps.items():
             for parent in step.parents:
@@ -153,7 +155,7 @@ class Forecast:
     def order(self) -> tuple[str, ...]:
         """All steps, parents first.
 
-        :raises CycleError: some wait for each other
+        :raises CycleError: steps wait for each other
         """
         missing = {name: sum(each in self.steps for each in step.parents) for name, step in self.steps.items()}
         ordered = [name for name, number in missing.items() if not number]
@@ -168,24 +170,23 @@ class Forecast:
         return tuple(ordered)
 
     def rests(self, now: float) -> dict[str, float]:
-        """The seconds of the longest way from now, or from the start of a step that does not run yet, through it to the
-        end of its run, by name.
-        """
+        """The longest path from now, or from the start of an unstarted step, through the step to the end of its run,
+        seconds, by name."""
         found: dict[str, float] = {}
         for name in reversed(self.order):
             found[name] = self.steps[name].left(now) + self.behind(name, found)
         return found
 
     def behind(self, name: str, rests: Mapping[str, float]) -> float:
-        """The seconds of the longest way from the end of a step to the end of its run.
+        """The longest path from the end of a step to the end of its run, seconds.
 
-        :param rests: see :meth:`rests`, of the steps that wait for it
+        :param rests: see :meth:`rests`; of the steps that wait for it
         """
         ways = (rests[each] + self.steps[each].wait_to_come for each in self.children[name])
         return max((self.steps[name].rest, *ways))
 
     def soonest(self, now: float) -> dict[str, float]:
-        """When each step begins if there are machines for all, epoch seconds; one that runs: now."""
+        """When each step starts if there are enough machines, epoch seconds; now if it is running."""
         starts: dict[str, float] = {}
         ends: dict[str, float] = {}
         for name in self.order:
@@ -196,10 +197,10 @@ class Forecast:
         return starts
 
     def nearest(self, most: int, now: float) -> Forecast:
-        """The same without the steps that come last, where more than so many are still to begin.
+        """The forecast reduced to the first ``most`` steps that have not started.
 
-        When each begins is reckoned as if there were machines for all. What is left out counts in
-        :attr:`WorkflowStep.rest` of those before it.
+        Their order assumes enough machines. The omitted steps are accounted for in :attr:`WorkflowStep.rest` of the
+        steps before them.
         """
         if sum(step.begun is None for step in self.steps.values()) <= most:
             return self
@@ -216,12 +217,12 @@ class Forecast:
         return replace(self, steps=kept)
 
     def by_those_at_work(self, now: float) -> Forecast:
-        """The same where steps take longer, as those like them that are at work have taken as long until now.
+        """The forecast with longer lengths for steps whose running siblings already take longer.
 
-        The shortest end first: if two of fifty that began together have ended, the others take longer than these. So
-        what runs on counts as well (:func:`censored_shift`). Where none has ended, or lengths are known, what is
-        overdue counts as one that takes as long as is expected of it now; and if none has ended, all others take as
-        long as the one that takes the longest: before they could end they have not had the time.
+        Short jobs finish first: if two of fifty steps that started together have finished, the others take longer than
+        these two. So running steps count as measurements, too (:func:`censored_shift`). If none has finished, or
+        lengths are known, an overdue step counts with the length that is now expected of it; and if none has finished,
+        the others are assumed to take as long as the longest one, since they have not had the time to finish.
         """
         passed: dict[tuple[str | None, str], list[float]] = {}
         overdue: dict[tuple[str | None, str], list[float]] = {}
@@ -239,7 +240,7 @@ class Forecast:
             shift = 0.0
             if step.measured and step.spread > EXACT:
                 those, spread = passed.get(key, ()), min(MOST_SPREAD_OF_ONE_KIND, step.spread)
-                # For how long it has run itself counts when it is reckoned what is left.
+                # Its own running time is not counted here, but when its remaining time is computed.
                 others = len(those) if step.begun is None else len(those) - 1
                 if others > 0:
                     found, kind = shifts.setdefault(key, {}), (step.measured * len(those) / others, spread)
@@ -253,9 +254,10 @@ class Forecast:
         return replace(self, steps={**self.steps, **changed}) if changed else self
 
     def by_means(self) -> Forecast:
-        """The same where what is to come takes as long as on average, which is longer than half of all take.
+        """The forecast with the mean lengths of unstarted steps, which exceed the medians.
 
-        What follows one another on a machine takes the sum of that. Where none like it has ended it is left alone.
+        Steps that run one after the other on a machine take the sum of their lengths, so the mean counts. Steps whose
+        task has no finished step are unchanged.
         """
         steps = dict(self.steps)
         for name, step in self.steps.items():
@@ -265,7 +267,7 @@ class Forecast:
         return replace(self, steps=steps)
 
     def ready(self) -> set[str]:
-        """The steps that do not run and wait for none that takes time."""
+        """The unstarted steps that wait for no step that takes time."""
         found: set[str] = set()
         for name in self.order:
             step = self.steps[name]
@@ -275,10 +277,11 @@ class Forecast:
         return found
 
     def launched_when_waiting(self) -> frozenset[str]:
-        """The steps for which nothing is launched before they wait: by their hints, or as none of their task has ended.
+        """The steps for which machines are launched only once they wait, because of their hints or because no step of
+        their task has finished.
 
-        How many machines such steps take is not known: by the time the first of them has ended, most may be too many.
-        What has booted for nothing costs as much as what is of use, which saves the time of a boot.
+        How many machines such steps need is unknown: by the time the first has finished, most could be superfluous. A
+        machine that boots in vain costs as much as a useful one, which only saves the time of a boot.
         """
         return frozenset(
             name
@@ -287,7 +290,7 @@ class Forecast:
         )
 
     def without(self, names: Iterable[str]) -> Forecast:
-        """The same without these steps and all that wait for them."""
+        """The forecast without these steps and all steps that wait for them."""
         left_out, further = set[str](), list(names)
         while further:
             if (name := further.pop()) not in left_out:
@@ -296,12 +299,14 @@ class Forecast:
         return replace(self, steps={name: step for name, step in self.steps.items() if name not in left_out})
 
     def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
-        """The steps that do not run, parents first, and of those that are free of them the highest priority first, then
-        those of the share whose turn it is, then the longest rest, then what can begin now, then those of the run that
-        began first. Where shares go in turn, what is to come comes after all that waits.
+        """The unstarted steps, parents first, in the order in which they get machines.
 
-        Those for which nothing is launched before they wait come after the others of their priority until they do: what
-        may come late, and for a time that is not known, takes no room from what waits.
+        The order is: highest priority, then the share whose turn it is, then the longest remaining path, then steps
+        that can start now, then the run that started first. Where shares take turns, expected steps come after all
+        waiting ones.
+
+        Steps for which machines are launched only once they wait come last within their priority until then: a step
+        that may arrive late, and whose length is unknown, takes no room from waiting ones.
         """
         missing = {
             name: sum(each in self.steps and self.steps[each].begun is None for each in step.parents)
@@ -331,7 +336,7 @@ class Forecast:
 
 
 def _longer(logarithm: float, spread: float) -> float:
-    """By how much half of those of normal logarithms around 0 that exceed one exceed it at most."""
+    """The median excess over ``logarithm`` of those normal values around 0 that exceed it."""
     if not spread:
         return 0.0
     part = math.erfc(logarithm / spread / math.sqrt(2)) / 4
@@ -339,15 +344,16 @@ def _longer(logarithm: float, spread: float) -> float:
 
 
 def censored_shift(passed: Sequence[float], measured: float, spread: float) -> float:
-    """By how much the mean of normal values is more than that of those that are measured, where of others is known
-    that they are more than so much: by maximum likelihood (Tobin, "Estimation of relationships for limited dependent
-    variables", Econometrica 26, 1958).
+    """By how much the mean of normal values exceeds the mean of the measured ones, if others are only known to exceed a
+    bound.
 
-    :param passed: what the others exceed, over the mean of those that are measured
-    :param measured: how many are, above zero; more where each of the others counts as a part of one
+    Maximum likelihood (Tobin, "Estimation of relationships for limited dependent variables", Econometrica 26, 1958).
+
+    :param passed: the lower bounds of the others, relative to the mean of the measured ones
+    :param measured: the number of measured values, above zero; larger if each of the others counts as a fraction of one
     :param spread: the standard deviation of all, above zero
     """
-    near = [each for each in passed if each > -NEAR * spread]  # what has just begun says nothing
+    near = [each for each in passed if each > -NEAR * spread]  # a step that has just started says nothing
     if not near:
         return 0.0
 
@@ -364,14 +370,14 @@ def censored_shift(passed: Sequence[float], measured: float, spread: float) -> f
 
 
 def _hazard(value: float) -> float:
-    """By how much a standard normal variable exceeds 0 on average where it exceeds this."""
-    if value > 8:  # erfc is too small for a float soon
+    """The mean of those standard normal values that exceed ``value``."""
+    if value > 8:  # beyond this, erfc soon underflows
         return value + 1 / value
     return math.exp(-value * value / 2) * math.sqrt(2 / math.pi) / math.erfc(value / math.sqrt(2))
 
 
 def _common(over: Iterable[float], measured: int) -> float:
-    """The mean of what is measured, which is 0, and of what is at least so much, each counted as the mean or more."""
+    """The mean of the measured values, which are 0, and of lower bounds, which count as the mean or more."""
     total, found = 0.0, 0.0
     for number, each in enumerate(sorted(over, reverse=True), 1):
         if each <= found:

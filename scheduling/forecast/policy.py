@@ -1,4 +1,4 @@
-"""What is done now, by the schedule of all that is still to come: jobs that begin, launches, releases, waits. Pure."""
+"""What to do now, according to the schedule of all upcoming work: starts, launches, releases, waits. Pure."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from lading.scheduling.plan import Placement, PlannedLaunch, Release, Wait
 from lading.scheduling.prediction import is_surely_short
 from lading.scheduling.reasons import Reason, because
 
-# What is planned this soon is done now, seconds.
+# Whatever is planned within this time is done now, seconds.
 SOON = 0.5
-# A plan holds as long as nothing begins or ends so much sooner or later, seconds.
+# A plan holds as long as no start or end deviates from it by more than this, seconds.
 SLACK = 2.0
-# Times that are said are one of these, or several times the last one, seconds.
+# Times in reasons are rounded up to one of these, or to a multiple of the last, seconds.
 ABOUT = (5, 10, 20, 30, 40, 50, 60, 90, 120, 180, 240, 300, 600)
-# After so many plans beside the last fleet all are tried again, as when a run begins: what is to come is another shape.
+# After this many plans with neighbours of the last fleet, all fleets are tried again, as when a run starts: the
+# upcoming work may have another shape by then.
 PLANS_BESIDE_ONE_FLEET = 25
 
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """What is to be done now.
+    """What to do now.
 
-    :param placements: jobs that begin now on machines that are up
-    :param launches: machines that have to boot now, to be up when their first step can begin
-    :param releases: empty machines that nothing needs before another one would have booted
-    :param waits: the jobs that do not begin, each with the reason
-    :param refused: steps that nothing which is there or can be launched ever holds, each with the reason
-    :param look: epoch seconds at which there is something to do next even if nothing has happened; None: there is not
-    :param launched_for: the steps that are planned on each launch, by its name
-    :param needed: when the next step begins on each machine that is there, epoch seconds, by its name; one that no
-        further step needs is left out
+    :param placements: jobs that start now on machines that are up
+    :param launches: machines that have to boot now to be up when their first step can start
+    :param releases: empty machines that are not needed before a new one could have booted
+    :param waits: the jobs that do not start, each with the reason
+    :param refused: steps that fit no existing machine and nothing that can be launched, each with the reason
+    :param look: when there is something to do next even if nothing happens, epoch seconds; None: never
+    :param launched_for: the steps planned on each launch, by its name
+    :param needed: when the next step starts on each existing machine, epoch seconds, by its name; machines that are not
+        needed any more are omitted
     """
 
     placements: tuple[Placement, ...]
@@ -55,18 +56,18 @@ class Actions:
 
 
 class Planner:
-    """Decides what is done now, by the fleet that was chosen last.
+    """Decides what to do now, based on the fleet that was chosen last.
 
-    When and where everything begins follows from what is there, and from the fleet, at any time. Only where something
-    has gone another way than planned that is found out anew.
+    The fleet and the current state determine when and where every step starts. The schedule is recomputed only when
+    something deviates from it.
 
     :param boot: seconds from a launch to the first job
-    :param hurry: what time is worth (:mod:`lading.scheduling.forecast.choice`)
-    :param most_boot_paid: of a boot so many seconds cost money at most
+    :param hurry: the value of time (:mod:`lading.scheduling.forecast.choice`)
+    :param most_boot_paid: how many seconds of a boot are billed at most
     :ivar plans: how often a fleet was chosen
-    :ivar fleet: the one that was chosen last; None: nothing is launched
+    :ivar fleet: the fleet that was chosen last; None: nothing is launched
     :ivar chosen_for: the steps for which it was chosen
-    :ivar not_ahead: the steps for which nothing is launched before they wait, and which do not yet
+    :ivar not_ahead: the steps for which machines are launched only once they wait, and which do not wait yet
     """
 
     def __init__(self, boot: float, hurry: float = 1.0, *, most_boot_paid: float = math.inf) -> None:
@@ -75,7 +76,7 @@ class Planner:
         self.chosen_for: frozenset[str] = frozenset()
         self.schedule: Schedule | None = None
         self.machines = 0
-        """How many machines the last schedule has."""
+        """The number of machines in the last schedule."""
         self.worth: Mapping[str, tuple[float | None, float | None]] = {}
         self.open: frozenset[str] = frozenset()
         self.not_ahead: frozenset[str] = frozenset()
@@ -91,13 +92,13 @@ class Planner:
         kept: Collection[str] = (),
         now: float,
     ) -> Actions:
-        """What is done now.
+        """Decide what to do now.
 
-        :param waiting: the names of the steps that may begin
-        :param locations: the machines that take jobs or boot, oldest first
+        :param waiting: the steps that can start
+        :param locations: the machines that accept jobs or are booting, oldest first
         :param problem: what can be launched
-        :param spent: USD that the live runs have cost until now
-        :param kept: the names of machines that stay in any case
+        :param spent: USD that the live runs have cost so far
+        :param kept: the machines that stay in any case
         :param now: epoch seconds
         """
         if not (self.is_chosen_for(forecast) and self.holds(forecast, locations, problem, now)):
@@ -109,8 +110,8 @@ class Planner:
         return self.act(forecast, waiting, problem, now, kept)
 
     def fleets(self, forecast: Forecast) -> list[Fleet]:
-        """Those beside the last one, which are tried as long as nothing has come but jobs that are runs by themselves;
-        none: all are."""
+        """The neighbours of the last fleet, if they are the only candidates because all new jobs are runs of their own;
+        empty: try all."""
         if self.fleet is None or not self.plans % PLANS_BESIDE_ONE_FLEET or not self._is_worth_the_same(forecast):
             return []
         of_run = Counter(step.job.run for step in forecast.steps.values())
@@ -118,23 +119,23 @@ class Planner:
         return [] if any(of_run[step.job.run] > 1 for step in new) else beside(self.fleet, self.machines)
 
     def is_chosen_for(self, forecast: Forecast) -> bool:
-        """Whether the fleet was chosen for all these steps, and the ends of their runs are worth what they were."""
+        """Whether the fleet was chosen for all these steps, with the same values of time and deadlines."""
         return self.chosen_for >= forecast.steps.keys() and self._is_worth_the_same(forecast)
 
     def _is_worth_the_same(self, forecast: Forecast) -> bool:
         return all(self.worth.get(run, its) == its for run, its in worth(forecast).items())
 
     def adopt(self, fleet: Fleet | None, forecast: Forecast) -> None:
-        """Go by a fleet from now on.
+        """Use a fleet from now on.
 
-        :param forecast: for which it was chosen
+        :param forecast: the forecast for which it was chosen
         """
         self.schedule = None
         self.fleet, self.chosen_for, self.worth = fleet, frozenset(forecast.steps), worth(forecast)
         self.plans += 1
 
     def follow(self, work: FleetWork) -> None:
-        """Find out when and where everything begins now by the fleet, of which as much is launched as is on sale."""
+        """Compute the schedule for the fleet, as far as it is on sale."""
         fleet = None if self.fleet is None else on_sale(self.fleet, work.problem)
         self.schedule = FleetRun(work, fleet).schedule()
         self.machines = len(self.schedule.machines)
@@ -148,15 +149,15 @@ class Planner:
         now: float,
         kept: Collection[str] = (),
     ) -> Actions:
-        """What the schedule asks for now, which must hold (:meth:`holds`).
+        """What the schedule demands now; it must hold (:meth:`holds`).
 
-        :param kept: the names of machines that stay in any case
+        :param kept: the machines that stay in any case
         """
         schedule = self.schedule
         assert schedule is not None
         self.open = frozenset(forecast.steps)
         actions = act(schedule, waiting, problem, forecast, now, kept, self.not_ahead)
-        # What is to begin later on a machine that is released now has no place in this schedule.
+        # Steps that were to start later on a machine released now have no place in this schedule.
         is_whole = not any(
             machine.released and machine.needed(schedule, forecast) < math.inf for machine in schedule.machines
         )
@@ -164,10 +165,10 @@ class Planner:
         return actions
 
     def holds(self, forecast: Forecast, locations: Sequence[Location], problem: Problem, now: float) -> bool:
-        """Whether there is a schedule, and all has gone as planned since it was made.
+        """Whether there is a schedule and everything has gone as planned since it was made.
 
-        A launch that a budget or a limit does not allow is asked for again and again, and what is planned on its
-        machine, and behind that, may be overdue until then.
+        A launch that a budget or a limit does not allow is requested again in each tick; until it is allowed, the steps
+        planned on its machine and behind them can be overdue.
 
         :param problem: what can be launched
         """
@@ -176,10 +177,10 @@ class Planner:
         starts, until, withheld = self.schedule.starts, self.schedule.until, self.withheld(forecast)
         for name, step in forecast.steps.items():
             if not step.seconds:
-                continue  # it is the end of others
+                continue  # it only marks the end of others
             if name not in starts:
                 if name not in self.open:
-                    return False  # of those that were planned it fits nothing
+                    return False  # steps known to the schedule but missing from it fit nothing
             elif step.begun is None:
                 if starts[name] + SLACK < now and name not in withheld:
                     return False
@@ -193,11 +194,10 @@ class Planner:
         return frozenset() if self.schedule is None else find_withheld(self.schedule, forecast)
 
     def _would_launch_too_soon(self, forecast: Forecast, now: float) -> bool:
-        """Whether a machine is to be launched now for a step that is expected to begin later than planned.
+        """Whether a machine is due to be launched now for a step that is now expected to start later than planned.
 
-        What runs is planned to end when half of the steps like it have. One that has run for as long as that takes
-        longer than those, so its end is no nearer than before; a machine would wait for it, be released and launched
-        again.
+        A running step is planned to finish at the median. One that has run for that long takes longer than the median,
+        so its end is no nearer than before; a machine would wait for it, be released, and be launched again.
         """
         assert self.schedule is not None
         starts, due = self.schedule.starts, dict[str, float]()
@@ -216,14 +216,13 @@ class Planner:
 
 
 def worth(forecast: Forecast) -> dict[str, tuple[float | None, float | None]]:
-    """What the end of each run is worth, and when it shall have ended."""
     return {run: (forecast.hurries.get(run), forecast.finish_by.get(run)) for run in forecast.began}
 
 
 def find_machines(schedule: Schedule, locations: Sequence[Location], problem: Problem, now: float) -> bool:
-    """Whether exactly the machines are there that a schedule goes by. It has them as they are now after that.
+    """Check that the machines match the schedule, and refresh the schedule's view of them.
 
-    What it has asked for and is not there was withheld, if it can still be launched, and is asked for again.
+    A requested machine that does not exist was withheld, if it can still be launched, and is requested again.
     """
     there = {each.name: each for each in locations}
     for machine in schedule.machines:
@@ -233,7 +232,7 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], problem: Pr
                 return False
             machine.location = location
     asked = [each for each in schedule.machines if each.location is None and each.launched and each.bin is not None]
-    # Some of a kind may be withheld: those that are there are first of all for the steps for which they were launched.
+    # Some launches of a kind may be withheld: match each machine first to the steps for which it was launched.
     for are_promised in (True, False):
         for machine in asked:
             if machine.location is None and (its := find_launched(machine, there, are_promised=are_promised)):
@@ -246,9 +245,9 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], problem: Pr
 
 
 def find_launched(machine: PlannedMachine, there: Mapping[str, Location], *, are_promised: bool) -> Location | None:
-    """The first location that is what a machine is launched as; None: there is none.
+    """The first location that matches what a machine was launched as, or None.
 
-    :param are_promised: whether it has to be one that was launched for steps of the machine
+    :param are_promised: whether the location must have been launched for steps of the machine
     """
     assert machine.bin is not None
     kind = machine.bin.type.name, machine.bin.offering.capacity_type
@@ -260,7 +259,7 @@ def find_launched(machine: PlannedMachine, there: Mapping[str, Location], *, are
 
 
 def find_withheld(schedule: Schedule, forecast: Forecast) -> AbstractSet[str]:
-    """The steps that are planned on machines that were withheld, and all that wait for them."""
+    """The steps that are planned on withheld machines, and all steps that wait for them."""
     further = [
         name for machine in schedule.machines if machine.withheld and not machine.location for name in machine.steps
     ]
@@ -273,13 +272,13 @@ def find_withheld(schedule: Schedule, forecast: Forecast) -> AbstractSet[str]:
 
 
 class FreeRoom:
-    """What is free on a machine while jobs get places."""
+    """The free room of a machine while jobs are placed on it."""
 
     def __init__(self, location: Location) -> None:
         self.capacity, self.used = vector(location.capacity), vector(location.used)
 
     def take(self, need: Vector) -> bool:
-        """Whether there is so much, which is taken then."""
+        """Take this much room. Returns False if there is not enough."""
         used = self.used
         wanted = used[0] + need[0], used[1] + need[1], used[2] + need[2], used[3] + need[3]
         if not fits(wanted, self.capacity):
@@ -297,16 +296,16 @@ def act(
     kept: Collection[str] = (),
     not_ahead: Collection[str] = (),
 ) -> Actions:
-    """What a schedule asks for now.
+    """What a schedule demands now.
 
-    :param kept: the names of machines that stay in any case
+    :param kept: the machines that stay in any case
     :param not_ahead: see :class:`Planner`
     """
     placements, waits = [], []
     looks = [schedule.until[name] + SLACK + SOON for name, step in forecast.steps.items() if step.begun is not None]
     refused = {}
     free = {each.location.name: FreeRoom(each.location) for each in schedule.machines if each.location is not None}
-    # Rounds of ticks, or of a controller, may give the room of one to another that is to begin a moment later.
+    # Rounding of ticks could give one step's room to another that starts a moment later, so go by start.
     for name in sorted(waiting, key=lambda name: schedule.starts.get(name, math.inf)):
         home = schedule.homes.get(name)
         if home is None:
@@ -319,7 +318,7 @@ def act(
             placements.append(Placement(name, location.name))
         else:
             waits.append(Wait(name, 1, wait_reason(home, begin, now)))
-            # What should have begun and has no room yet is planned anew if it still has none.
+            # A step that should have started is planned again if it still has no room by then.
             looks.append(begin if begin > now + SOON else begin + SLACK + SOON)
     launches, releases, needed, more = to_launch_and_release(schedule, forecast, now, kept, not_ahead)
     looks += more
@@ -339,20 +338,21 @@ def find_prefetches(
     until: float,
     withheld: Collection[str] = (),
 ) -> dict[str, str]:
-    """The machines that are there to which waiting steps go a moment before there is room, by the names of the steps.
+    """The existing machines to which waiting steps are sent shortly before there is room, by step.
 
-    An agent begins what it has as soon as there is room, so short steps lose no time on their way where short ones end.
-    But it may begin one sooner than planned, on what has just come free for another one that it does not have: one that
-    is still to come, or a long one, which waits for its turn elsewhere. So none goes there that is to begin after such
-    a step, or after ``until``.
+    An agent starts a job it has as soon as there is room, so short steps lose no time in transit where other short ones
+    finish. But it may start such a step earlier than planned, in room that becomes free for a step it does not have:
+    one that is not queued yet, or a long one that waits elsewhere. So no step is sent that starts after such a step, or
+    after ``until``.
 
-    :param now: epoch seconds, as is ``until``
-    :param withheld: steps that wait for a launch which is not allowed now
+    :param now: epoch seconds
+    :param until: epoch seconds
+    :param withheld: steps that wait for a launch that is not allowed now
     """
     steps = forecast.steps
     known = ((name, step) for name, step in steps.items() if step.is_measured)
     short = {name for name, step in known if is_surely_short(step.seconds, step.spread)}
-    # Behind long ones it would gain little, and where their ends are not known it may wait there for long.
+    # Behind long steps it would gain little, and if their ends are unknown it could wait there for long.
     at_work = [steps[name] for name in short if steps[name].begun is not None]
     turning = {step.location for step in at_work if now <= (step.begun or 0.0) + step.seconds + SLACK}
     found = {}
@@ -362,7 +362,7 @@ def find_prefetches(
         names = (name for name in machine.steps if name in steps and steps[name].begun is None)
         begins = {name: schedule.starts[name] for name in names if name not in withheld}
         going = {name: start for name, start in begins.items() if name in waiting and name in short}
-        # What begins there now may have ended when there is another look.
+        # A step that starts there now may have finished by the next look.
         if machine.location.name in turning or any(start <= now + SOON for start in going.values()):
             others = (start for name, start in begins.items() if name not in going and steps[name].seconds > SOON)
             last = min([until, *others])
@@ -371,9 +371,10 @@ def find_prefetches(
 
 
 def may_be_launched(machine: PlannedMachine, forecast: Forecast, not_ahead: Collection[str]) -> bool:
-    """Whether a machine is for a step that waits, or for which is launched before it does.
+    """Whether a machine is for a step that waits, or for which machines are launched ahead.
 
-    One that is due and may not be launched stays planned, else there would be another plan in each tick until then.
+    A machine that is due but must not be launched yet stays planned; otherwise each tick would make a new plan until
+    then.
     """
     return not not_ahead or any(name in forecast.steps and name not in not_ahead for name in machine.steps)
 
@@ -381,10 +382,10 @@ def may_be_launched(machine: PlannedMachine, forecast: Forecast, not_ahead: Coll
 def to_launch_and_release(
     schedule: Schedule, forecast: Forecast, now: float, kept: Collection[str], not_ahead: Collection[str]
 ) -> tuple[dict[str, PlannedMachine], list[Release], dict[str, float], list[float]]:
-    """What is launched and released now.
+    """What to launch and release now.
 
-    :returns: the machines that have to boot, by names for them; the releases; when each of those that are there is
-        needed; and when to look at all of this again, epoch seconds
+    :returns: the machines to launch, by name; the releases; when each existing machine is needed; and when to check all
+        of this again, epoch seconds
     """
     launches: dict[str, PlannedMachine] = {}
     releases: list[Release] = []
@@ -421,12 +422,11 @@ def as_launch(name: str, machine: PlannedMachine) -> PlannedLaunch:
 
 
 def rounded_up(seconds: float) -> int:
-    """Seconds as they are said: coarse, for a reason that is another one in each second is stored as often."""
+    """Seconds for a reason, coarsely: a reason that changes every second would be stored as often."""
     return next((each for each in ABOUT if seconds <= each), round(math.ceil(seconds / ABOUT[-1]) * ABOUT[-1]))
 
 
 def wait_reason(home: PlannedMachine, begin: float, now: float) -> Reason:
-    """Why a step does not begin now."""
     seconds = rounded_up(begin - now)
     if home.location is None:
         return because("machine_launched", seconds=seconds)

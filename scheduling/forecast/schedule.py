@@ -1,4 +1,4 @@
-"""When each step begins and on which machine: what a plan is. Pure; times are epoch seconds."""
+"""A schedule: when each step starts, and on which machine. Pure; times are epoch seconds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ class PlannedMachine:
     """A machine of a schedule.
 
     :param boot: seconds from its launch to its first job
-    :param since: epoch seconds from which on it takes steps
-    :param location: the machine that is there; None: it is to be launched
-    :param bin: what is to be launched; ``launched``: it was asked for; ``withheld``: and was not launched, as a budget
-        or a limit is used up
-    :param released: its location was released
-    :param closes: epoch seconds at which it has to be gone, for another one to be launched within the limit, or as it
-        ends then
-    :param steps: what begins on it, in the order in which it was planned
+    :param since: from when on it accepts steps, epoch seconds
+    :param location: the existing machine; None: it is to be launched
+    :param bin: what is to be launched
+    :param launched: whether the launch was requested
+    :param withheld: whether it was requested but not launched, because a budget or a limit is used up
+    :param released: whether its location was released
+    :param closes: when it must be gone, because another machine is launched in its place or because its location ends,
+        epoch seconds
+    :param steps: the steps planned on it, in the order of planning
     """
 
     boot: float
@@ -36,19 +37,19 @@ class PlannedMachine:
     closes: float = math.inf
 
     def needed(self, schedule: Schedule, forecast: Forecast) -> float:
-        """When the next step begins on it that has not begun, epoch seconds; infinite: none does."""
+        """When the next unstarted step starts on it, epoch seconds; infinite if there is none."""
         steps = (name for name in self.steps if name in forecast.steps and forecast.steps[name].begun is None)
         return min((schedule.starts[name] for name in steps), default=math.inf)
 
 
 @dataclass(slots=True)
 class Schedule:
-    """When and where everything is planned.
+    """When and where every step is planned.
 
-    :param starts: epoch seconds at which each step begins, or has begun; one that fits nothing is left out
-    :param until: when each step ends, epoch seconds
-    :param homes: the machine of each step that does not run yet
-    :param usd: what is still to be paid
+    :param starts: when each step starts or has started, epoch seconds; a step that fits nothing is omitted
+    :param until: when each step finishes, epoch seconds
+    :param homes: the machine of each step that is not running yet
+    :param usd: the remaining cost
     :param ends: when each run ends, epoch seconds
     """
 
@@ -60,7 +61,7 @@ class Schedule:
     ends: dict[str | None, float] = field(default_factory=dict)
 
     def expected_ends(self, forecast: Forecast) -> dict[str, float]:
-        """When each run is expected to end, epoch seconds; one with a step that fits nothing is left out."""
+        """When each run is expected to end, epoch seconds; runs with a step that fits nothing are omitted."""
         ends: dict[str, float] = {}
         for name, step in forecast.steps.items():
             if (run := step.job.run) is not None:

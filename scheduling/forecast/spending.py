@@ -1,4 +1,4 @@
-"""What machines have cost while runs were live, which counts beside what a plan costs from now on. Pure."""
+"""The cost of machines while runs were live, which is added to the future cost of a plan. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from lading.scheduling.forecast.forecast import Forecast
 
 
 class Spending:
-    """The machines that are there, and those that have gone as long as a run of their time is live.
+    """The existing machines, and released ones as long as a run that overlapped them is live.
 
-    On a site that is always busy all that was ever paid would make what is decided now ever less important.
+    On a site that is always busy, counting everything ever paid would make current decisions count less and less.
     """
 
     def __init__(self) -> None:
         self.there: dict[str, tuple[float, float]] = {}
-        """Since when each is paid for, epoch seconds, and its price, USD per hour."""
+        """By name, since when each is billed (epoch seconds), and its price (USD per hour)."""
         self.gone: list[tuple[float, float, float]] = []
-        """From when to when, and for how many USD per hour."""
+        """(Billed since, billed until, USD per hour)."""
 
     def see(self, machines: Mapping[str, tuple[float, float]], now: float) -> None:
-        """Take note of the machines that are there; what has gone has cost what it cost when it was seen last.
+        """Note the existing machines; one that is gone has cost what it did until it was last seen.
 
-        :param machines: since when each is paid for, epoch seconds, and its price, USD per hour, by its name
+        :param machines: by name, since when each is billed (epoch seconds), and its price (USD per hour)
         :param now: epoch seconds
         """
         for name in self.there.keys() - machines.keys():
@@ -32,9 +32,9 @@ class Spending:
         self.there = dict(machines)
 
     def usd(self, forecast: Forecast, now: float) -> float:
-        """USD that the machines have cost since the first of the live runs has begun.
+        """USD that machines have cost since the first of the live runs started.
 
-        :param now: epoch seconds; it never goes back
+        :param now: epoch seconds; must never go back
         """
         runs = {step.job.run for step in forecast.steps.values()}
         first = min((forecast.began.get(run or "", now) for run in runs), default=now)

@@ -1,5 +1,4 @@
-"""Gangs: jobs that start together or not at all, and what happens when they cannot. Pure.
+"""Gangs: jobs that start together or not at all, and what happens if they cannot. Pure.
 
-What is held for them at sites is kept by ``executors/gangs``; where a job alone goes is decided in
-``scheduling/placing``.
+``executors/gangs`` keeps the room that sites hold for them; ``scheduling/placing`` decides where a single job goes.
 """

@@ -1,9 +1,8 @@
-"""A gang, and the pass that finds room for it: a state machine. Pure: what sites answer are events, what is to be done
-are effects.
+"""A gang and its search for room, as a state machine. Pure: answers of sites are events, and what to do are effects.
 
-The partitions of a gang are tried one after the other: at each of its matches, then at each of them by each rule that
-asks for less. What is held stays held until all are; then they start. The pass ends at the first partition that has
-found no room anywhere. Room that the gang does not have in ``held`` or ``trying`` any more is given back.
+The partitions of a gang are tried one after the other: first at each of their matches, then at each match by each rule
+that reduces their requests. Found room is held until all partitions have room; then they start. A pass ends at the
+first partition that finds no room anywhere. Room that is no longer in the gang's ``held`` or ``trying`` is given back.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ from typing import NamedTuple, TypeAlias
 from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.reasons import Reason, because
 
-# The rule by which a partition is tried first: exactly what it asks for.
+# A partition is first tried without a rule, with its full requests.
 NO_RULE = ""
-# A gang whose last pass has failed over more than room is tried again after so long, if there is room, seconds.
+# If room that seemed free was not, the gang is not tried again before this, seconds.
 SECONDS_UNTIL_LOOKED_AGAIN = 60.0
 
 
 class Stage(str, Enum):
-    """Where a gang is on its way."""
+    """The state of a gang."""
 
     GATHERING = "gathering"
-    """Not all of its members are there."""
+    """Not all of its members are queued."""
     TRYING = "trying"
-    """A pass looks for room."""
+    """A pass is looking for room."""
     ATTEMPTED = "attempted"
-    """The last pass has failed, and it sleeps until the next."""
+    """The last pass failed, and the gang sleeps until the next."""
     STARTED = "started"
-    """All of its partitions have room, and begin."""
+    """All of its partitions have room, and start."""
     FAILED = "failed"
-    """The last attempt has failed."""
+    """The last attempt failed."""
 
 
 class Partition(NamedTuple):
-    """The members of a gang that are alike.
+    """The members of a gang that belong to one task.
 
-    :param name: their task
-    :param after: the partitions of the gang that come before it; none: it is a root
+    :param name: the task
+    :param after: the partitions of the gang that come before it; empty: it is a root
     """
 
     name: str
@@ -51,8 +50,8 @@ class Partition(NamedTuple):
 class RoomAttempt(NamedTuple):
     """An attempt to find room for a partition.
 
-    :param rule: what it asks for less of; empty: nothing
-    :param match: where
+    :param rule: the rule that reduces its requests; empty: the full requests
+    :param match: the place that is tried
     """
 
     partition: str
@@ -61,16 +60,16 @@ class RoomAttempt(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Where a partition may be tried, best chance first, and by which rules; the first rule is the empty one."""
+    """Where a partition can be tried, best chance first, and by which rules; the first rule is the empty one."""
 
     matches: Sequence[str]
     rules: Sequence[str] = (NO_RULE,)
     why: Reason | None = None
     """Why there is no match."""
     never: Callable[[], Reason | None] = lambda: None
-    """Says why there can never be room; None: there may be. Asked where there is none now."""
+    """Returns why there can never be room, or None if there can. Called when there is none now."""
     is_costly: bool = False
-    """Whether to try it launches something, so that this is asked before."""
+    """Whether trying launches something, in which case ``never`` is called before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +77,17 @@ class Gang:
     """A gang.
 
     :param partitions: in the order in which they are tried
-    :param partial: whether what has found room starts even where the others have not
-    :param attempt: how many passes have begun
-    :param wake_at: epoch seconds at which the next one begins, of a gang that sleeps
-    :param until: epoch seconds at which the time of this pass is over
-    :param trying: what is tried now
-    :param tried: what this pass has tried without success of partitions that have no room yet
-    :param held: what has found room
-    :param why: why the last try has failed; None: none has
-    :param look_at: epoch seconds from when room for all of it is a reason to try a gang that sleeps before its next
-        attempt
-    :param doubted: whether this pass has failed, or the last one, over more than room: what seemed free was not
+    :param partial: whether partitions with room start even if others have none
+    :param attempt: the number of passes so far
+    :param wake_at: when the next pass starts while the gang sleeps, epoch seconds
+    :param until: when this pass times out, epoch seconds
+    :param trying: the current attempt
+    :param tried: failed attempts of this pass, for partitions that have no room yet
+    :param held: the attempts that found room
+    :param why: why the last attempt failed; None: none has
+    :param look_at: from when on a sleeping gang is tried before its next pass if there is room for all of it, epoch
+        seconds
+    :param doubted: whether this pass, or the last one, failed although there seemed to be room
     """
 
     partitions: tuple[Partition, ...]
@@ -107,12 +106,11 @@ class Gang:
 
     @property
     def pending(self) -> Partition | None:
-        """The first partition without room."""
         names = {each.partition for each in self.held}
         return next((each for each in self.partitions if each.name not in names), None)
 
     def wakes_by_room(self, now: float) -> bool:
-        """Whether room for all of it is a reason to try it before its next attempt.
+        """Whether the gang is tried before its next pass if there is room for all of it.
 
         :param now: epoch seconds
         """
@@ -120,34 +118,34 @@ class Gang:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The partitions that wait for no other one."""
+        """The partitions that wait for no other partition."""
         names = {each.name for each in self.partitions}
         return tuple(each.name for each in self.partitions if not each.after & names)
 
 
 class Gathered(NamedTuple):
-    """All members are there."""
+    """All members are queued."""
 
 
 class Freed(NamedTuple):
-    """All of it has room now, at sites where nothing is launched."""
+    """There is room for the whole gang now, at sites that launch nothing."""
 
 
 class RoomFound(NamedTuple):
-    """What is tried has room."""
+    """The current attempt found room."""
 
     partition: str
 
 
 class NoRoomFound(NamedTuple):
-    """What is tried has none, and why."""
+    """The current attempt found no room, and why."""
 
     partition: str
     why: Reason | None = None
 
 
 class Lost(NamedTuple):
-    """What a partition had, or was tried, is not there any more."""
+    """The room that a partition held or was being tried at is gone."""
 
     partition: str
     why: Reason | None = None
@@ -157,26 +155,26 @@ Event: TypeAlias = "Gathered | Freed | RoomFound | NoRoomFound | Lost"
 
 
 class Start(NamedTuple):
-    """These partitions begin where they have room."""
+    """These partitions start where they have room."""
 
     partitions: tuple[str, ...]
 
 
 class Sleep(NamedTuple):
-    """These partitions become ATTEMPTED, until then (epoch seconds)."""
+    """These partitions become ATTEMPTED until the given time (epoch seconds)."""
 
     partitions: tuple[str, ...]
     until: float
 
 
 class Alone(NamedTuple):
-    """These partitions are tried each for itself from now on, when they are there."""
+    """The members of these partitions are placed individually from now on."""
 
     partitions: tuple[str, ...]
 
 
 class Fail(NamedTuple):
-    """These partitions fail: the last attempt has failed."""
+    """These partitions fail, because the last attempt failed."""
 
     partitions: tuple[str, ...]
     why: Reason
@@ -187,11 +185,11 @@ Found: TypeAlias = tuple[Gang, list[Effect]]
 
 
 def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str], Choices]) -> Found:
-    """Take a gang as far as it gets by what has happened.
+    """Advance a gang as far as the events allow.
 
-    :param events: those that are of no matter where the gang is now change nothing, so they may be repeated
+    :param events: events that do not matter in the current state are ignored, so they can be repeated
     :param now: epoch seconds
-    :param choices: where a partition may be tried; asked when it is its turn
+    :param choices: where a partition can be tried; called when its turn comes
     """
     gang = _dated_by(gang, now)
     begins = gang.stage is Stage.ATTEMPTED and gang.wake_at is not None and now >= gang.wake_at
@@ -214,7 +212,7 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
             doubted=False,
         )
     elif is_between:
-        # It is no attempt of its own: the next one comes when it was to come.
+        # This is not a numbered attempt: the next one stays scheduled as it was.
         gang = replace(gang, stage=Stage.TRYING, until=now + gang.attempts.timeout, why=None, doubted=False)
     if gang.stage is not Stage.TRYING:
         return gang, []
@@ -225,7 +223,7 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
 
 
 def _answered(gang: Gang, event: Event) -> Gang:
-    """What a site has said of a try, or of what it held."""
+    """Apply a site's answer to an attempt, or to what it held."""
     trying = gang.trying
     if isinstance(event, (RoomFound, NoRoomFound, Lost)) and trying is not None and event.partition == trying.partition:
         if isinstance(event, RoomFound):
@@ -240,7 +238,6 @@ def _answered(gang: Gang, event: Event) -> Gang:
 
 
 def _go_on(gang: Gang, now: float, choices: Callable[[str], Choices]) -> Found:
-    """Try the next place, or end the pass."""
     pending = gang.pending
     if pending is None:
         started: list[Effect] = [Start(tuple(each.partition for each in gang.held))]
@@ -264,8 +261,8 @@ def _go_on(gang: Gang, now: float, choices: Callable[[str], Choices]) -> Found:
 def _over(gang: Gang, now: float, *, is_hopeless: bool, is_final: bool = False) -> Found:
     """End a pass in which a partition has found no room.
 
-    :param is_hopeless: whether there was no match at all, over which everything is given back
-    :param is_final: whether there can never be room, so that no further attempt follows
+    :param is_hopeless: whether there was no match at all, in which case all held room is given back
+    :param is_final: whether there can never be room, so that no further pass follows
     """
     pending = gang.pending
     assert pending is not None
@@ -280,9 +277,9 @@ def _over(gang: Gang, now: float, *, is_hopeless: bool, is_final: bool = False) 
 
 
 def _dated_by(gang: Gang, now: float) -> Gang:
-    """A gang by the clock of who decides now: no sleep and no pass ends later than one that begins now.
+    """Limit the gang's times by the current clock: no sleep and no pass ends later than one that starts now.
 
-    It was dated by a controller of another machine, whose clock may have been ahead of this one's.
+    A controller on another machine, whose clock may have been ahead, could have set them.
     """
     pause = gang.attempts.pause(gang.attempt)
     wake_at = gang.wake_at if gang.wake_at is None or pause is None else min(gang.wake_at, now + pause)
@@ -294,10 +291,10 @@ def _dated_by(gang: Gang, now: float) -> Gang:
 
 
 def asleep(gang: Gang, now: float, pause: float) -> Gang:
-    """A gang that sleeps until its next attempt; after a pass in between, until the one that was to come anyway.
+    """Put a gang to sleep until its next pass; an extra pass in between does not postpone that.
 
-    Where it did not get what seemed free, it looks for room again a minute later: else it would be tried without
-    success in every tick.
+    If the room that seemed free was not, the gang is not tried again for a minute. Otherwise it would be tried in vain
+    in every tick.
     """
     look_at = now + SECONDS_UNTIL_LOOKED_AGAIN if gang.doubted else 0.0
     wake_at = now + pause if gang.wake_at is None else gang.wake_at
@@ -305,7 +302,7 @@ def asleep(gang: Gang, now: float, pause: float) -> Gang:
 
 
 def _failure(gang: Gang, *, is_final: bool) -> Reason:
-    """Why a gang has failed: there can never be room, or its last attempt has failed."""
+    """Why a gang has failed: there can never be room, or its last attempt failed."""
     if is_final and gang.why is not None:
         return gang.why
     return _with_last(because("gang_out_of_attempts", attempts=gang.attempt), gang)
@@ -316,7 +313,7 @@ def _with_last(reason: Reason, gang: Gang) -> Reason:
 
 
 def _parted(gang: Gang, pending: Partition, now: float, *, is_final: bool) -> Found:
-    """What has room begins; the partition that has none sleeps, and the others are tried alone."""
+    """Partitions with room start, the one without sleeps, and the others are placed individually."""
     held = tuple(each.partition for each in gang.held)
     others = tuple(each.name for each in gang.partitions if each.name not in (*held, pending.name))
     effects: list[Effect] = [Start(held)] if held else []

@@ -1,4 +1,4 @@
-"""Where the members of a partition find room together: the places that suit all of them, and what is free. Pure."""
+"""Where the members of a partition find room together: the places that suit all of them, and their free room. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
-# A location, by its site and its name.
+# The site and the name of a location.
 Where: TypeAlias = tuple[str, str]
-# The stop of each member, by its name: at one place by one rule, by which members may ask for different amounts.
+# The stop of each member by name, at one place and by one rule; members can request different amounts.
 Stops: TypeAlias = Mapping[str, Stop]
 
 
@@ -37,13 +37,13 @@ class MemberPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Where members may be tried together.
+    """Where members can be tried together.
 
     :param rules: the empty one first
-    :param matches: the places that suit all of them, in the order in which they are tried; the last one is all of them
-        together, over which members may be spread
-    :param stops: by rule and place, none where the rule changes nothing there
-    :param why: why they may be tried nowhere, as far as that is known
+    :param matches: the places that suit all members, in the order in which they are tried; the last one is all places
+        together, over which members can be spread
+    :param stops: by rule and place; missing if the rule changes nothing there
+    :param why: why there is no place to try, as far as is known
     """
 
     rules: tuple[str, ...] = (NO_RULE,)
@@ -52,17 +52,17 @@ class Options:
     why: Reason | None = None
 
     def in_order(self) -> list[Sequence[Stops]]:
-        """The places at which members are tried, one after the other: with all that they wish, then by each rule."""
+        """The places to try, one after the other: first with the full requests, then by each rule."""
         steps = ((rule, match) for rule in self.rules for match in self.matches)
         return [self.stops[step] for step in steps if step in self.stops]
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How places are found and put in order.
+    """How places are found and ordered.
 
-    :param rules: by which members ask for less where no place has room for all that they wish, in their order
-    :param rank: a plugin's, which puts the sites of each job in order; None: there is none
+    :param rules: the rules that reduce requests when no place has room for the full ones, in order
+    :param rank: a plugin's ranking of the sites for each job; None: none
     :param filters: the binding filters by name
     """
 
@@ -72,9 +72,9 @@ class Ways:
 
 
 def options(members: Sequence[WaitingJob], sites: Sequence[SiteView], ways: Ways = Ways()) -> Options:
-    """Where members may be tried together, at sites that hold room.
+    """Where members can be tried together, among the sites that can hold room.
 
-    :raises ValueError: a plugin's rule has failed, or a binding filter, or filters leave no place
+    :raises ValueError: a plugin's rule or a binding filter failed, or filters leave no place
     """
     able = [site for site in sites if site.holds]
     route_of = router(able, ways.rules, ways.rank)
@@ -98,7 +98,7 @@ def options(members: Sequence[WaitingJob], sites: Sequence[SiteView], ways: Ways
 
 
 def _steps(stops: Sequence[Stop]) -> dict[tuple[str, str], Stop]:
-    """The stops of a job by rule and place; each further step of a rule is a rule of its own."""
+    """The stops of a job by rule and place; further steps of one rule count as rules of their own."""
     labels: dict[tuple[str | None, Changes], str] = {}
     counts: Counter[str] = Counter()
     for stop in stops:
@@ -110,13 +110,13 @@ def _steps(stops: Sequence[Stop]) -> dict[tuple[str, str], Stop]:
 
 
 class GangRoom:
-    """What is free at the locations of all sites, while gangs take of it.
+    """The free room at the locations of all sites, while gangs take from it.
 
-    What is prefetched to a location has not begun, and takes nothing but what is said of it (:meth:`take`). Locations
-    that share their room with others there are left out.
+    Prefetched jobs have not started, so they only take room that is declared with :meth:`take`. Locations that share
+    their room with others are left out.
 
-    :param held: what is held at locations
-    :param is_empty: whether nothing runs there, as when all that does has ended
+    :param held: the room held at locations
+    :param is_empty: whether to assume that nothing runs, as after all running jobs have finished
     """
 
     def __init__(self, sites: Iterable[SiteView], held: Mapping[Where, Resources], *, is_empty: bool = False) -> None:
@@ -125,8 +125,8 @@ class GangRoom:
         self.is_empty = is_empty
         self.reserved: set[Where] = set()
         self._left: dict[str, dict[str, tuple[Location, Resources]]] = {}
-        # Which locations suit jobs of a shape, and how many of them found room when they were counted last: what is
-        # free only becomes less.
+        # By shape of jobs: the locations that suit them, and how many of them fitted at the last count, which is an
+        # upper bound because free room only shrinks.
         self._suiting: dict[object, list[str]] = {}
         self._most: dict[object, int] = {}
         self._sum: Resources | None = None
@@ -134,14 +134,14 @@ class GangRoom:
     def find(
         self, members: Sequence[WaitingJob], places: Sequence[Stops], now: float, apart: Collection[Where] | None = None
     ) -> tuple[dict[str, MemberPlace], list[WaitingJob]]:
-        """A place for each of these members, by its name, and those for which there is none; only where there are none
-        of these the places are taken.
+        """Find places for members: (place by member, members without a place). The room is only taken if all members
+        have a place.
 
-        Members go where the most of them have room, so that they are as near to each other as may be.
+        Members go where most of them have room, to be as close to each other as possible.
 
-        :param places: the first that has room takes a member
-        :param apart: where members of their gang are already, if each is to have a location of its own; None: they may
-            share one
+        :param places: a member goes to the first place with room
+        :param apart: the locations of other members of the gang, if each needs a location of its own; None: they can
+            share
         """
         member_places: dict[str, MemberPlace] = {}
         left = list(members)
@@ -157,7 +157,7 @@ class GangRoom:
         return member_places, left
 
     def take(self, site: str, location: str, resources: Resources) -> None:
-        """Let something take room at a location, as much as there is of it."""
+        """Take room at a location, as much as is free."""
         free = self._free(self.sites[site])
         if location in free:
             each, room = free[location]
@@ -165,7 +165,7 @@ class GangRoom:
             self._sum = None
 
     def reserve(self, where: Iterable[Where]) -> None:
-        """Leave locations to a gang that has no room yet: nothing else is given to them."""
+        """Reserve locations for a gang that has no room yet: nothing else gets them."""
         for site, location in where:
             self._free(self.sites[site]).pop(location, None)
             self.reserved.add((site, location))
@@ -174,7 +174,8 @@ class GangRoom:
         self._sum = None
 
     def may_fit(self, members: Sequence[WaitingJob]) -> bool:
-        """Whether as much is free where nothing is launched as these ask for, wherever it is: looked at in no time."""
+        """A quick check: whether the total free room, where nothing is launched, is at least the total of the
+        requests."""
         cpus, memory = 0.0, 0
         for job in members:
             least = (job if job.soft is None else minimum(job)).resources
@@ -188,7 +189,7 @@ class GangRoom:
         """Whether a pass would find room for these partitions, one after the other; nothing is taken.
 
         :param partitions: the members of each, and the places at which it is tried, best chance first
-        :param spread: whether each member is to have a location of its own
+        :param spread: whether each member needs a location of its own
         """
         left, most, total = {name: dict(free) for name, free in self._left.items()}, dict(self._most), self._sum
         apart: set[Where] | None = set() if spread else None
@@ -200,7 +201,7 @@ class GangRoom:
     def _takes(
         self, jobs: Sequence[WaitingJob], matches: Sequence[Sequence[Stops]], now: float, apart: set[Where] | None
     ) -> bool:
-        """Take room for the members of a partition at the first match that has it; returns whether one has."""
+        """Take room for the members of a partition at the first match with enough; returns whether there is one."""
         for places in matches:
             found, left = self.find(jobs, places, now, apart)
             if not left:
@@ -210,7 +211,7 @@ class GangRoom:
         return False
 
     def _there_anyway(self) -> Resources:
-        """What is free at all sites together where nothing is launched."""
+        """The total free room of all sites that launch nothing."""
         if self._sum is None:
             sites = [site for site in self.sites.values() if site.holds and not site.launches and site.trouble is None]
             free = [each for site in sites for _, each in self._free(site).values()]
@@ -219,7 +220,7 @@ class GangRoom:
         return self._sum
 
     def with_held(self) -> list[SiteView]:
-        """The sites where what is held is taken, and what is reserved is given nothing."""
+        """The sites with held room counted as used, and without reserved locations."""
         there = {site for site, _ in (*self.held, *self.reserved)}
         return [self._taken(site) if site.name in there else site for site in self.sites.values()]
 
@@ -232,7 +233,7 @@ class GangRoom:
         return replace(site, locations=list(map(taken, open_ones)), launched=list(map(taken, site.launched)))
 
     def _free(self, site: SiteView) -> dict[str, tuple[Location, Resources]]:
-        """The machines of a site with what is free on each, by their names."""
+        """The machines of a site by name, each with its free room."""
         if site.name not in self._left:
             self._left[site.name] = {
                 each.name: (each, each.capacity - self._taken_at(site, each))
@@ -254,7 +255,7 @@ class GangRoom:
         now: float,
         apart: Collection[Where] | None,
     ) -> list[WaitingJob]:
-        """Find places at a site for members; returns those for which there is none."""
+        """Find places at a site for members; returns the members without one."""
         alike: dict[object, tuple[PlannedJob, list[WaitingJob]]] = {}
         for job in members:
             need = site.need(stops[job.name].asked(job))
@@ -280,7 +281,7 @@ class GangRoom:
             if not taken and apart is None:
                 self._most[shape] = sum(count for count, _ in counts)
             waiting, most = jobs, len(jobs)
-            # By how many of them each takes, the oldest first among those that take as many.
+            # The location that takes most of them first; of equal ones the oldest.
             counts = sorted(((min(count, most), name) for count, name in counts), key=lambda each: -each[0])
             for count, name in counts:
                 if not waiting:
@@ -301,6 +302,6 @@ class GangRoom:
 
 
 def most_fitting(asked: Resources, free: Resources) -> int:
-    """How many jobs that each ask for so much go into what is free; of such as ask for nothing one."""
+    """How many jobs with these requests fit into the free room; one if they request nothing."""
     found = asked.copies(free)
     return 1 if found == math.inf else int(found)

@@ -1,4 +1,4 @@
-"""Whether a gang can ever have room together: what its members ask for, against all that sites can ever give. Pure."""
+"""Whether a gang can ever have room together: the requests of its members against the capacity of all sites. Pure."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources, format_resources
 
-# How many sizes of a site's locations are named.
+# How many sizes of a site's locations a reason lists.
 MOST_SIZES = 3
 
 
 class SiteSupply(NamedTuple):
-    """What a site can ever give to a partition.
+    """What a site can ever provide for a partition.
 
-    :param locations: those of its locations that suit a member, each by its number at the site
-    :param most: how many there may be at once of a site that launches them; None: it has these and no more
+    :param locations: the locations that suit a member, by their number at the site
+    :param most: for a site that launches locations, how many there can be at once; None: it launches none
     """
 
     site: str
@@ -40,11 +40,11 @@ class SiteSupply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a partition asks for.
+    """The requests of a partition.
 
     :param name: its task
-    :param asked: the least that will do for each of its members
-    :param supplies: the sites that it may go to
+    :param asked: the minimal request of each member
+    :param supplies: the sites that it can go to
     """
 
     name: str
@@ -53,12 +53,12 @@ class Demand:
 
 
 def shortage(demands: Sequence[Demand], *, together: bool = True, spread: bool = False) -> Reason | None:
-    """Why members can never have room at the same time, with the sums; None: they may.
+    """Why members can never have room at the same time, with the totals; None: they may have.
 
-    It is certain where there is a reason: every sum is one that no packing exceeds.
+    A reason is certain: each total is an upper bound for every packing.
 
-    :param together: whether all partitions begin at the same time; else each is looked at for itself
-    :param spread: whether each member has a location of its own
+    :param together: whether all partitions start at the same time; otherwise each is checked separately
+    :param spread: whether each member needs a location of its own
     """
     for each in demands:
         if (why := _of_one(each, spread=spread)) is not None:
@@ -67,7 +67,6 @@ def shortage(demands: Sequence[Demand], *, together: bool = True, spread: bool =
 
 
 def _of_one(demand: Demand, *, spread: bool) -> Reason | None:
-    """Why the members of a partition can never have room together."""
     for asked, count in Counter(demand.asked).items():
         most = sum(_copies(asked, each, spread=spread) for each in demand.supplies)
         if most < count:
@@ -83,7 +82,6 @@ def _of_one(demand: Demand, *, spread: bool) -> Reason | None:
 
 
 def _of_all(demands: Sequence[Demand], *, spread: bool) -> Reason | None:
-    """Why the members of all partitions can never have room together."""
     supplies = _union(demands)
     sites = [each.site for each in supplies]
     jobs = sum(len(each.asked) for each in demands)
@@ -99,7 +97,7 @@ def _of_all(demands: Sequence[Demand], *, spread: bool) -> Reason | None:
 
 
 def _copies(asked: Resources, supply: SiteSupply, *, spread: bool) -> float:
-    """How many jobs that ask for so much a site can hold at most."""
+    """An upper bound on how many jobs with these requests a site can hold."""
     counts = [asked.copies(each.capacity) for each in supply.locations.values()]
     counts = [min(each, 1) for each in counts] if spread else counts
     if supply.most is None:
@@ -109,7 +107,6 @@ def _copies(asked: Resources, supply: SiteSupply, *, spread: bool) -> float:
 
 
 def _union(demands: Sequence[Demand]) -> list[SiteSupply]:
-    """What all partitions together may use."""
     by_site: dict[str, SiteSupply] = {}
     for supply in (each for demand in demands for each in demand.supplies):
         before = by_site.get(supply.site)
@@ -119,7 +116,7 @@ def _union(demands: Sequence[Demand]) -> list[SiteSupply]:
 
 
 def _total(supplies: Sequence[SiteSupply]) -> Resources:
-    """All that these sites can ever give at the same time."""
+    """All that these sites can ever provide at the same time."""
     amounts = dict.fromkeys(("cpus", "memory", "disk", "gpus"), 0.0)
     for supply in supplies:
         for name in amounts:
@@ -128,7 +125,7 @@ def _total(supplies: Sequence[SiteSupply]) -> Resources:
                 amounts[name] += sum(here)
             elif largest := max(here, default=0):
                 amounts[name] += largest * supply.most
-    return Resources(**amounts)  # type: ignore[arg-type]  # infinite where nothing bounds it
+    return Resources(**amounts)  # type: ignore[arg-type]  # infinite where there is no limit
 
 
 def _only(amounts: Resources, names: Sequence[str]) -> Resources:
@@ -136,7 +133,7 @@ def _only(amounts: Resources, names: Sequence[str]) -> Resources:
 
 
 def _capacity(supply: SiteSupply) -> Reason:
-    """What a site has that suits, the sizes of which there are most first."""
+    """The suitable capacity of a site, most frequent sizes first."""
     counts = Counter(each.capacity for each in supply.locations.values())
     if not counts:
         return because("site_has_nothing", site=supply.site)
@@ -153,9 +150,9 @@ def _capacity(supply: SiteSupply) -> Reason:
 
 
 def demand(name: str, members: Sequence[WaitingJob], found: Options, sites: Mapping[str, SiteView]) -> Demand | None:
-    """What a partition asks for, where it may go as far as it is known; None: that is not known.
+    """The requests of a partition and the sites that it can go to; None if those are not fully known.
 
-    :param found: where its members may be tried
+    :param found: where its members can be tried
     :param sites: by name
     """
     supplies: dict[str, SiteSupply] = {}
@@ -178,9 +175,9 @@ def demand(name: str, members: Sequence[WaitingJob], found: Options, sites: Mapp
 
 
 def _is_known(job: WaitingJob, sites: Sequence[SiteView]) -> bool:
-    """Whether it is known what all sites can ever give to which a job may go, also those that do not take it now."""
+    """Whether the capacity of all sites that a job can go to is known, including those that do not accept it now."""
     if job.targets is not None and of_text(job.targets)[1]:
-        return False  # its binding filters may leave other places the next time
+        return False  # its binding filters may choose other places the next time
     return not any(
         site.is_new or site.trouble is not None or site.barred or not site.possible
         for site in sites_asked(job, sites)
@@ -198,24 +195,24 @@ def explained(
     partial: bool = False,
     spread: bool = False,
 ) -> Iterator[str]:
-    """What room there is for a gang, as text: whether there can ever be enough, and for how many of it there is now.
+    """Describe the room for a gang: whether there can ever be enough, and for how many members there is room now.
 
-    :param partitions: its members by their tasks, in the order in which these are tried
-    :param held: what is held for other gangs
+    :param partitions: its members by task, in the order in which the tasks are tried
+    :param held: the room held for other gangs
     :param now: epoch seconds
-    :param ways: how places are found for members
-    :raises ValueError: a plugin's rule has failed, or a binding filter
+    :param ways: how places are found and ordered
+    :raises ValueError: a plugin's rule or a binding filter failed
     """
     jobs = [job for members in partitions.values() for job in members]
     asked = NOTHING.with_all([job.resources for job in jobs])
-    where = ", each at a location of its own" if spread else ""
-    yield f"its {len(jobs)} waiting jobs ask for {format_resources(asked)} together{where}"
+    where = ", each of which needs its own location" if spread else ""
+    yield f"its {len(jobs)} waiting jobs request {format_resources(asked)} in total{where}"
     room, by_name = GangRoom(sites, held), {site.name: site for site in sites}
     options_by_name = {name: options(members, sites, ways) for name, members in partitions.items()}
     demands = [demand(name, members, options_by_name[name], by_name) for name, members in partitions.items()]
     known = [each for each in demands if each is not None]
     if (why := shortage(known, together=not partial and len(known) == len(demands), spread=spread)) is not None:
-        yield f"that can never be: {why.sentence}"
+        yield f"that is impossible: {why.sentence}"
     apart: set[Where] | None = set() if spread else None
     for name, members in partitions.items():
         counts = []
@@ -226,11 +223,11 @@ def explained(
                 if apart is not None:
                     apart.update((each.stop.site, each.location) for each in places.values())
                 break
-        yield f"task {name!r}: {'; '.join(counts) or 'it may go to no site that holds room'}"
+        yield f"task {name!r}: {'; '.join(counts) or 'no site that it can go to holds room'}"
 
 
 def most_launched(site: SiteView) -> float | None:
-    """How many locations there may be at a site that launches them; None: it launches none."""
+    """How many locations a site can have at once; None if it launches none."""
     if not site.launches:
         return None
     if site.market is None:

@@ -1,4 +1,4 @@
-"""Hints: what a Dag author says that a task needs, and what retries learn. Pure.
+"""Hints: the requirements of a task as its Dag author states them, and what retries learn. Pure.
 
-Who runs the task is not known here.
+Nothing here depends on where the task runs.
 """

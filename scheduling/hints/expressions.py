@@ -1,8 +1,8 @@
 """Expressions: hints that depend on the job, such as ``"2 * input_size + 1 GiB"``.
 
-They look like Python, but only numbers, names, comparisons, conditions and a few functions are understood, and
-simpleeval evaluates them without ever running code. Numbers carry units, as in hints; bytes and seconds are kept apart
-from plain numbers, so that a forgotten unit is an error rather than a wrong amount.
+They look like Python, but only numbers, names, comparisons, conditions and a few functions are supported, and
+simpleeval evaluates them without ever running code. Numbers can have units, as in hints. Bytes and seconds are
+distinguished from plain numbers, so that a forgotten unit is an error rather than a wrong amount.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lading.scheduling.text.units import memory_unit, time_unit
 Kind = Literal["memory", "time", "count"]
 
 LONGEST = 500  # characters
-MOST_BITS = 1024  # of the numbers in between; far beyond any resource, far below what takes time
+MOST_BITS = 1024  # of intermediate results: far beyond any resource, and still fast to compute
 NAMES = ("input_size", "input_length", "inputs", "attempt", "map_index", "runtime")
-# Those of them for which all inputs are looked at.
+# The names whose value depends on all inputs.
 MEASURES = ("input_size", "input_length")
 PARTS = ("size", "value")
 
@@ -33,7 +33,7 @@ _ALLOWED = (
     ast.NotIn,
 )  # fmt: skip
 _CONSTANTS = (int, float, str, bool, type(None))
-# A number with a unit, or several as in 1h30m; not in quotes, and not the function min.
+# A number with a unit, or several as in 1h30m, but neither in quotes nor the function min.
 _TOKEN = re.compile(
     r"""(?P<text>'[^'\\]*'|"[^"\\]*")|(?<![\w.])(?P<amount>(?:\d+(?:\.\d*)?|\.\d+)\s*[A-Za-z]+(?:\d+(?:\.\d*)?[A-Za-z]+)*)(?![\w(])"""
 )
@@ -45,11 +45,11 @@ PLAIN = "a plain number"
 
 
 class ExpressionError(ValueError):
-    """An expression that is wrong, or cannot be evaluated for a job. The message says what is valid."""
+    """An expression that is invalid or cannot be evaluated for a job. The message says what is valid."""
 
 
 class ExpressionFacts(Protocol):
-    """What an expression can ask of its job; every answer may raise :class:`ExpressionError`."""
+    """What an expression can ask about its job; every answer can raise :class:`ExpressionError`."""
 
     @property
     def attempt(self) -> int:
@@ -57,7 +57,7 @@ class ExpressionFacts(Protocol):
 
     @property
     def map_index(self) -> int:
-        """The number of the mapped job, -1 for a task that is not mapped."""
+        """The map index of the job, -1 if the task is not mapped."""
 
     @property
     def runtime(self) -> float:
@@ -69,13 +69,13 @@ class ExpressionFacts(Protocol):
 
     @property
     def input_length(self) -> int:
-        """How many elements the lists among the inputs have together."""
+        """The total number of elements of all lists among the inputs."""
 
     def value(self, name: str) -> object:
-        """An input."""
+        """The value of an input."""
 
     def size(self, name: str) -> int:
-        """Bytes of the files in an input."""
+        """The total bytes of the files in an input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Expression:
     """A checked expression.
 
     :param text: as it was written
-    :param kind: what it is to be: an amount of memory, a time, or a count
+    :param kind: what its result is: an amount of memory, a time, or a count
     """
 
     text: str
@@ -92,9 +92,9 @@ class Expression:
 
     @classmethod
     def parse(cls, text: str, kind: Kind) -> Expression:
-        """Check an expression as far as it can be without a job.
+        """Check an expression as far as that is possible without a job.
 
-        :raises ExpressionError: it is too long, cannot be read, or uses what there is not
+        :raises ExpressionError: it is too long, has a syntax error, or uses something unsupported
         """
         if len(text) > LONGEST:
             raise ExpressionError(
@@ -115,16 +115,15 @@ class Expression:
 
     @property
     def inputs(self) -> frozenset[str]:
-        """The names of the inputs that it uses."""
         return frozenset(_inputs(self._tree))
 
     @property
     def is_lone_word(self) -> bool:
-        """Whether it is nothing but the name of an input, which is more likely a slip than an expression."""
+        """Whether it is only the name of an input, which is more likely a typo than an expression."""
         return isinstance(self._tree.body, ast.Name) and self._tree.body.id not in NAMES
 
     def evaluate(self, facts: ExpressionFacts) -> float:
-        """Return MiB, seconds or a count, by its kind; not yet checked against what is valid for a hint.
+        """Return MiB, seconds or a count, depending on its kind; not yet checked against the limits of the hint.
 
         :raises ExpressionError: it cannot be evaluated for this job
         """
@@ -143,21 +142,20 @@ class Expression:
             raise ExpressionError(f"{self.text!r}: {type(error).__name__}: {error}") from error
 
     def _result(self, value: object) -> float:
-        """The number that a hint of this kind takes."""
         if isinstance(value, Amount):
             wanted = {"memory": BYTES, "time": SECONDS}.get(self.kind)
             if value.unit != wanted:
                 raise ExpressionError(f"the result is {value.unit}, expected {wanted or unit_of(0)}")
             value = value.number / 2**20 if wanted == BYTES else value.number
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ExpressionError(f"the result is {unit_of(value)}, which is no number")
+            raise ExpressionError(f"the result is {unit_of(value)}, which is not a number")
         if not math.isfinite(value):
-            raise ExpressionError(f"the result is {value}, which is no amount")
+            raise ExpressionError(f"the result is {value}, which is not a valid amount")
         return value
 
 
 class _Names(Mapping[str, Any]):
-    """What the names of an expression stand for, looked up when they are used."""
+    """The values of the names in an expression, looked up when they are used."""
 
     def __init__(self, facts: ExpressionFacts) -> None:
         self.facts = facts
@@ -224,7 +222,7 @@ def _times(a: Any, b: Any) -> Any:
 
 
 def _modulo(a: Any, b: Any) -> Any:
-    if isinstance(a, str):  # which would format it
+    if isinstance(a, str):  # Python would format the text
         raise ExpressionError("text cannot be divided")
     return a % b
 
@@ -255,7 +253,7 @@ def _operators() -> dict[type[ast.AST], Callable[..., Any]]:
 
 
 def _with_amounts(text: str, kind: Kind) -> str:
-    """The expression with its units as calls, which Python parses: ``1 KiB`` becomes ``_amount(1024,'bytes')``."""
+    """Replace amounts with units by calls that Python can parse: ``1 KiB`` becomes ``_amount(1024,'bytes')``."""
     if "_amount" in text:
         raise ValueError("_amount is no name")
 
@@ -266,7 +264,7 @@ def _with_amounts(text: str, kind: Kind) -> str:
         for number, name in _PART.findall(match["amount"]):
             size = _unit(name, kind)
             if size is None or unit not in (None, size.unit):
-                return match[0]  # Python says what is wrong with it
+                return match[0]  # Python's parser reports the error
             total, unit = total + float(number) * size.number, size.unit
         return f"_amount({int(total) if total.is_integer() else total!r},{unit!r})"
 
@@ -274,7 +272,7 @@ def _with_amounts(text: str, kind: Kind) -> str:
 
 
 def _unit(name: str, kind: Kind) -> Amount | None:
-    """What one of a unit is; "m" is minutes in a time and MiB elsewhere, as in hints without an expression."""
+    """The amount that one of a unit stands for; "m" means minutes in a time and MiB elsewhere, as in plain hints."""
     size, seconds = memory_unit(name), time_unit(name)
     if seconds is not None and (size is None or kind == "time"):
         return Amount(seconds, SECONDS)
@@ -282,9 +280,9 @@ def _unit(name: str, kind: Kind) -> Amount | None:
 
 
 def _check(node: ast.AST, text: str) -> None:
-    """Refuse what is not to be used.
+    """Reject unsupported syntax.
 
-    :raises ExpressionError: the node is such
+    :raises ExpressionError: the node is not supported
     """
     if not isinstance(node, _ALLOWED):
         raise ExpressionError(f"{text!r}: {type(node).__name__} is not understood; {_VALID}")
@@ -303,7 +301,7 @@ def _check(node: ast.AST, text: str) -> None:
 
 
 def _input_of(node: ast.AST) -> str | None:
-    """The name of the input where the node is ``inputs["name"]``."""
+    """The name of the input, if the node is ``inputs["name"]``."""
     if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "inputs"):
         return None
     key = node.slice.value if isinstance(node.slice, ast.Constant) else None
@@ -319,12 +317,12 @@ def _inputs(tree: ast.AST) -> Iterator[str]:
 
 
 class AmountError(ValueError):
-    """Two amounts that do not go together."""
+    """An operation on two amounts that do not go together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number of bytes or seconds. With a plain number it can be multiplied, with its own kind also added.
+    """A number of bytes or seconds. It can be multiplied by a plain number, and added to amounts of its own unit.
 
     :param number: how many
     :param unit: :data:`BYTES` or :data:`SECONDS`
@@ -337,7 +335,7 @@ class Amount:
         return Amount(self.number + self._same(other, "added to"), self.unit)
 
     def __radd__(self, other: object) -> Amount:
-        # `sum` starts with 0, which is nothing of anything.
+        # `sum` starts with 0, which has no unit.
         return self if other == 0 and not isinstance(other, Amount) else self + other
 
     def __sub__(self, other: object) -> Amount:
@@ -397,7 +395,6 @@ class Amount:
 
 
 def unit_of(value: object) -> str:
-    """What a value is a number of, as text."""
     if isinstance(value, Amount):
         return value.unit
     return PLAIN if isinstance(value, (int, float)) else f"{value!r}"[:80]

@@ -1,4 +1,4 @@
-"""Jobs that start together: their gang, what a failure in it means, and how often room is looked for. Pure."""
+"""The hints of jobs that start together: their gang, the effect of a failure, and how often room is searched. Pure."""
 
 from __future__ import annotations
 
@@ -12,33 +12,31 @@ from lading.scheduling.text.units import UnitError, parse_time
 
 LONGEST_NAME = 250
 ON_FAILURE = ("cancel", "leave")
-# What the Dag's tasks say together: the tasks of the gang, each with those of them that come before it.
+# Set by the task policy: the tasks of the gang, each with the tasks of the gang that come before it.
 TASKS = "gang_tasks"
-# What Airflow lets run of its tasks at the same time: the smallest limit of each that has one, and how many that are.
+# Set by the task policy: for each task of the gang with a limit on concurrent jobs, its smallest limit by name and
+# number.
 LIMITS = "gang_limits"
 
-# Tried at 0, 15, 30, 60 and 120 minutes: after 15 minutes twice, after 30 once, after an hour once.
+# Attempts at 0, 15, 30, 60 and 120 minutes.
 PAUSES = (900, 900, 1800, 3600)
 TIMEOUT = 600
 MOST_ATTEMPTS = 1000
 
 
 def parse_gang(value: object) -> str:
-    """:raises UnitError: it is no name"""
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME or not value.isprintable():
         raise UnitError(f"{shortened(value)} is not a name; valid: a word of up to {LONGEST_NAME} characters")
     return value.strip()
 
 
 def parse_flag(value: object) -> bool:
-    """:raises UnitError: it is neither True nor False"""
     if not isinstance(value, bool):
         raise UnitError(f"{shortened(value)} is not valid; valid: True or False")
     return value
 
 
 def parse_on_failure(value: object) -> str:
-    """:raises UnitError: it is none of the words"""
     if value not in ON_FAILURE:
         raise UnitError(f"{shortened(value)} is not valid; valid: {' or '.join(ON_FAILURE)}")
     return str(value)
@@ -47,7 +45,7 @@ def parse_on_failure(value: object) -> str:
 def parse_tasks(value: object) -> Mapping[str, tuple[str, ...]]:
     """:raises UnitError: it is not what the task policy writes"""
     if not isinstance(value, Mapping) or not all(isinstance(each, (list, tuple)) for each in value.values()):
-        raise UnitError(f"{shortened(value)} is not written by hand; leave it out")
+        raise UnitError(f"{shortened(value)} is set by Lading itself; leave it out")
     return {str(task): tuple(map(str, after)) for task, after in value.items()}
 
 
@@ -55,30 +53,33 @@ def parse_limits(value: object) -> Mapping[str, tuple[str, int]]:
     """:raises UnitError: it is not what the task policy writes"""
     limits = value.values() if isinstance(value, Mapping) else [None]
     if not all(isinstance(each, (list, tuple)) and len(each) == 2 and type(each[1]) is int for each in limits):
-        raise UnitError(f"{shortened(value)} is not written by hand; leave it out")
+        raise UnitError(f"{shortened(value)} is set by Lading itself; leave it out")
     return {str(task): (str(name), most) for task, (name, most) in dict(value).items()}  # type: ignore[call-overload]
 
 
 def misplaced(values: Mapping[str, Any]) -> Iterator[str]:
-    """Why hints do not go together with each other where jobs start together."""
+    """The errors in combinations of hints about starting together."""
     if "gang" not in values:
         for name in ("partial", "spread", "on_failure"):
             if name in values:
-                yield f"hint {name}: it says something of a gang; give the hint gang as well"
+                yield f"hint {name}: it only applies to a gang; add the hint gang"
     if "gang" in values or "attempts" in values:
         for name in ("max_jobs", "max_instances", "run_max_jobs", "run_max_instances", "nodes", "ppn", "threads"):
             if name in values:
                 whose = name.removeprefix("run_") + (" of the Dag" if name.startswith("run_") else "")
-                yield f"hint {whose}: it does not go with gang or attempts, by which jobs find room in another way"
+                yield (
+                    f"hint {whose}: it cannot be combined with gang or attempts, which find room for jobs in "
+                    "another way"
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptSchedule:
     """How often something is tried, and when.
 
-    :param pauses: seconds between an attempt and the next; the last one is repeated where ``count`` says so
-    :param count: of attempts; after the last one it fails
-    :param timeout: seconds that one attempt may take, what is launched for it included
+    :param pauses: seconds between one attempt and the next; the last pause is repeated if ``count`` requires it
+    :param count: the number of attempts; the last failure is final
+    :param timeout: seconds for one attempt, including the machines launched for it
     """
 
     pauses: tuple[int, ...] = PAUSES
@@ -86,16 +87,16 @@ class AttemptSchedule:
     timeout: int = TIMEOUT
 
     def pause(self, attempt: int) -> int | None:
-        """Seconds after an attempt (1 is the first) until the next; None: it was the last."""
+        """Seconds between an attempt (1 is the first) and the next; None if it was the last."""
         if attempt >= self.count:
             return None
         return self.pauses[min(attempt, len(self.pauses)) - 1]
 
     @classmethod
     def parse(cls, value: object) -> AttemptSchedule:
-        """As people write them: a number, or ``{"pauses": ["15m", "1h"], "count": 3, "timeout": "10m"}``.
+        """The schedule as people write it: a number, or ``{"pauses": ["15m", "1h"], "count": 3, "timeout": "10m"}``.
 
-        Where only the pauses are given, there is an attempt before and after each.
+        If only the pauses are given, there is an attempt before and after each.
 
         :raises UnitError: the value is not valid
         """
@@ -116,7 +117,7 @@ class AttemptSchedule:
         return cls(pauses, count, parse_time(value["timeout"]) if "timeout" in value else TIMEOUT)
 
     def to_json(self) -> str:
-        """As a row of the store has it."""
+        """The text for the store."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Hints: what a Dag author says a task needs, under the key ``lading`` of its ``executor_config``."""
+"""Hints: the requirements that a Dag author states for a task, under the key ``lading`` of its ``executor_config``."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import shortened
 
 HINT_KEY = "lading"
-# Where the task policy notes from what a job's inputs are to be taken, for tasks whose hints are expressions.
+# Where the task policy notes the sources of a job's inputs, for tasks whose hints are expressions.
 INPUTS_KEY = "lading_inputs"
-# What a hint is whose value is what earlier tries of the task needed, and the hints that may be it.
-# In brackets may stand the amount that counts until something is known: ``auto(8 GiB)``.
+# The value of a hint that is learned from earlier tries of the task, and the hints that can have it. The amount that is
+# used until then can follow in parentheses: ``auto(8 GiB)``.
 AUTO = re.compile(r"\s*auto\s*(?:\((?P<until_known>[^()]*)\))?\s*", re.IGNORECASE)
 AUTO_HINTS = ("cpus", "memory", "time")
-# How the processes of a batch job lie on nodes.
+# The layout of a batch job's processes on nodes.
 LAYOUT_HINTS = ("nodes", "ppn", "threads")
-# The names that CWL workflows on Seven Bridges platforms have for the same wishes.
+# The names of the same hints in CWL workflows on Seven Bridges platforms.
 ALIASES = {"sbg:AWSInstanceType": "instance_type", "sbg:maxNumberOfParallelInstances": "max_instances"}
 
 
 class HintError(ValueError):
-    """Hints that are wrong. The message names every wrong one, its value and what is valid."""
+    """Hints are invalid. The message names every invalid one, its value, and the valid ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """What ends a job when it is exceeded.
+    """The limits at which a job is killed.
 
     :param memory: MiB; None: no limit
     :param time: seconds; None: no limit
@@ -47,54 +47,55 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The hints of one task; None is a hint that was not given.
+    """The hints of one task; None means that a hint was not given.
 
     :param cpus: processors; 0.25 is a quarter of one
-    :param memory: MiB; packed by and enforced
+    :param memory: MiB; used for packing, and enforced
     :param disk: MiB of scratch space
-    :param gpus: GPUs; 0.5 is half of one; of which type is one of the ``features``, see :mod:`lading.scheduling.gpus`
-    :param time: seconds that the task may run
-    :param site: the name of the site that shall run it
-    :param targets: sites, queues and patterns of instance types, of which one shall run it, see
+    :param gpus: GPUs; 0.5 is half of one; their type is one of the ``features``, see :mod:`lading.scheduling.gpus`
+    :param time: the time limit of the task, seconds
+    :param site: the name of the site that runs it
+    :param targets: sites, queues and patterns of instance types, one of which runs it, see
         :class:`lading.scheduling.hints.places.Target`
     :param filters: the binding filters that choose among the targets
-    :param matching: of targets, the regular expressions that its inputs have to match, see
+    :param matching: regular expressions that the inputs must match for a target, see
         :mod:`lading.scheduling.hints.patterns`
-    :param instance_type: the type of machine that shall run it
+    :param instance_type: the type of machine that runs it
     :param queue: the queue of a batch site
-    :param native: directives in the words of a batch site's scheduler, by key; True: a bare flag, False: without it
-    :param nodes: the machines of its batch job, of a range the most; cpus, memory, disk and gpus are those of each
-    :param ppn: processes on each of them
-    :param threads: cpus of each process
-    :param arch: the architecture that it runs on, such as ``x86_64``; None: that which its site has by default
+    :param native: directives of a batch site's scheduler, by key; True: a flag without a value, False: removes the
+        directive
+    :param nodes: the nodes of its batch job, for a range the most; cpus, memory, disk and gpus are per node
+    :param ppn: processes per node
+    :param threads: cpus per process
+    :param arch: the architecture that it runs on, such as ``x86_64``; None: the default of its site
     :param os: the operating system of the machine
-    :param features: words for what the machine must have, among them its properties (``license=matlab``)
-    :param preferred: words for what it shall have if that is possible
+    :param features: features that the machine must have, including properties (``license=matlab``)
+    :param preferred: features that the machine should have if possible
     :param capacity_type: ``on-demand`` or ``spot``
-    :param container: in which it runs, see :mod:`lading.scheduling.hints.places`
-    :param stage: the inputs whose files are brought to where it runs
-    :param max_instances: on how many machines jobs of the task may be at once in a run of its Dag
-    :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
-    :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
-    :param run_max_jobs: likewise
-    :param max_usd: what all tasks of the run may cost together before nothing more is launched for them, USD
-    :param hurry: what the end of the run is worth where machines are bought by a forecast, see
+    :param container: the container in which it runs, see :mod:`lading.scheduling.hints.places`
+    :param stage: the inputs whose files are copied to where it runs
+    :param max_instances: on how many machines jobs of the task can run at once, per run of its Dag
+    :param max_jobs: how many jobs of the task can be active at once, per run of its Dag
+    :param run_max_instances: ``max_instances`` for all tasks of the run together, from the Dag's hint ``max_instances``
+    :param run_max_jobs: ``max_jobs`` for all tasks of the run together, from the Dag's hint ``max_jobs``
+    :param max_usd: how much all tasks of the run can cost together before nothing more is launched for them, USD
+    :param hurry: the value of finishing the run early where a forecast launches machines, see
         :mod:`lading.scheduling.forecast.choice`
-    :param finish_by: when the run shall have ended, whatever that costs
-    :param infrastructure_retries: how many of its tries that the infrastructure has ended use up no retry
-    :param gang: what those jobs of its run are called together that start together with it
-    :param partial: whether those of them start for which there is room, and the others are tried alone
-    :param spread: whether each of them runs on a location of its own
-    :param on_failure: what happens to the others when one has failed: ``cancel`` or ``leave``
-    :param attempts: how often room is looked for, and when; None: a gang as usual, a job alone until there is some
-    :param gang_tasks: the tasks of the gang, each with those of them that come before it
-    :param gang_limits: how many jobs of a task of the gang Airflow lets run at once, and what its limit is called
-    :param ahead: whether what the task needs is asked for before it is there, as soon as its start can be predicted;
-        None: where its start is certain
+    :param finish_by: the deadline of the run, whatever it costs
+    :param infrastructure_retries: how many tries that fail because of the infrastructure use up no retry
+    :param gang: the name shared by the jobs of a run that start together
+    :param partial: whether the members with room start, and the others are placed individually
+    :param spread: whether each member runs on a location of its own
+    :param on_failure: what happens to the other members when one has failed: ``cancel`` or ``leave``
+    :param attempts: how often room is searched, and when; None: the default for a gang, and no limit for a single job
+    :param gang_tasks: the tasks of the gang, each with the tasks of the gang that come before it
+    :param gang_limits: for tasks of the gang, how many jobs Airflow runs at once, and the name of that limit
+    :param ahead: whether capacity is requested before the task is queued, as soon as its start can be predicted; None:
+        if its start is certain
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
-    :param auto: the hints that are what earlier tries of the task needed, by name, which are None above; each with the
-        amount that counts until a try has ended, None: the default
-    :param least: of the hints that are ranges the least that will do, by name; above is what is wished for
+    :param auto: the hints whose value is learned from earlier tries, by name, each with the amount that is used until a
+        try has finished (None: the default); they are None above
+    :param least: for hints that are ranges the minimum, by name; above is the preferred amount
     """
 
     cpus: float | None = None
@@ -141,9 +142,9 @@ class Hints:
 
     @classmethod
     def parse(cls, hints: Mapping[str, object]) -> Hints:
-        """Return the hints that ``hints`` gives as people write them: ``{"memory": "8 GiB", "time": "2h"}``.
+        """Return the hints from the values that people write: ``{"memory": "8 GiB", "time": "2h"}``.
 
-        :raises HintError: a name that is not a hint, or a value that is not valid
+        :raises HintError: a name is not a hint, or a value is invalid
         """
         values: dict[str, Any] = {}
         auto: dict[str, float | int | None] = {}
@@ -170,20 +171,20 @@ class Hints:
             for name, value in values.items()
             if name not in expressions
         }
-        if "nodes" in least:  # what it may never have it need not wish for
+        if "nodes" in least:  # prefer no more than the limits allow
             limits = [values[name] for name in ("max_instances", "run_max_instances") if name in values]
             values["nodes"] = max(least["nodes"], min([values["nodes"], *limits]))
         if "properties" in values:
             values["features"] = values.get("features", frozenset()) | values.pop("properties")
         if gpu_type is not None and values.get("gpus") == 0:
-            errors.append(f"hint gpus: there is no type of no GPUs; valid: 0, or a number, such as '{gpu_type}:1'")
+            errors.append(f"hint gpus: 0 GPUs cannot have a type; valid: 0, or a number, such as '{gpu_type}:1'")
         elif gpu_type is not None:
             values["features"] = values.get("features", frozenset()) | {gpu_feature(gpu_type)}
         laid_out = [name for name in LAYOUT_HINTS if name in values]
         if laid_out and "cpus" in {*values, *expressions, *auto}:
             errors.append(
-                f"hint cpus: it cannot be given with {' and '.join(laid_out)}, since ppn × threads are the cpus on "
-                f"each node; valid: cpus alone, or {', '.join(LAYOUT_HINTS)} without it"
+                f"hint cpus: it cannot be combined with {' and '.join(laid_out)}, because ppn × threads are the "
+                f"cpus on each node; valid: cpus alone, or {', '.join(LAYOUT_HINTS)} without it"
             )
         errors += [*_too_few_machines(values), *_two_places(values), *misplaced(values)]
         if errors:
@@ -192,16 +193,16 @@ class Hints:
 
     @classmethod
     def from_config(cls, executor_config: object) -> Hints:
-        """Return the hints in an ``executor_config`` as Airflow hands it to an executor.
+        """Return the hints in an ``executor_config`` as Airflow passes it to an executor.
 
         :raises HintError: see :meth:`parse`
         """
         return cls.parse(given(executor_config))
 
     def evaluated(self, facts: ExpressionFacts) -> Hints:
-        """Return the hints of one job, with the values that its expressions have for it.
+        """Return the hints of one job, with its expressions evaluated.
 
-        :raises HintError: an expression cannot be evaluated for this job, or its result is not valid
+        :raises HintError: an expression cannot be evaluated for this job, or its result is invalid
         """
         values: dict[str, Any] = {}
         errors = []
@@ -215,9 +216,9 @@ class Hints:
         return replace(self, **values, expressions={})
 
     def resources(self, defaults: Resources) -> Resources:
-        """Return what to pack the task by: its hints, and ``defaults`` for what it gives no hint.
+        """Return the requests of the task: its hints, and ``defaults`` where it gives none.
 
-        Of a task with a layout it is what it needs on each node.
+        For a task with a layout, these are the requests per node.
         """
         cpus = self.layout.cpus_per_node if self.layout else self.cpus
         return Resources(
@@ -228,32 +229,32 @@ class Hints:
         )
 
     def minimum(self, asked: Resources) -> Resources:
-        """The least that will do.
+        """The minimal requests.
 
-        :param asked: what :meth:`resources` says
+        :param asked: the result of :meth:`resources`
         """
         return replace(asked, **{name: least for name, least in self.least.items() if name != "nodes"})
 
     @property
     def layout(self) -> Layout | None:
-        """How its processes lie on nodes, what was not given counting as 1; None: nothing of it was given."""
+        """The layout of its processes on nodes, where missing hints count as 1; None if none was given."""
         given = {name: value for name in LAYOUT_HINTS if (value := getattr(self, name)) is not None}
         return Layout(**given, least_nodes=self.least.get("nodes")) if given else None
 
     @property
     def is_native(self) -> bool:
-        """Whether something is asked for in the words of a batch system, which no other site understands."""
+        """Whether it has hints that only batch systems support."""
         return self.queue is not None or bool(self.native)
 
     def limits(self) -> JobLimits:
-        """Return what is enforced: only what the author wrote, never a default."""
+        """Return the enforced limits: only what the author wrote, never a default."""
         return JobLimits(memory=self.memory, time=self.time)
 
 
 def given(executor_config: object) -> Mapping[str, object]:
-    """Return the hints in ``executor_config`` as they were written, ``{}`` where there are none.
+    """Return the hints in ``executor_config`` as they were written, ``{}`` if there are none.
 
-    :raises HintError: something other than a mapping is under the key
+    :raises HintError: the value under the key is not a mapping
     """
     hints = executor_config.get(HINT_KEY) if isinstance(executor_config, Mapping) else None
     if hints is None:
@@ -267,31 +268,33 @@ def given(executor_config: object) -> Mapping[str, object]:
 
 
 def _too_few_machines(values: Mapping[str, Any]) -> list[str]:
-    """Why a job of several nodes could never start, for it has more of them than it may use at once."""
+    """The errors for a job with more nodes than the machines it can use at once, which could never start."""
     limits = {"max_instances": "", "run_max_instances": " of the Dag"}
     return [
-        f"hint nodes: {values['nodes']} is more than max_instances{whose}, the {most} machines that it may use"
+        f"hint nodes: {values['nodes']} is more than max_instances{whose}, which allows {most} machines"
         for name, whose in limits.items()
         if (most := values.get(name)) is not None and most < values.get("nodes", 1)
     ]
 
 
 def _two_places(values: Mapping[str, Any]) -> Iterator[str]:
-    """Why targets do not go with other hints that say where a task runs."""
+    """The errors for targets combined with other hints about where a task runs."""
     targets = values.get("targets", ())
     if targets and "site" in values:
-        yield f"hint targets: the hint site is given as well, {values['site']!r}; valid: one of them"
+        yield f"hint targets: it cannot be combined with the hint site ({values['site']!r}); valid: one of them"
     if "filters" in values and not targets:
-        yield "hint filters: they choose among targets; give the hint targets as well"
+        yield "hint filters: they choose among targets; add the hint targets"
     matched = [name for name, _ in values.get("matching", ())]
     if strange := sorted(name for name in matched if not any(covers(name, target) for target in targets)):
-        yield f"hint matching: {strange[0]!r} is none of its targets; valid: {', '.join(targets) or 'none'}"
+        yield f"hint matching: {strange[0]!r} is not one of its targets; valid: {', '.join(targets) or 'none'}"
     if any("/" in each for each in targets) and "queue" in values:
-        yield "hint queue: a target names a queue or instance types itself; valid: the queue in the targets alone"
+        yield (
+            "hint queue: a target already names a queue or instance types; valid: name the queue only in the targets"
+        )
 
 
 def merge(*levels: Mapping[str, object]) -> dict[str, object]:
-    """Return the hints of several levels as one: key by key, the later level wins.
+    """Merge the hints of several levels key by key; later levels win.
 
     Native directives are merged one by one.
     """
@@ -307,10 +310,10 @@ def merge(*levels: Mapping[str, object]) -> dict[str, object]:
 
 
 def without_replaced(*levels: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the levels of :func:`merge` without what a later level says with another hint.
+    """Return the levels for :func:`merge` without hints that a later level replaces by another hint.
 
-    A layout and ``cpus`` both say how many cpus there are on a node, so a Dag's ``cpus`` do not stand in the way of a
-    task with ``nodes``. A site and targets both say where a task runs.
+    A layout and ``cpus`` both set the cpus on a node, so a Dag's ``cpus`` do not conflict with a task's ``nodes``. A
+    site and targets both determine where a task runs.
     """
     kept: list[dict[str, object]] = []
     later: set[str] = set()
@@ -325,20 +328,18 @@ def without_replaced(*levels: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def of_the_run(hints: Mapping[str, object]) -> dict[str, object]:
-    """Return a Dag's hints as its tasks get them: its ``max_instances`` is that of all its tasks together.
-
-    So is its ``max_jobs``.
-    """
+    """Return a Dag's hints as its tasks get them: its ``max_instances`` and ``max_jobs`` limit all its tasks
+    together."""
     return {OF_THE_RUN.get(name, name): value for name, value in merge(hints).items()}
 
 
 def _bare(directives: Mapping[Any, object]) -> dict[Any, object]:
-    """Native directives by their keys without the dashes that may be before them."""
+    """Native directives by key, without leading dashes."""
     return {key.lstrip("-") if isinstance(key, str) else key: value for key, value in directives.items()}
 
 
 def largest_of(hints: Sequence[Hints]) -> Hints:
-    """The hints that suffice for each of several jobs, which run in one task instance."""
+    """The hints that suffice for each of several jobs that run in one task instance."""
     values = {
         name: max((amount for each in hints if (amount := getattr(each, name)) is not None), default=None)
         for name in ("cpus", "memory", "disk", "gpus", "time")

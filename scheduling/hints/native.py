@@ -1,4 +1,4 @@
-"""Hints in the words of one batch system: a queue, and native directives. Pure."""
+"""Hints for one batch system: a queue, and native directives. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 
-# As long as the widest of the columns and lines that they end up in.
+# The longest values that fit into their columns and lines, characters.
 LONGEST_QUEUE = 250
 LONGEST_VALUE = 1000
 MOST_DIRECTIVES = 50
-# Characters of all together as JSON: MySQL's TEXT holds 65,535 bytes.
+# Characters of all directives together as JSON: MySQL's TEXT holds 65,535 bytes.
 MOST_TEXT = 20_000
 
 _KEY = re.compile(r"-{0,2}([A-Za-z][A-Za-z0-9_.-]{0,63})", re.ASCII)
-# What the common resources of a job script are called, and who sets them for a task.
+# Directives that a task cannot set, and what sets them instead.
 _TAKEN = {
     "jobname": "Lading gives its batch jobs their names",
     "queue": "write the hint queue",
@@ -34,9 +34,9 @@ _TAKEN = {
 
 
 def parse_queue(value: object) -> str:
-    """The name of a queue, which SLURM calls a partition; several with commas where the batch system takes that.
+    """The name of a queue (SLURM: partition); several, with commas between them, where the batch system accepts that.
 
-    :raises UnitError: it is none
+    :raises UnitError: it is not a name
     """
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_QUEUE or not is_one_line(value):
         raise UnitError(f"{shortened(value)} is not a queue; valid: a name such as 'long', in one line")
@@ -44,28 +44,31 @@ def parse_queue(value: object) -> str:
 
 
 def parse_native(value: object) -> dict[str, str | bool]:
-    """Native directives by key, without the dashes before it. True is a bare flag, False takes a site's default away.
+    """Native directives by key, without leading dashes. True is a flag without a value; False removes a default of the
+    site.
 
-    :raises UnitError: it is no such mapping, or a key or a value cannot be part of a directive
+    :raises UnitError: it is not such a mapping, or a key or a value cannot be part of a directive
     """
     if not isinstance(value, Mapping):
-        raise UnitError(f'{shortened(value)} is no mapping; valid: directives by key, such as {{"account": "astro"}}')
+        raise UnitError(
+            f'{shortened(value)} is not a mapping; valid: directives by key, such as {{"account": "astro"}}'
+        )
     if len(value) > MOST_DIRECTIVES:
-        raise UnitError(f"these are {len(value)} directives; valid: {MOST_DIRECTIVES} at most")
+        raise UnitError(f"there are {len(value)} directives; valid: at most {MOST_DIRECTIVES}")
     directives: dict[str, str | bool] = {}
     for written, text in value.items():
         match = _KEY.fullmatch(written) if isinstance(written, str) else None
         if match is None:
             raise UnitError(
-                f"{shortened(written)} is no directive; valid: a letter, then letters, digits, '-', '_' and '.'"
+                f"{shortened(written)} is not a directive; valid: a letter, then letters, digits, '-', '_' and '.'"
             )
         if match[1] in _TAKEN:
             raise UnitError(f"{match[1]} cannot be a directive of a task: {_TAKEN[match[1]]}")
         if match[1] in directives:
-            raise UnitError(f"{match[1]} comes twice; write it once")
+            raise UnitError(f"{match[1]} is given twice; give it once")
         directives[match[1]] = _value(match[1], text)
     if len(json.dumps(directives)) > MOST_TEXT:
-        raise UnitError(f"the directives are too long; valid: {MOST_TEXT} characters altogether")
+        raise UnitError(f"the directives are too long; valid: at most {MOST_TEXT} characters in total")
     return directives
 
 
@@ -77,10 +80,10 @@ def _value(key: str, value: object) -> str | bool:
         raise UnitError(f"{key} is {shortened(value)}; valid: text, a number, True (a bare flag) or False")
     text = str(value)
     if not text.strip() or len(text) > LONGEST_VALUE or not is_one_line(text):
-        raise UnitError(f"{key} is {shortened(text)}; valid: one line of text, {LONGEST_VALUE} characters at most")
+        raise UnitError(f"{key} is {shortened(text)}; valid: one line of text of at most {LONGEST_VALUE} characters")
     return text
 
 
 def is_one_line(text: str) -> bool:
-    """Whether it has neither line ends nor control characters."""
+    """Whether the text has neither line breaks nor control characters."""
     return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)

@@ -1,7 +1,7 @@
-"""Regular expressions of Dag authors on inputs, by RE2: its time grows with the text alone, whatever the pattern. Pure.
+"""Regular expressions of Dag authors on inputs, matched by RE2 in time linear in the text, whatever the pattern. Pure.
 
-Python's own engine may try exponentially many ways, and holds up the whole process meanwhile. RE2 takes ten
-milliseconds to import, so only what has a pattern does.
+Python's own engine can backtrack exponentially and would block the whole process meanwhile. Importing RE2 takes ten
+milliseconds, so it is only imported where there is a pattern.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from lading.scheduling.text.units import UnitError
 LONGEST_PATTERN = 250
 # How many characters of an input are searched.
 LONGEST_INPUT = 250
-# The most patterns of a task for all of its targets, and the most searched for in the inputs of one job: a chunk of a
-# scatter has those of many.
+# The largest number of patterns of a task for all of its targets, and of searches in the inputs of one job: a chunk of
+# a scatter has the inputs of many.
 MOST_PATTERNS = 100
 MOST_SEARCHES = 20_000
-# Of a compiled pattern, bytes; and so many are kept.
+# The memory of a compiled pattern, bytes; and how many compiled patterns are cached.
 MOST_MEMORY = 1 << 18
 MOST_COMPILED = 128
 VALID = (
-    'valid: inputs with regular expressions, by target: {"hpc/long": {"sample": "^big_"}}, or a list of such tables, '
-    "of which one is enough"
+    'valid: inputs with regular expressions, by target: {"hpc/long": {"sample": "^big_"}}, or a list of such '
+    "tables, one of which has to match"
 )
 SYNTAX = (
     "valid is the syntax of RE2 (https://github.com/google/re2/wiki/Syntax): that of Python without references to "
@@ -35,19 +35,19 @@ SYNTAX = (
     r"repetitions, and with \z for \Z"
 )
 
-# The patterns of some inputs by their names, all of which have to be found.
+# (Input, pattern) pairs, all of which have to match.
 Table: TypeAlias = tuple[tuple[str, str], ...]
-# By target, the tables of which one is enough.
+# By target, tables of which one has to match.
 Matching: TypeAlias = tuple[tuple[str, tuple[Table, ...]], ...]
 
 
 def parse_matching(value: object) -> Matching:
-    """Which inputs a job must have to go to which target.
+    """The inputs that a job must have for each target.
 
-    :raises UnitError: it is something else, or a pattern is none that RE2 takes
+    :raises UnitError: it is not such a table, or RE2 does not accept a pattern
     """
     if not isinstance(value, Mapping) or not 0 < len(value) <= MOST_TARGETS:
-        raise UnitError(f"{shortened(value)} is no such table; {VALID}")
+        raise UnitError(f"{shortened(value)} is not such a table; {VALID}")
     matching = {}
     number = 0
     for target, written in value.items():
@@ -56,7 +56,9 @@ def parse_matching(value: object) -> Matching:
             if not isinstance(inputs, Mapping) or not inputs:
                 raise UnitError(f"{shortened(target)} = {shortened(written)} has no inputs; {VALID}")
             if (number := number + len(inputs)) > MOST_PATTERNS:
-                raise UnitError(f"there are more than {MOST_PATTERNS} patterns; valid: at most so many for all targets")
+                raise UnitError(
+                    f"there are more than {MOST_PATTERNS} patterns; valid: at most that many for all targets together"
+                )
         matching[str(Target.parse(target))] = tuple(
             tuple((_name(name), _pattern(name, each)) for name, each in inputs.items()) for inputs in tables
         )
@@ -64,7 +66,7 @@ def parse_matching(value: object) -> Matching:
 
 
 def as_written(matching: Matching) -> dict[str, Any]:
-    """The same as an author writes it."""
+    """The same in the form that an author writes."""
     return {
         target: dict(tables[0]) if len(tables) == 1 else [dict(table) for table in tables]
         for target, tables in matching
@@ -72,20 +74,22 @@ def as_written(matching: Matching) -> dict[str, Any]:
 
 
 def input_names(matching: Matching) -> Iterator[tuple[str, str]]:
-    """The inputs that have patterns, each with the target that it is for."""
+    """The inputs that have patterns, each with its target."""
     return ((name, target) for target, tables in matching for table in tables for name, _ in table)
 
 
 def searches(matching: Matching) -> int:
-    """How many patterns are sought in the inputs of a job at most."""
+    """The largest number of searches in the inputs of a job."""
     return sum(len(table) for _, tables in matching for table in tables)
 
 
 def matching_targets(targets: tuple[str, ...], matching: Matching, inputs: Mapping[str, object]) -> tuple[str, ...]:
-    """The targets that a job may go to: those with a table of which every pattern is found in its input, and those
-    without any. The tables of a site are those of its queues and types that have none of their own.
+    """The targets that a job can go to: those without tables, and those with a table whose patterns are all found in
+    its inputs.
 
-    :param inputs: by name; in one that is not there nothing is found
+    The tables of a site apply to its queues and instance types that have none of their own.
+
+    :param inputs: by name; nothing is found in a missing input
     """
     tables, texts = dict(matching), {name: _text(value) for name, value in inputs.items()}
 
@@ -101,7 +105,7 @@ def matching_targets(targets: tuple[str, ...], matching: Matching, inputs: Mappi
 
 
 def covers(name: str, target: str) -> bool:
-    """Whether what is said of a target holds for another one: it is that, or a part of it."""
+    """Whether what is said about a target applies to another one: the same target, or a part of it."""
     said, part = Target.parse(name), Target.parse(target)
     return name == target or (said.within is None and is_named(part.site, said.site))
 
@@ -120,28 +124,29 @@ def _name(name: object) -> str:
 def _pattern(name: object, text: object) -> str:
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST_PATTERN:
         raise UnitError(
-            f"{shortened(text)}, of input {shortened(name)}, is no regular expression of 1 to {LONGEST_PATTERN} "
+            f"{shortened(text)}, of input {shortened(name)}, is not a regular expression of 1 to {LONGEST_PATTERN} "
             "characters"
         )
     try:
         _compiled(text)
     except ValueError as error:
         raise UnitError(
-            f"{shortened(text)}, of input {shortened(name)}, is no regular expression that RE2 takes: {error}; {SYNTAX}"
+            f"{shortened(text)}, of input {shortened(name)}, is not a regular expression that RE2 accepts: {error}; "
+            f"{SYNTAX}"
         ) from None
     return text
 
 
 @lru_cache(maxsize=MOST_COMPILED)
 def _compiled(pattern: str) -> Any:
-    """The pattern, ready to be sought.
+    """The compiled pattern.
 
-    :raises ValueError: it is none that RE2 takes; the message names the part that it does not
+    :raises ValueError: RE2 does not accept it; the message names the part that it rejects
     """
     import re2
 
     options = re2.Options()
-    options.log_errors = False  # it would write them to stderr
+    options.log_errors = False  # RE2 would write them to stderr
     options.max_mem = MOST_MEMORY
     options.never_capture = True
     try:

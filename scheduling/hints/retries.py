@@ -1,4 +1,4 @@
-"""Retries that learn: what a try asks for after one that had too little memory or too little time. Pure."""
+"""Retries that learn: the requests of a try after one that ran out of memory or time. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lading.scheduling.hints.hints import JobLimits
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
-# The causes that a job cannot help: they use up none of its tries.
+# The causes that are not the job's fault and use up none of its retries.
 INFRASTRUCTURE = frozenset({"node_failure", "preempted"})
-# The codes of the reasons of tries that a limit of Lading's has ended; the memory of a machine may run out without one.
+# The reason codes of tries that Lading's memory limit killed; a machine can also run out of memory without a limit.
 OVER_LIMIT = frozenset({"over_memory", "container_out_of_memory"})
 
 
@@ -21,9 +21,9 @@ class EarlierTry:
     """An earlier try of the same job.
 
     :param number: 1 for the first
-    :param cause: why it failed; None: it didn't
-    :param memory: MiB that it had: its limit where there was one, else what it was packed by or has used
-    :param seconds: that it had: its limit where there was one, else how long it ran
+    :param cause: why it failed; None: it did not
+    :param memory: MiB that it had: its limit, or without one its request or its usage
+    :param seconds: that it had: its limit, or without one how long it ran
     """
 
     number: int
@@ -34,7 +34,7 @@ class EarlierTry:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """By how much a try asks for more.
+    """The factors by which a try requests more.
 
     :param memory: after ``out_of_memory``
     :param time: after ``time_limit``
@@ -46,12 +46,12 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a job asks for, having learnt.
+    """The requests of a job after its earlier tries.
 
-    :param resources: what to pack it by
-    :param limits: what ends it
+    :param resources: its requests
+    :param limits: the limits at which it is killed
     :param changes: what has changed and why, one sentence each
-    :param least_memory: MiB that will do, where its memory is a range; None: it is none
+    :param least_memory: the minimum if its memory is a range, MiB; None: it is not
     """
 
     resources: Resources
@@ -68,14 +68,14 @@ def learn(
     largest_memory: int | None,
     least_memory: int | None = None,
 ) -> Lesson:
-    """Return what a job asks for after earlier tries.
+    """Return the requests of a job after earlier tries.
 
-    A hint that asks for more by itself, such as ``"2 GiB * attempt"``, stays as it is.
+    A hint that grows by itself, such as ``"2 GiB * attempt"``, is not multiplied in addition.
 
-    :param resources: what its hints ask for
-    :param limits: what its hints set
-    :param largest_memory: MiB of the largest location that it may run at; None: not known
-    :param least_memory: MiB that will do, where its memory is a range; None: it is none
+    :param resources: the requests of its hints
+    :param limits: the limits of its hints
+    :param largest_memory: MiB of the largest location that it can run at; None: unknown
+    :param least_memory: the minimum if its memory is a range, MiB; None: it is not
     """
     parts = []
     short = [each for each in tries if each.cause == "out_of_memory"]
@@ -89,13 +89,13 @@ def learn(
             limits = replace(limits, memory=wanted)
             in_full = wanted == math.ceil(most.memory * factors.memory)
             parts.append(
-                f"asks for {format_memory(wanted)} of memory{_times(factors.memory, in_full)}: "
-                f"try {most.number} ran out of {format_memory(most.memory)}"
+                f"requests {format_memory(wanted)} of memory{_times(factors.memory, in_full)}: try {most.number} "
+                f"ran out of {format_memory(most.memory)}"
             )
         elif least_memory is not None and wanted > least_memory:
             parts.append(
-                f"asks for no less than {format_memory(wanted)} of memory: "
-                f"try {most.number} ran out of {format_memory(most.memory)}"
+                f"requests at least {format_memory(wanted)} of memory: try {most.number} ran out of "
+                f"{format_memory(most.memory)}"
             )
         if least_memory is not None:
             least_memory = max(least_memory, wanted)
@@ -106,11 +106,11 @@ def learn(
         if seconds > (limits.time or 0):
             limits = replace(limits, time=seconds)
             parts.append(
-                f"asks for {format_time(seconds)}{_times(factors.time, True)}: "
-                f"try {most.number} did not end within {format_time(most.seconds)}"
+                f"requests {format_time(seconds)}{_times(factors.time, True)}: try {most.number} did not finish "
+                f"within {format_time(most.seconds)}"
             )
     return Lesson(resources, limits, tuple(parts), least_memory)
 
 
 def _times(factor: float, in_full: bool) -> str:
-    return f", {format_count(factor)} times as much" if in_full else ", all that there is"
+    return f", {format_count(factor)} times as much" if in_full else ", all that is available"

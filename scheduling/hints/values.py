@@ -1,4 +1,4 @@
-"""What is written for a hint as its value, or as the expression that will have it."""
+"""How a hint's value is parsed: a value, a range, or an expression."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from lading.scheduling.text.nearest import nearest
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time
 
-# What limits of a Dag become for its tasks, which they limit together.
+# The names under which the tasks of a Dag get its limits, which limit them together.
 OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
-# What a run may cost, USD.
+# The bounds of max_usd, USD.
 LEAST_USD, MOST_USD = 0.01, 1e9
-# What a job asks for is what its share is charged at least, so it cannot be next to nothing.
+# A share is charged at least what its jobs request, so a request cannot be next to nothing.
 LEAST_CPUS = 0.01
-# How many names that are no hints are listed in a message.
+# How many unknown hints a message lists.
 MOST_NAMED = 5
 
 
 class Range(NamedTuple):
-    """The least that will do, and what is wished for."""
+    """The minimum, and the preferred amount."""
 
     least: float
     wish: float
 
 
 def parse_value(name: str, value: object) -> Any:
-    """The value of a hint, the expression that will have it, or the range in which it is to be.
+    """The value of a hint, an expression for it, or a range.
 
     :raises ValueError: it is none of them
     """
@@ -69,17 +69,18 @@ def parse_value(name: str, value: object) -> Any:
 
 
 def _range(name: str, value: Sequence[object]) -> Range:
-    """Two amounts: the least that will do, and the wish; neither is an expression, nor ``auto``."""
+    """Two amounts: the minimum and the preferred one; neither can be an expression or ``auto``."""
     if len(value) != 2:
-        raise UnitError(f"{shortened(value)} is no range; valid: two amounts, the least that will do and the wish")
+        raise UnitError(f"{shortened(value)} is not a range; valid: two amounts, the minimum and the wish")
     least, wish = map(PARSERS[name], value)
     if not least <= wish:
-        raise UnitError(f"{shortened(value)} is no range; valid: first the least that will do, then the wish")
+        raise UnitError(f"{shortened(value)} is not a range; valid: first the minimum, then the wish")
     return Range(least, wish)
 
 
 def checked(name: str, number: float) -> Any:
-    """The result of an expression as the value of its hint: files may be small, or where 0 is not valid empty."""
+    """The result of an expression as the value of its hint. A result below 1 MiB or 1 s (input files can be small or
+    empty), or below the minimum of cpus, is rounded up."""
     if name == "cpus":
         return parse_cpus(max(number, LEAST_CPUS) if number > 0 else number)
     smallest = 1 if name in ("memory", "time") and 0 <= number < 1 else number
@@ -87,11 +88,11 @@ def checked(name: str, number: float) -> Any:
 
 
 class TooFewCpus(UnitError):
-    """Fewer cpus than a job may ask for."""
+    """Fewer cpus than a job can request."""
 
 
 def parse_cpus(value: object) -> float:
-    """:raises UnitError: it is no number of cpus, or less than the floor"""
+    """:raises UnitError: it is not a number of cpus, or below the minimum"""
     cpus = parse_count(value)
     if cpus < LEAST_CPUS:
         raise TooFewCpus(f"{shortened(value)} is too few cpus; valid: {LEAST_CPUS:g} or more, such as 0.25")
@@ -103,7 +104,7 @@ def _looks_like_an_expression(text: str) -> bool:
 
 
 class _NoFacts:
-    """The facts for an expression that asks for none."""
+    """The facts for an expression that needs none."""
 
     attempt = map_index = input_size = input_length = 0
     runtime = 0.0
@@ -139,9 +140,9 @@ def _usd(value: object) -> float:
 
 
 def parse_hurry(value: object) -> float:
-    """What the end of a run is worth (:mod:`lading.scheduling.forecast.choice`).
+    """The value of finishing a run early (:mod:`lading.scheduling.forecast.choice`).
 
-    :raises UnitError: it is no number from 0 to ``MOST_HURRY``, nor one of the words for some
+    :raises UnitError: it is neither a number from 0 to ``MOST_HURRY`` nor one of the words for some values
     """
     if isinstance(value, str) and value.strip() in HURRIES:
         return HURRIES[value.strip()]
@@ -150,11 +151,13 @@ def parse_hurry(value: object) -> float:
     except (ValueError, OverflowError):
         found = math.nan
     if not 0 <= found <= MOST_HURRY:
-        raise UnitError(f"{shortened(value)} is no hurry; valid: 0 to {MOST_HURRY:g}, or one of {', '.join(HURRIES)}")
+        raise UnitError(
+            f"{shortened(value)} is not a hurry; valid: 0 to {MOST_HURRY:g}, or one of {', '.join(HURRIES)}"
+        )
     return found
 
 
-# The hints there are, in the order in which messages list them, and what turns each into its value.
+# All hints, in the order in which messages list them, each with its parser.
 PARSERS: dict[str, Callable[[object], Any]] = {
     "cpus": parse_cpus,
     "memory": parse_memory,
@@ -196,19 +199,19 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     gang_hints.LIMITS: gang_hints.parse_limits,
     "ahead": gang_hints.parse_flag,
 }
-# The hints that may be expressions, and what their results are.
+# The hints that can be expressions, and the kinds of their results.
 _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
 
-# The hints that may be ranges.
+# The hints that can be ranges.
 RANGES = ("cpus", "memory", "disk", "gpus", "nodes")
 
-# What an author may write; the run's limits are written as those of the Dag.
+# Hints that authors do not write themselves; they write the run's limits as hints of the Dag.
 UNWRITTEN = (*OF_THE_RUN.values(), gang_hints.TASKS, gang_hints.LIMITS)
 HINT_NAMES = tuple(name for name in PARSERS if name not in UNWRITTEN)
 
 
 def no_such_hints(names: Sequence[object]) -> str:
-    """What is said of names that are no hints; of many the first ones are named."""
+    """The message for names that are not hints; if there are many, only the first are listed."""
     shown, closest = [], []
     for name in names[:MOST_NAMED]:
         plain = isinstance(name, str) and name.isidentifier() and len(name) <= places.LONGEST_NAME

@@ -1,3 +1,3 @@
-"""What is shown about jobs: the phases of their lives, and what would have sufficed for them. Pure."""
+"""What is reported about jobs: phases, expected starts, right sizes and bills. Pure."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an author leaves to Lading: the hint ``auto``, and the cpus and memory of which no hint speaks. Pure."""
+"""The amounts that an author leaves to Lading: the hint ``auto``, and cpus and memory without a hint. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lading.scheduling.insight.right_size import Sizes, measure
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
-# How an amount that a task requests is written.
+# How messages write the amounts of a request.
 AMOUNTS: Mapping[str, Callable[[Any], str]] = {
     "cpus": lambda cpus: f"{format_count(cpus)} cpus",
     "memory": lambda mib: f"{format_memory(mib)} of memory",
     "time": format_time,
 }
-# What a waiting job asks for changes when what is known of its task does, where it needs more, or by such a part less.
+# The request of a waiting job is changed if it needs more, or less by at least this fraction.
 LEAST_CHANGE = 0.05
 
 
@@ -27,11 +27,12 @@ LEAST_CHANGE = 0.05
 class SizeChoice:
     """An amount of ``cpus`` or ``memory`` that an author leaves to Lading.
 
-    :param until_known: what a job asks for until tries have shown what it needs: the author's amount, or the default
-    :param is_asked: whether the author asks for it, by ``auto``: a job is held to it. Without a word of it a job is
-        packed by it, and may use more
-    :param least: it asks for no less, for an earlier try of the same job had too little
-    :param most: it is not packed by more, for it takes few machines, which may have no more; None: it may be
+    :param until_known: the request until tries have shown what is needed: the author's amount, or the default
+    :param is_asked: whether the author wrote ``auto``: then the amount is also the job's limit; otherwise a job is only
+        packed by it and can use more
+    :param least: the smallest request, because an earlier try of the same job had too little
+    :param most: the largest amount it is packed by, because only few machines suit it, which may not have more; None:
+        unlimited
     """
 
     until_known: float
@@ -40,14 +41,14 @@ class SizeChoice:
     most: float | None = None
 
     def amount(self, name: str, fitted: Sizes, largest: Resources | None, input_size: float | None) -> float:
-        """What a job asks for.
+        """The request of a job.
 
-        :param fitted: to earlier tries
-        :param largest: the most of everything that a location has where it may run; None: that is not known
-        :param input_size: bytes; None: not known
+        :param fitted: the sizes fitted to earlier tries
+        :param largest: the largest amount of each resource among locations where it can run; None: unknown
+        :param input_size: bytes; None: unknown
         """
         known = fitted.amount(name, input_size) if self.is_asked else fitted.packed(name, input_size, self.until_known)
-        # What an author or an administrator has written counts, whatever there is.
+        # An amount from the author or the administrator counts, whatever locations have.
         found = self.until_known if known is None else _cut(name, known, largest)
         found = max(found if self.most is None else min(found, self.most), self.least)
         return float(found) if name == "cpus" else int(found)
@@ -59,12 +60,12 @@ Choices = Mapping[str, SizeChoice]
 def choices(hints: Hints, defaults: Resources, *, is_auto: bool, shares_machine: bool = False) -> Choices:
     """The amounts of a job that its author leaves to Lading, by name.
 
-    Of the members of a gang only those that ask for it: what each of them needs of the others is not in what one uses.
+    For members of a gang, only those with ``auto``: the usage of one member does not show what it needs of the others.
 
-    :param defaults: what a task without hints is packed by
+    :param defaults: the requests of a task without hints
     :param is_auto: whether tasks without hints are packed by what they use
-    :param shares_machine: whether the default for cpus lets as many of them share one machine as Airflow allows: then
-        none is packed by more, and two that work for hours do not keep all others from starting
+    :param shares_machine: whether the default cpus let as many tasks share a machine as Airflow allows; then no task is
+        packed by more, so that two tasks that run for hours do not keep all others from starting
     """
     asked = {name: amount for name, amount in hints.auto.items() if name != "time"}
     found = {
@@ -85,17 +86,17 @@ def choices(hints: Hints, defaults: Resources, *, is_auto: bool, shares_machine:
 
 
 def is_limit(container: str | None) -> bool:
-    """Whether what a job in a container is packed by is also the most that it gets: Docker lets it use no more cpus."""
+    """Whether the cpus that a job in a container is packed by also limit it, as in Docker."""
     return (container or "").startswith("docker:")
 
 
 def as_text(some: Choices) -> str | None:
-    """Choices as they are stored; None: there are none."""
+    """Choices as text for the store; None: there are none."""
     return json.dumps({name: astuple(each) for name, each in sorted(some.items())}) if some else None
 
 
 def from_text(text: str | None) -> Choices:
-    """Choices that were stored. By what cannot be read nothing is left to Lading: the job asks for what it asks for."""
+    """Choices from the store. Unreadable text means no choices: the job keeps its request."""
     try:
         return {name: SizeChoice(*values) for name, values in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):
@@ -105,7 +106,7 @@ def from_text(text: str | None) -> Choices:
 def resized(
     asked: Resources, some: Choices, fitted: Sizes, largest: Resources | None, input_size: float | None
 ) -> Resources:
-    """What a waiting job asks for, by what is known of its task now; the same if that has hardly changed."""
+    """The request of a waiting job with what is known about its task now; unchanged if that is almost the same."""
     found: dict[str, Any] = {name: each.amount(name, fitted, largest, input_size) for name, each in some.items()}
     for name, amount in found.items():
         before = getattr(asked, name)
@@ -115,7 +116,7 @@ def resized(
 
 
 def at_least_default(asked: Resources, some: Choices) -> Resources:
-    """What a job asks for where a request is a limit: without a word of its author never less than the default."""
+    """The request of a job where requests are limits: amounts without a hint are never below the default."""
     unsaid = {name: max(getattr(asked, name), each.until_known) for name, each in some.items() if not each.is_asked}
     return replace(asked, **unsaid)
 
@@ -123,13 +124,13 @@ def at_least_default(asked: Resources, some: Choices) -> Resources:
 def sized(
     hints: Hints, fitted: Sizes, largest: Resources | None, input_size: int | None = None
 ) -> tuple[Hints, tuple[str, ...]]:
-    """Return the hints with what earlier tries needed in the place of ``auto``, and what was decided, as text.
+    """Return the hints with learned amounts in place of ``auto``, and the decisions as text.
 
-    Until something is known, it is the author's amount, as in ``auto(8 GiB)``, or the default.
+    Until tries have finished, the amount is the author's, as in ``auto(8 GiB)``, or the default.
 
-    :param fitted: to earlier tries
-    :param largest: the most of everything that a location has where it may run; None: that is not known
-    :param input_size: of its inputs, as :class:`lading.scheduling.insight.usage.Use` has it
+    :param fitted: the sizes fitted to earlier tries
+    :param largest: the largest amount of each resource among locations where it can run; None: unknown
+    :param input_size: as in :class:`lading.scheduling.insight.usage.Use`
     """
     values: dict[str, Any] = {}
     decisions = []
@@ -139,7 +140,7 @@ def sized(
         if amount is None:
             values[name] = of_author
             whose = f"the default for {name}" if of_author is None else AMOUNTS[name](of_author)
-            why = f"{tries} did not show what it needs" if fitted.tries else "no try has ended yet"
+            why = f"{tries} did not show what it needs" if fitted.tries else "no try has finished yet"
             decisions.append(f"requests {whose}: {why} (auto)")
             continue
         values[name] = _cut(name, amount, largest)
@@ -148,17 +149,17 @@ def sized(
 
 
 def decision(name: str, value: float, fitted: Sizes, input_size: int | None) -> str:
-    """What is said of an amount that earlier tries have shown."""
+    """The text about an amount that earlier tries have shown."""
     tries = f"{fitted.tries} tries" if fitted.tries != 1 else "1 try"
     size = measure(input_size, by_length=fitted.by_length)
     by_input = getattr(fitted, name).slope and size is not None
     basis = f"{tries} and {_inputs(size or 0, by_length=fitted.by_length)}" if by_input else tries
-    limit = ", the largest there is" if value < (fitted.amount(name, input_size) or 0.0) else ""
+    limit = ", the largest available" if value < (fitted.amount(name, input_size) or 0.0) else ""
     return f"requests {AMOUNTS[name](value)}{limit}: sized by {basis} (auto)"
 
 
 def _cut(name: str, amount: float, largest: Resources | None) -> float:
-    """An amount, but no more than the largest location has."""
+    """The amount, but no more than the largest location has."""
     most = getattr(largest, name, None)
     found = amount if most is None else min(amount, most)
     return float(found) if name == "cpus" else int(found)

@@ -1,6 +1,6 @@
-"""What a bill has of jobs and machines: what was used, what was asked for and not used, what idled, what booted. Pure.
+"""The parts of a bill: used, requested but unused, idle, and booting. Pure.
 
-BillParts are cpu-seconds, and USD where there is a price.
+Parts are cpu-seconds, and USD where there is a price.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ USD_PARTS = tuple(f"usd_{name}" for name in PARTS)
 
 @dataclass(slots=True)
 class BillParts:
-    """The four parts of a sum. What jobs asked for is ``used`` and ``unused``; the rest no job has asked for.
+    """The four parts of a sum: ``used`` and ``unused`` were requested by jobs, ``idle`` and ``boot`` by none.
 
-    :param jobs: how many
-    :param failed: of them
+    :param jobs: the number of jobs
+    :param failed: how many of them failed
     """
 
     jobs: int = 0
@@ -30,11 +30,10 @@ class BillParts:
     usd_unused: float = 0.0
     usd_idle: float = 0.0
     usd_boot: float = 0.0
-    # Whether any of it has a price.
+    # Whether any part has a price.
     is_priced: bool = False
 
     def add(self, other: BillParts) -> None:
-        """Add another sum."""
         self.jobs += other.jobs
         self.failed += other.failed
         self.used += other.used
@@ -48,7 +47,7 @@ class BillParts:
         self.is_priced = self.is_priced or other.is_priced
 
     def less(self, other: BillParts) -> BillParts:
-        """What is left of it without a part."""
+        """The sum without a part of it."""
         left = {name: max(0.0, getattr(self, name) - getattr(other, name)) for name in (*PARTS, *USD_PARTS)}
         return BillParts(
             self.jobs - other.jobs,
@@ -63,12 +62,11 @@ class BillParts:
 
     @property
     def usd(self) -> float | None:
-        """All of it; None: nothing of it has a price."""
+        """The total; None: nothing of it has a price."""
         return self.usd_used + self.usd_unused + self.usd_idle + self.usd_boot if self.is_priced else None
 
 
 def total(each: Iterable[BillParts]) -> BillParts:
-    """The sum of sums."""
     found = BillParts()
     for amounts in each:
         found.add(amounts)

@@ -1,4 +1,4 @@
-"""Chargeback: a bill divided among those who pay, in rows whose cents add up to those of the bill. Pure."""
+"""Chargeback: a bill divided among those who pay, in rows whose cents add up to the total. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lading.scheduling.insight.bill import BillParts
 K = TypeVar("K", bound=Hashable)
 Kind = Literal["jobs", "idle", "boot"]
 
-# What is invoiced is in cents.
+# Invoices are in cents.
 DIGITS = 2
 
 
 class Charge(NamedTuple):
     """One row.
 
-    :param kind: ``jobs``: what jobs were charged; ``idle``: machines while no job had them; ``boot``: machines until
-        they were up
-    :param name: of a team, Dag, owner or site; None: the jobs of none, or machines that are shared by none
-    :param cpu_hours: that jobs asked for while they ran, or of machines
+    :param kind: ``jobs``: charges of jobs; ``idle``: machines while no job had them; ``boot``: machines until they were
+        up
+    :param name: a team, Dag, owner or site; None: jobs without one, or machines that belong to none of them
+    :param cpu_hours: requested by jobs while they ran, or of machines
     :param usd: None: nothing of it has a price
     """
 
@@ -33,20 +33,20 @@ class Charge(NamedTuple):
     usd: float | None
 
 
-# What is said of several.
+# The name for several names.
 SHARED = "shared"
 
 
 def only(names: Iterable[str | None]) -> str | None:
-    """The name of all, where they have one; :data:`SHARED`: they have several; None: none has any."""
+    """The common name; :data:`SHARED` if there are several; None if there is none."""
     found = {*names}
     return SHARED if len(found) > 1 else next(iter(found), None)
 
 
 def charges(bill: Mapping[str | None, BillParts]) -> list[Charge]:
-    """The rows of a bill, jobs first, dearest first; USD in whole cents that add up to those of the whole bill.
+    """The rows of a bill, jobs first, then by cost; USD in whole cents that add up to the total.
 
-    :param bill: by the name of who is charged; what of machines no job was charged under the same name, or under None
+    :param bill: by the name that is charged; uncharged parts of machines under the same name, or under None
     """
     rows: dict[tuple[Kind, str | None], Charge] = {}
     exact: dict[tuple[Kind, str | None], float] = {}
@@ -72,8 +72,8 @@ def charges(bill: Mapping[str | None, BillParts]) -> list[Charge]:
 
 
 def rounded(amounts: Mapping[K, float], digits: int = DIGITS) -> dict[K, float]:
-    """Amounts with so many digits whose sum is that of the amounts, rounded likewise: what rounding down leaves over
-    goes to those that lose most by it."""
+    """Round amounts to ``digits`` digits such that they add up to the rounded total. The remainder goes to the amounts
+    that lose most by rounding down."""
     unit = 10**digits
     floors = {key: math.floor(amount * unit + 1e-9) for key, amount in amounts.items()}
     missing = round(math.fsum(amounts.values()) * unit) - sum(floors.values())

@@ -1,4 +1,4 @@
-"""Periods of a calendar, in UTC: days, weeks that begin on Monday, months. Pure; epoch seconds."""
+"""Calendar periods in UTC: days, weeks that start on Monday, months. Pure; epoch seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Period(str, Enum):
 
 
 def begin(at: float, period: Period) -> datetime:
-    """The beginning of the period in which a time is."""
+    """The start of the period that contains a time."""
     day = datetime.fromtimestamp(at, timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
     if period is Period.WEEK:
         return day - timedelta(days=day.weekday())
@@ -26,14 +26,13 @@ def begin(at: float, period: Period) -> datetime:
 
 
 def following(start: datetime, period: Period) -> datetime:
-    """The beginning of the next period."""
     if period is Period.MONTH:
         return (start + timedelta(days=32)).replace(day=1)
     return start + timedelta(days=7 if period is Period.WEEK else 1)
 
 
 def periods(since: float, until: float, period: Period) -> list[tuple[float, float]]:
-    """The periods of which a part lies between two times, oldest first, each from its beginning to the next one's."""
+    """The periods that overlap a time range, oldest first, each from its start to the start of the next."""
     edges = [begin(since, period)]
     while edges[-1].timestamp() < until:
         edges.append(following(edges[-1], period))

@@ -1,4 +1,4 @@
-"""Phases: the parts of a try's life, from when Airflow queued it to its end. Pure."""
+"""Phases: the parts of a try's life, from being queued by Airflow to its end. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When what happened to a try, seconds since the epoch; None: it has not.
+    """The times of a try's events, epoch seconds; None: it has not happened.
 
     :param submitted: when its own batch job was first reported
-    :param boot: when the instance was ordered that has it, and when that came up, None while it is not up; None: it has
-        none
+    :param boot: when its instance was ordered, and when that came up (None while it is not up); None: it has no
+        instance
     """
 
     queued: float
@@ -34,8 +34,8 @@ class Times:
 class Phase:
     """A part of a try's life.
 
-    :param key: of :data:`TITLES`
-    :param until: None: it lasts
+    :param key: a key of :data:`TITLES`
+    :param until: None: it is the current phase
     """
 
     key: str
@@ -44,7 +44,7 @@ class Phase:
 
 
 def phases(times: Times) -> list[Phase]:
-    """The parts of a try's life, without gaps: each ends where the next begins."""
+    """The phases of a try, without gaps: each ends when the next starts."""
     placed = times.placed
     marks: list[tuple[str, float | None]] = [("airflow", times.queued)]
     ordered, ready = times.boot or (times.queued, None)
@@ -59,6 +59,6 @@ def phases(times: Times) -> list[Phase]:
             marks.append(("sent", ready))
     marks.append(("runs", times.started))
     known = [(key, at) for key, at in marks if at is not None]
-    # Clocks of nodes differ; a phase never ends before it begins.
+    # Clocks of nodes differ; a phase must not end before it starts.
     ends = [*(at for _, at in known[1:]), times.ended]
     return [Phase(key, at, None if end is None else max(end, at)) for (key, at), end in zip(known, ends, strict=True)]

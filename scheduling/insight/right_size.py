@@ -1,6 +1,6 @@
-"""Right sizes: the memory, cpus and time that the next try of a task should ask for. Pure.
+"""Right sizes: the memory, cpus and time that the next try of a task should request. Pure.
 
-Tasks with the hint ``auto``, the advice of the page and the line to paste all come from here.
+The hint ``auto``, the advice on the page and the line to paste are all computed here.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.prediction import SHORTEST_SAMPLED
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
-# With fewer tries nothing is advised.
+# With fewer tries there is no advice.
 FEWEST_TRIES = 3
-# Less is noise of interpreters and libraries, MiB: small tasks get up to so much more than they needed.
+# Differences below this are noise of interpreters and libraries, MiB; requests of small tasks can exceed their needs by
+# this.
 SMALL_MEMORY = 16.0
-# Part that is added to peaks that were sampled so seldom that a short one may have been missed.
+# The margin for peaks that were sampled so rarely that a short one may have been missed.
 SAMPLED_MARGIN = 0.05
-# More tries may need more cpus than they get, as it makes them slower only. A hundredth of a cpu is the meter's noise.
+# More tries are allowed to fall short of cpus, which only slows them down. A hundredth of a cpu is the meter's noise.
 MOST_SLOWED = 0.05
 CPU_NOISE = 0.02
-# The same work takes longer on another machine, or beside others.
+# The margin for slower machines and for neighbours.
 TIME_MARGIN = 0.2
 SMALLEST_CPUS = 0.25
 SMALLEST_MEMORY = 8
 SMALLEST_TIME = 60
-# What a task without a hint is packed by at least: one that waits for something nearly all the time still starts, and
-# ends, on the machine, and has an interpreter of its own.
+# The minimum by which a task without a hint is packed: a task that mostly waits can still start and finish on the
+# machine, and has an interpreter of its own.
 SMALLEST_PACKED_CPUS = 0.02
 SMALLEST_PACKED_MEMORY = 32
-# It is packed by what is known from this many tries that tell of it.
+# Such a task is packed by its usage once this many tries have shown it.
 FEWEST_TO_PACK = 2
 
 
@@ -53,15 +54,15 @@ class Size:
 class RightSize:
     """The advice for one task.
 
-    :param tries: on how many it rests
+    :param tries: how many tries it is based on
     :param short: how many of them had too little memory or time
-    :param waited: seconds within which 95 of a hundred began; None: there are no tries
-    :param saved_cpu_hours: how much less these tries would have asked for with the advice; negative: more
-    :param saved_gib_hours: the same of memory
-    :param line: to paste; None: nothing can be advised
-    :param wasted: of the last tries, GiB-hours that they requested and did not use, with all of those that ran
-        out; None: no peak is known
-    :param wasted_by_line: the same with what the line says
+    :param waited: seconds within which 95 % of them started; None: there are no tries
+    :param saved_cpu_hours: how much less these tries would have requested with the advice; negative: more
+    :param saved_gib_hours: the same for memory
+    :param line: the line to paste; None: there is no advice
+    :param wasted: for the last tries, the GiB-hours that they requested but did not use, plus everything of those that
+        ran out of memory; None: no peak is known
+    :param wasted_by_line: the same with the requests of the line
     """
 
     tries: int
@@ -79,11 +80,11 @@ class RightSize:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the tries of a task need, over the size of their inputs; None: that is not known.
+    """The fitted needs of a task's tries, over the size of their inputs; None: unknown.
 
     :param tries: how many are known
-    :param mean_cpus: what they keep busy on average, those included of which nearly all is start-up
-    :param by_length: whether the size of inputs is the number of elements in their lists, as they name no files
+    :param mean_cpus: the average number of busy cpus, including tries that consist almost only of start-up
+    :param by_length: whether the size of inputs is the number of elements in their lists, because they name no files
     """
 
     tries: int
@@ -94,24 +95,24 @@ class Sizes:
     by_length: bool = False
 
     def amount(self, name: str, input_size: float | None) -> float | None:
-        """What a try should ask for, in whole steps: MiB of ``memory``, ``cpus``, or seconds of ``time``.
+        """The request for a try, rounded: MiB of ``memory``, ``cpus``, or seconds of ``time``.
 
-        :param input_size: as :class:`Use` has it
+        :param input_size: as in :class:`Use`
         """
         envelope: FittedNeed | None = getattr(self, name)
         return None if envelope is None else ROUNDED[name](envelope.at(measure(input_size, by_length=self.by_length)))
 
     def packed(self, name: str, input_size: float | None, default: float) -> float | None:
-        """What a try is packed by whose author says nothing of ``memory`` or ``cpus``; None: too little is known.
+        """What a try without a hint for ``memory`` or ``cpus`` is packed by; None: too little is known.
 
-        :param input_size: bytes; None: not known
-        :param default: by which it is packed then, and which may be less than the least
+        :param input_size: bytes; None: unknown
+        :param default: what it is packed by otherwise; can be below the usual minimum
         """
         envelope: FittedNeed | None = getattr(self, name)
         size = measure(input_size, by_length=self.by_length)
         if envelope is not None and envelope.tries >= FEWEST_TO_PACK:
             return float(PACKED[name](envelope.at(size), default))
-        # Short tries may show that a task waits, but not that its work needs more: they are the start-up's.
+        # Short tries can show that a task waits, but not that its work needs more: their usage is that of the start-up.
         brief = self.mean_cpus if name == "cpus" else None
         if brief is None or brief.tries < FEWEST_TO_PACK:
             return None
@@ -122,9 +123,9 @@ NOTHING_KNOWN = Sizes(0, None, None, None)
 
 
 def measure(input_size: float | None, *, by_length: bool) -> float | None:
-    """How large inputs are, in bytes or in elements of lists; None: not known so.
+    """The size of inputs, in bytes or in elements of lists; None: unknown in that unit.
 
-    :param input_size: as :class:`Use` has it
+    :param input_size: as in :class:`Use`
     """
     if input_size is None or (input_size and (input_size < 0) != by_length):
         return None
@@ -132,7 +133,7 @@ def measure(input_size: float | None, *, by_length: bool) -> float | None:
 
 
 def sizes(usage: Usage) -> Sizes:
-    """Fit what the next try needs to what earlier ones used, and to the size of their inputs."""
+    """Fit the need of the next try to the usage of earlier tries and to the size of their inputs."""
     sample, number = usage.sample, usage.tries
     by_length = next((use.input_size < 0 for use in reversed(sample) if use.input_size), False)
 
@@ -168,22 +169,22 @@ def _steps(amount: float, step: float, least: float) -> float:
 
 
 def _relative_steps(amount: float, steps: int, least: float) -> float:
-    """Round up to one of so many steps between a power of two and the next: few different amounts keep jobs alike,
-    which are planned together."""
+    """Round up to one of ``steps`` steps between two powers of two. Few different amounts keep jobs equal, and equal
+    jobs are planned together."""
     return _steps(amount, 2.0 ** math.floor(math.log2(max(amount, least))) / steps, least)
 
 
 def _mib(amount: float, least: float) -> int:
-    return math.ceil(_relative_steps(amount, 128, least))  # of 64 MiB at 8 GiB
+    return math.ceil(_relative_steps(amount, 128, least))  # steps of 64 MiB from 8 GiB on
 
 
-# How an amount is rounded up.
+# How amounts are rounded up.
 ROUNDED: dict[str, Any] = {
     "memory": lambda mib: _mib(mib, SMALLEST_MEMORY),
     "cpus": lambda cpus: _steps(cpus / (1 + CPU_NOISE), SMALLEST_CPUS, SMALLEST_CPUS),
     "time": lambda seconds: int(_steps(seconds, SMALLEST_TIME, SMALLEST_TIME)),
 }
-# The same of what is packed without a word of its author, who may have a default that is less than the least.
+# The same for tasks without hints, whose default can be below the minimum.
 PACKED: dict[str, Any] = {
     "memory": lambda mib, default: _mib(mib, min(SMALLEST_PACKED_MEMORY, default)),
     "cpus": lambda cpus, default: _relative_steps(cpus / (1 + CPU_NOISE), 8, min(SMALLEST_PACKED_CPUS, default)),
@@ -191,7 +192,7 @@ PACKED: dict[str, Any] = {
 
 
 def right_size(usage: Usage) -> RightSize:
-    """Return what the next try of a task should ask for, and what that would have saved."""
+    """Return what the next try of a task should request, and what that would have saved."""
     fitted, sample = sizes(usage), usage.sample
     if usage.tries < FEWEST_TRIES:
         fitted = Sizes(usage.tries, None, None, None)
@@ -215,7 +216,7 @@ def right_size(usage: Usage) -> RightSize:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The least of some values that is not exceeded by a share of them; None: there are none."""
+    """The smallest value that is at least as large as this share of the values; None: there are none."""
     return sorted(values)[math.ceil(share * len(values) - 1e-6) - 1] if values else None
 
 
@@ -228,7 +229,7 @@ def _size(fitted: Sizes, name: str, values: Sequence[float]) -> Size:
 
 
 def _saved(hours: float, sample: Sequence[Use], fitted: Sizes, name: str) -> float:
-    """How many of some hours would not have been asked for, by the part of the sample."""
+    """How many of these hours would not have been requested, extrapolated from the sample."""
     if getattr(fitted, name) is None:
         return 0.0
     asked = sum(float(getattr(use, name)) * use.seconds for use in sample)
@@ -237,9 +238,9 @@ def _saved(hours: float, sample: Sequence[Use], fitted: Sizes, name: str) -> flo
 
 
 def _wasted(sample: Sequence[Use], fitted: Sizes | None = None) -> float | None:
-    """GiB-hours that tries would have wasted, all that one has which falls short.
+    """The GiB-hours that tries waste; a try that falls short wastes everything it had.
 
-    :param fitted: what they request; None: what they did
+    :param fitted: the requests to assume; None: the actual ones
     """
     found = 0.0
     ended = [use for use in sample if use.cause is None and use.peak_memory is not None]
@@ -257,7 +258,7 @@ def _wasted(sample: Sequence[Use], fitted: Sizes | None = None) -> float | None:
 
 
 def line(fitted: Sizes) -> str | None:
-    """The hints that the next try should have, as a Dag author writes them; None: nothing is known."""
+    """The hints for the next try, as a Dag author writes them; None: nothing is known."""
     hints = []
     if fitted.cpus is not None:
         hints.append(f"cpus={format_count(ROUNDED['cpus'](fitted.cpus.constant))}")
@@ -269,10 +270,11 @@ def line(fitted: Sizes) -> str | None:
 
 
 def _memory(envelope: FittedNeed, *, by_length: bool) -> str:
-    """The hint ``memory``: an expression where the size of inputs explains what is needed."""
+    """The hint ``memory``; an expression if the size of inputs explains the need."""
     if not envelope.slope:
         return format_memory(ROUNDED["memory"](envelope.constant))
-    # The slope is MiB per byte, and an expression's input_size is in bytes; it is rounded up in its third digit.
+    # The slope is MiB per byte, and input_size in an expression is in bytes. The factor is rounded up at its third
+    # digit.
     slope = envelope.slope * (1 if by_length else 2**20)
     digits = 2 - math.floor(math.log10(slope))
     factor = math.ceil(slope * 10**digits) / 10**digits

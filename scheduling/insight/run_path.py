@@ -1,7 +1,7 @@
-"""What of a run is still to come, and which chain of tasks makes it as long. Pure; epoch seconds.
+"""The remaining tasks of a run, and the chain of tasks that determines its length. Pure; epoch seconds.
 
-It is the critical path of project planning (Kelley and Walker, "Critical-path planning and scheduling", 1959), by what
-was measured where tasks have ended, and by what their earlier jobs took where not.
+This is the critical path of project planning (Kelley and Walker, "Critical-path planning and scheduling", 1959), based
+on measured times for finished tasks, and on earlier jobs of the task for others.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class Stretch(NamedTuple):
     """A task of a run.
 
     :param since: when its first job was queued; None: it has none yet
-    :param started: when the first of them started
-    :param until: when the last of them ended; None: some have not
-    :param seconds: that a job of it takes, or all of them where it has none yet; None: that is not known
-    :param last: when the last of its jobs started, or is expected to; None: it has none
+    :param started: when its first job started
+    :param until: when its last job ended; None: some have not
+    :param seconds: the length of one of its jobs, or of all together if it has none yet; None: unknown
+    :param last: when its last job started or is expected to; None: it has none
     """
 
     since: float | None
@@ -29,7 +29,7 @@ class Stretch(NamedTuple):
 
 
 def order(upstream: Mapping[str, Iterable[str]], names: Iterable[str]) -> list[str]:
-    """Tasks in an order in which each comes after those that it waits for; by name where they wait for each other."""
+    """Tasks in topological order; by name if they wait for each other."""
     wanted = set(names)
     graph = {name: [each for each in upstream.get(name, ()) if each in wanted] for name in sorted(wanted)}
     try:
@@ -39,10 +39,10 @@ def order(upstream: Mapping[str, Iterable[str]], names: Iterable[str]) -> list[s
 
 
 def without(upstream: Mapping[str, Iterable[str]], names: Iterable[str]) -> dict[str, set[str]]:
-    """What comes right before each of some tasks when all others are left out: those before a task that is left out,
-    such as one that Airflow ends without a job, come before those behind it.
+    """The direct predecessors of tasks when all other tasks are removed: predecessors of a removed task, such as one
+    that Airflow finishes without a job, become predecessors of its successors.
 
-    :param names: of the tasks that stay
+    :param names: the tasks that remain
     """
     kept, before = set(names), dict[str, set[str]]()
     for name in order(upstream, {*upstream, *kept}):
@@ -54,9 +54,9 @@ def without(upstream: Mapping[str, Iterable[str]], names: Iterable[str]) -> dict
 def to_come(
     tasks: Mapping[str, Stretch], upstream: Mapping[str, Iterable[str]], now: float
 ) -> dict[str, tuple[float, float]]:
-    """From when to when the tasks are expected that have not ended, as far as it is known how long they take.
+    """The expected (start, end) of unfinished tasks, as far as their lengths are known.
 
-    What is known of one is not known of those behind another of which it is not.
+    Nothing is expected of tasks behind one whose length is unknown.
     """
     ends: dict[str, float | None] = {name: task.until for name, task in tasks.items() if task.until is not None}
     found: dict[str, tuple[float, float]] = {}
@@ -75,9 +75,9 @@ def to_come(
 
 
 def critical(ends: Mapping[str, float], upstream: Mapping[str, Iterable[str]]) -> list[str]:
-    """The chain of tasks that ends last, each with that of those before it which ended last; the first one first.
+    """The chain of tasks that ends last, in order; each follows the predecessor that ended last.
 
-    :param ends: when each ended, or is expected to
+    :param ends: when each task ended or is expected to end
     """
     if not ends or not upstream:
         return []

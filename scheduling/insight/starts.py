@@ -1,8 +1,9 @@
-"""When a job that waits will start: one interval, and where it is from. Pure; epoch seconds and seconds.
+"""When a waiting job will start: one interval, and its source. Pure; epoch seconds and seconds.
 
-A plan of what is to come goes first, for it says what Lading itself is about to do; then what the batch system says of
-its own queue; then how fast those before it go; else the waits of earlier tries, of which those count that were longer
-than this job has waited already. Of a job that is held by something that time alone does not end none is expected.
+The plan for upcoming work has precedence, because it states what Lading itself is going to do. Then come the batch
+system's estimate for its own queue, the rate at which the jobs ahead finish, and finally the waits of earlier tries, of
+which only those count that exceed the time the job has already waited. There is no estimate for a job that is held by
+something that does not pass with time.
 """
 
 from __future__ import annotations
@@ -15,46 +16,47 @@ from enum import Enum
 from lading.scheduling.reason_codes import CODES
 from lading.scheduling.text.units import format_time
 
-# Fewer waits say nothing.
+# The smallest number of waits that allow an estimate.
 FEWEST_WAITS = 5
-# An interval has eight of ten of what it rests on: one of so many is below it, and as many are above.
+# An interval covers eight of ten cases: one in this many lies below it, and as many above.
 ONE_OF = 10
-# What a plan, or a batch system, expects is late by a part of what is left, and by so many seconds in any case: it
-# looks again at intervals, and a job takes a while to be sent and to begin.
+# A start expected by a plan or a batch system can be late by a fraction of the remaining time, and by some seconds in
+# any case: both only look at intervals, and a job takes a while to be sent and to start.
 LATE_PART, LATE_SECONDS = 0.5, 60.0
-# A batch system reckons with the limits of the jobs before it, which mostly end earlier: so much of what is left may
-# not have to be waited for.
+# A batch system assumes that the jobs ahead use their whole time limits, but most finish earlier: this fraction of the
+# remaining time may not be needed.
 EARLY_PART = 0.75
-# What runs before a job by a plan may end earlier than expected, as lengths are not known exactly: by a part of what is
-# left, and by so many seconds in any case.
+# Jobs ahead in a plan can finish earlier than expected, because lengths are uncertain: by a fraction of the remaining
+# time, and by some seconds in any case.
 PLAN_EARLY_PART, PLAN_EARLY_SECONDS = 0.25, 10.0
-# The latest start by a plan or by those before it is as many times as far as the earliest, or so many seconds later.
+# The latest start by a plan or a backlog is at most this many times as far away as the earliest, or this many seconds
+# later.
 WIDEST, NARROWEST_SECONDS = 3.0, 60.0
-# Reasons that hold a job until somebody, or a new period, changes something: none is promised a start. Of what passes
-# by itself one is expected as of other jobs: a token is renewed and a write tried again (stale_token, cannot_write,
-# cannot_start), one location of several answers again (location_state, location_note), what jobs were promised or
-# machines cost is freed as they end (budget_promised, budget_rate, max_usd_rate), and turns of shares and weights only
-# order jobs (share_turn, share_by_weight).
+# Reasons that hold a job until somebody, or a new budget period, changes something: there is no estimate for its start.
+# Other reasons pass by themselves, so the usual estimate applies: a token is renewed and a write retried (stale_token,
+# cannot_write, cannot_start), one of several locations answers again (location_state, location_note), promised budget
+# and machine costs are freed as jobs finish (budget_promised, budget_rate, max_usd_rate), and turns of shares and
+# weights only order jobs (share_turn, share_by_weight).
 HOLDING = frozenset(
     (
-        # Nobody places jobs.
+        # No controller places jobs.
         "no_controller", "no_controller_service",
         # An operator has paused the site.
         "paused",
-        # The site, or what is to run there, is out of reach, or it has nothing that takes jobs.
+        # The site or its agent is unreachable, or has nothing that accepts jobs.
         "site_trouble", "site_silent", "unreachable", "batch_unasked", "api_unreachable", "agent_not_brought",
         "no_market", "no_locations", "aws_silent",
-        # A plugin fails until its author mends it.
+        # A plugin fails until its author fixes it.
         "policy_failed", "policy_misnames", "plugin_failed",
-        # What may be spent is spent.
+        # The budget is spent.
         "max_usd", "budget_spent", "budget_spent_cpu_hours",
-        # What is kept for its share is in use, or what is free is kept for another one.
+        # Its share is fully used, or the free room is reserved for another share.
         "share_bound", "share_closed", "gang_share",
         # The image has to be changed.
         "no_driver",
-        # A batch job that cannot start as things are, in a queue where others do.
+        # A batch job that cannot start unless something changes, in a queue where others do.
         "batch_never",
-        # Nothing can run it as it is.
+        # Nothing can ever run it.
         *(code.key for code in CODES.values() if code.kind == "never"),
     )
 )  # fmt: skip
@@ -64,22 +66,23 @@ class StartSource(str, Enum):
     """What an expected start rests on."""
 
     FORECAST = "forecast"
-    """Lading's own plan of what is to come."""
+    """Lading's own plan for upcoming work."""
     BATCH_SYSTEM = "batch_system"
-    """What the batch system expects of its own queue."""
+    """The batch system's estimate for its own queue."""
     BACKLOG = "backlog"
-    """How many jobs wait before it, and how many end in an hour at full load."""
+    """The jobs ahead, and the rate at which jobs finish at full load."""
     PAST_WAITS = "past_waits"
-    """How long earlier tries have waited."""
+    """The waits of earlier tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedStart:
-    """From when to when a job is expected to start.
+    """The interval in which a job is expected to start.
 
-    :param since: epoch seconds; so for ``at`` and ``until``
-    :param at: about when
-    :param text: what that rests on
+    :param since: the earliest start, epoch seconds
+    :param at: the most likely start, epoch seconds
+    :param until: the latest start, epoch seconds
+    :param text: what the estimate is based on
     """
 
     since: float
@@ -93,8 +96,8 @@ class ExpectedStart:
 class KnownWaits:
     """The waits of earlier tries.
 
-    :param seconds: that they waited, in any order
-    :param whose: of what they are tries, as text
+    :param seconds: how long they waited, in any order
+    :param whose: what they are tries of, as text
     """
 
     seconds: Sequence[float]
@@ -103,12 +106,12 @@ class KnownWaits:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is before a job that waits.
+    """The jobs ahead of a waiting job.
 
-    :param jobs: that wait for the same and start before it
-    :param per_second: how many end there in a second at full load; None: too few have
-    :param whose: what ends them, with its verb, as text: "site hpc finishes"
-    :param is_shared: whether they are in the queue of a batch system, where jobs of others come between them
+    :param jobs: how many wait for the same room and start before it
+    :param per_second: how many finish there per second at full load; None: too few have
+    :param whose: what finishes them, with its verb, as text: "site hpc finishes"
+    :param is_shared: whether they are in the queue of a batch system, where jobs of other users come in between
     """
 
     jobs: float
@@ -118,21 +121,21 @@ class Backlog:
 
 
 def held_because(code: str | None) -> str | None:
-    """What holds a job that waits for as long as nobody changes it, as text; None: nothing does.
+    """What holds a waiting job until somebody changes it, as text; None: nothing does.
 
-    :param code: of the reason for which it waits
+    :param code: the code of its reason
     """
     return CODES[code].title if code in HOLDING else None
 
 
 def rate_at_full_load(waits: Iterable[tuple[float, float]], ended: Sequence[float], since: float) -> float | None:
-    """How many jobs end in a second while others wait; None: too few have.
+    """How many jobs finish per second while others wait; None: too few have.
 
-    Each end makes room for a start. What was started together when machines came up says nothing of that.
+    Each finished job makes room for a start. Jobs that started together when machines came up would distort the rate.
 
-    :param waits: from when to when jobs have waited
-    :param ended: when jobs have ended
-    :param since: what was before is not looked at
+    :param waits: (from, until) of jobs that waited
+    :param ended: when jobs finished
+    :param since: anything earlier is ignored
     """
     full: list[list[float]] = []
     for begin, end in sorted((max(begin, since), end) for begin, end in waits if end > since):
@@ -153,25 +156,26 @@ def expected_start(
     past: Sequence[KnownWaits] = (),
     backlog: Backlog | None = None,
 ) -> ExpectedStart | None:
-    """When a job that waits will start; None: nothing says it.
+    """When a waiting job will start; None: there is no basis for an estimate.
 
-    :param planned: when the plan of its site has it begin; None: no plan has it
-    :param native: when the batch system expects it to; None: it does not say
-    :param past: the waits of earlier tries, of what is most like it first
-    :param backlog: what is before it; None: that is not known
+    :param planned: the start in the plan of its site; None: it is not planned
+    :param native: the start that the batch system expects; None: it gives none
+    :param past: the waits of earlier tries, most similar first
+    :param backlog: the jobs ahead; None: unknown
     """
     if planned is not None:
         early = max(PLAN_EARLY_SECONDS, PLAN_EARLY_PART * (planned - now))
         return around(now, planned, StartSource.FORECAST, "the plan of its site", early)
     if native is not None and is_still_expected(now, native):
-        text = "what the batch system expects if the jobs before it take as long as they may"
+        text = "the batch system's estimate if the jobs ahead use their whole time limits"
         return around(now, native, StartSource.BATCH_SYSTEM, text, EARLY_PART * (native - now))
     by_backlog = (
         None if backlog is None or backlog.per_second is None else after_backlog(now, backlog, backlog.per_second)
     )
     if backlog is not None:
         is_long = backlog.jobs + 1 >= FEWEST_WAITS
-        # Of the next few of a shared queue earlier waits say more; of a long queue of Lading's own they say nothing.
+        # For the next few jobs of a shared queue, earlier waits are more informative; for a long queue of Lading's own
+        # they are useless.
         if by_backlog is not None and (is_long or not backlog.is_shared):
             return by_backlog
         if is_long and not backlog.is_shared:
@@ -183,12 +187,13 @@ def expected_start(
 
 
 def is_still_expected(now: float, native: float | None) -> bool:
-    """Whether what a batch system expects is of use: where it has passed, it has not looked at the job again."""
+    """Whether the batch system's estimate is usable: if it has passed, the batch system has not looked at the job
+    again."""
     return native is not None and native >= now - LATE_SECONDS
 
 
 def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedStart:
-    """The interval around the time at which those before a job, and one more, have ended."""
+    """The interval around the time at which the jobs ahead, and one more, have finished."""
     left = (backlog.jobs + 1) / per_second
     first, last = left / math.sqrt(WIDEST), left * math.sqrt(WIDEST)
     if last - first < NARROWEST_SECONDS:
@@ -196,14 +201,14 @@ def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedSt
         last = first + NARROWEST_SECONDS
     per_hour = per_second * 3600
     ends = f"{per_hour:,.0f}" if per_hour >= 100 else f"{per_hour:.3g}"
-    text = f"{backlog.jobs:,.0f} jobs before it, and {backlog.whose} {ends} per hour"
+    text = f"{backlog.jobs:,.0f} jobs ahead of it, and {backlog.whose} {ends} per hour"
     return ExpectedStart(now + first, now + left, now + last, StartSource.BACKLOG, text)
 
 
 def around(now: float, at: float, source: StartSource, text: str, early: float = 0.0) -> ExpectedStart:
-    """The interval of what is expected at one time.
+    """The interval around an expected time.
 
-    :param early: by how many seconds it may be earlier
+    :param early: by how many seconds the start can be earlier
     """
     left = max(at - now, 0.0)
     first = max(0.0, left - max(0.0, early))
@@ -214,7 +219,7 @@ def around(now: float, at: float, source: StartSource, text: str, early: float =
 
 
 def after_waits(now: float, queued_at: float, past: KnownWaits) -> ExpectedStart | None:
-    """The interval in which most of the tries began that had waited for as long as this job has; None: too few had."""
+    """The interval in which most of the tries that waited at least as long as this job started; None: too few did."""
     waited = max(0.0, now - queued_at)
     longer = sorted(each for each in past.seconds if each >= waited)
     if len(longer) < FEWEST_WAITS:

@@ -1,7 +1,7 @@
-"""Usage: what tries of a task have used, as sums and a bounded sample that can be kept for long and added up. Pure.
+"""Usage: what the tries of a task have used, as sums and a bounded sample that can be stored and merged. Pure.
 
-The sample has the newest tries, and of older ones the outermost: the corners of the upper hull of peak memory over the
-size of inputs. So :func:`lading.scheduling.insight.envelope.fit` sees every try that its line could rest on.
+The sample holds the newest tries, and of older ones the outermost: the corners of the upper hull of peak memory over
+the size of inputs. So :func:`lading.scheduling.insight.envelope.fit` sees every try that its line could touch.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Any
 
 from lading.scheduling.insight.envelope import upper_hull
 
-# Of this many tries the summary of a task stays below 4 KiB.
+# With this many tries, the summary of a task stays below 4 KiB.
 MOST_NEWEST = 48
 MOST_OUTERMOST = 12
-# Of shorter tries nearly all is start-up, and says nothing of how many cpus the work keeps busy.
+# Shorter tries consist almost only of start-up, and do not show how many cpus the work keeps busy.
 SHORTEST_SECONDS = 10.0
 SUMS = ("tries", "short", "hours", "cpu_hours", "gib_hours")
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one try asked for and used. Memory is MiB.
+    """What one try requested and used. Memory is MiB.
 
     :param seconds: how long it ran
-    :param peak_memory: None: it is not known
-    :param cpu_seconds: None: it is not known
+    :param peak_memory: None: unknown
+    :param cpu_seconds: None: unknown
     :param cause: why it failed; None: it did not
-    :param waited: seconds until it began
-    :param input_size: bytes of its inputs; below 0: these have no bytes, and so many elements in lists; None: not known
-    :param is_sampled: whether its memory was looked at so seldom that a short peak may have been missed
+    :param waited: seconds until it started
+    :param input_size: bytes of its inputs; negative: they have no bytes, but this many elements in lists; None: unknown
+    :param is_sampled: whether its memory was sampled so rarely that a short peak may have been missed
     """
 
     cpus: float
@@ -46,9 +46,9 @@ class Use:
 
     @property
     def memory_bound(self) -> int | None:
-        """What it needed at least, where it failed; None: it has not, or nothing is known.
+        """A lower bound of the memory that a failed try needed; None: it did not fail, or nothing is known.
 
-        One that ran out of memory needed more than all that it had.
+        A try that ran out of memory needed more than everything it had.
         """
         if self.cause == "out_of_memory":
             return max(self.memory, self.peak_memory or 0)
@@ -56,14 +56,14 @@ class Use:
 
     @property
     def mean_cpus(self) -> float | None:
-        """How many cpus it kept busy on average, start-up and all; None: not known."""
+        """The average number of busy cpus, including start-up; None: unknown."""
         if self.cause is not None or self.cpu_seconds is None or self.seconds <= 0:
             return None
         return self.cpu_seconds / self.seconds
 
     @property
     def busy_cpus(self) -> float | None:
-        """How many cpus its work kept busy on average; None: not known."""
+        """The average number of cpus that its work kept busy; None: unknown."""
         return self.mean_cpus if self.seconds >= SHORTEST_SECONDS else None
 
 
@@ -71,13 +71,13 @@ class Use:
 class Usage:
     """What a number of tries have used.
 
-    :param tries: how many
+    :param tries: the number of tries
     :param short: how many of them had too little memory or time
-    :param hours: that they ran
-    :param cpu_hours: that they asked for while they ran
-    :param gib_hours: the same of memory
-    :param newest: the last of them, oldest first
-    :param outermost: of the tries before these the corners of the upper hull of memory over the size of inputs
+    :param hours: how long they ran
+    :param cpu_hours: cpus requested while they ran
+    :param gib_hours: memory requested while they ran
+    :param newest: the newest tries, oldest first
+    :param outermost: of the tries before these, the corners of the upper hull of memory over the size of inputs
     """
 
     tries: int = 0
@@ -90,11 +90,11 @@ class Usage:
 
     @property
     def sample(self) -> Sequence[Use]:
-        """The tries of which all is known, the newest last."""
+        """The tries whose details are kept, newest last."""
         return [*self.outermost, *self.newest]
 
     def add(self, use: Use) -> None:
-        """Add a try that is younger than all others."""
+        """Add a try that is newer than all others."""
         hours = use.seconds / 3600
         self.tries += 1
         self.short += use.cause in ("out_of_memory", "time_limit")
@@ -117,13 +117,13 @@ class Usage:
             self.outermost = list(_outermost(outermost))
 
     def dump(self) -> str:
-        """It as JSON, amounts to three digits."""
+        """JSON, with amounts rounded to three digits."""
         sums = {name: getattr(self, name) for name in SUMS}
         return json.dumps({**sums, "sample": [_as_list(use) for use in self.sample]}, separators=(",", ":"))
 
     @classmethod
     def load(cls, text: str) -> Usage:
-        """What :meth:`dump` has written; of what development versions of 0.1.0 wrote the sums alone count."""
+        """Usage from the text of :meth:`dump`; from texts of development versions of 0.1.0, only the sums."""
         found = json.loads(text)
         sample = [Use(*each) for each in found.get("sample", ())]
         return cls(
@@ -132,7 +132,7 @@ class Usage:
 
 
 def _outermost(uses: Iterable[Use]) -> Iterator[Use]:
-    """Yield the tries that a line above all of them could rest on, those of larger inputs first if they are many."""
+    """Yield the tries that a line above all of them could touch; if there are many, those with larger inputs."""
     by_point = {(abs(float(use.input_size or 0)), float(use.memory_bound or use.peak_memory or 0)): use for use in uses}
     for corner in upper_hull(by_point)[-MOST_OUTERMOST:]:
         yield by_point[corner]

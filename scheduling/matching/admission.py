@@ -1,9 +1,9 @@
-"""May a Dag use a site, and with which account? Pure.
+"""Whether a Dag is allowed to use a site, and with which account. Pure.
 
-:func:`admitted` has the only answer, and every use of a site's transport for a Dag asks for it: placement, gangs, what
-is sent to a site and read from it, job scripts, and the checks at Dag parse. The controller and the triggerer ask with
-the Dag and the team that Airflow's database names. Where an author's code runs, the answer is advice. Jobs of a Dag
-whose budget is spent are held before that (``BudgetTerms.held``), at whichever site.
+:func:`admitted` is the only place that decides this, and every use of a site's transport for a Dag calls it: placement,
+    gangs, everything sent to or read from a site, job scripts, and the checks at Dag parse. The controller and the
+    triggerer pass the Dag and the team from Airflow's database. Where an author's code runs, the answer is only advice.
+    Jobs of a Dag whose budget is spent are held earlier (``BudgetTerms.held``), at whichever site.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
 Site = TypeVar("Site")
-# Patterns of names (``*``, ``?``, ``[...]``); None: all.
+# Patterns of names (``*``, ``?``, ``[...]``); None: all names.
 Patterns = Sequence[str] | None
-# What a key of ``accounts`` begins with, and is followed by a pattern.
+# The prefixes of a key of ``accounts``; a pattern follows.
 TEAM, DAG = "team:", "dag:"
-# The account of a site's table itself, for those whom no key of ``accounts`` names.
+# The site's own account, for Dags that match no key of ``accounts``.
 OWN = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whose jobs a site takes.
+    """Whose jobs a site accepts.
 
-    :param dags: patterns of the Dags; None: every Dag
-    :param teams: patterns of the teams; None: every team, and Dags of none
-    :param accounts: of a cluster with several accounts all keys of its table with the account of each, in their order
-    :param account: the one of these that the site is; :data:`OWN`: that of those whom no key names
+    :param dags: patterns of Dags; None: every Dag
+    :param teams: patterns of teams; None: every team, and Dags without one
+    :param accounts: for a cluster with several accounts, all keys of its table with their accounts, in order
+    :param account: the account of this site; :data:`OWN` is the account for Dags that match no key
     """
 
     dags: Patterns = None
@@ -42,24 +42,23 @@ class Admission:
 
     @classmethod
     def published(cls, rules: Mapping[str, Any]) -> Admission:
-        """As the rules of a site's table have it, or what is published of them."""
+        """The rules from a site's table, or as published."""
         dags, teams = rules.get("allowed_dags"), rules.get("allowed_teams")
         accounts = tuple((str(key), str(account)) for key, account in rules.get("accounts") or ())
         return cls(dags, teams, accounts, str(rules.get("run_as") or OWN))
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes every job."""
         return self.dags is None and self.teams is None and not self.accounts
 
     def takes(self, dag_id: str | None, team: str | None) -> bool:
-        """Whether the site's table is open to a Dag; ask :func:`admitted`."""
+        """Whether the site's table allows a Dag; call :func:`admitted` instead."""
         return (not self.accounts or account_of(self.accounts, dag_id, team) == self.account) and (
             dag_id is None or (_meets(dag_id, self.dags) and (self.teams is None or _meets(team, self.teams)))
         )
 
     def why_not(self, site: str, dag_id: str | None, team: str | None) -> str:
-        """What of its table keeps a Dag from it that it does not take, as text."""
+        """The part of its table that excludes a Dag, as text."""
         if not _meets(dag_id or "", self.dags):
             return f"site {site!r} has allowed_dags = {listed(self.dags or ())}"
         if self.teams is not None and not _meets(team, self.teams):
@@ -67,14 +66,14 @@ class Admission:
         return f"site {site!r} has accounts for {', '.join(shortened(key) for key, _ in self.accounts)}"
 
 
-# What takes every job.
+# Accepts every job.
 EVERYBODY = Admission()
 
 
 def account_of(accounts: Iterable[tuple[str, str]], dag_id: str | None, team: str | None) -> str:
-    """The account as which jobs of a Dag run: that of the first key which fits; :data:`OWN`: none does.
+    """The account that runs the jobs of a Dag: the account of the first matching key, or :data:`OWN`.
 
-    :param accounts: the keys, ``team:NAME`` or ``dag:PATTERN``, with the account of each
+    :param accounts: keys, ``team:NAME`` or ``dag:PATTERN``, with their accounts
     """
     for key, account in accounts:
         whose = (team, TEAM) if key.startswith(TEAM) else (dag_id, DAG)
@@ -84,16 +83,16 @@ def account_of(accounts: Iterable[tuple[str, str]], dag_id: str | None, team: st
 
 
 def admitted(sites: Iterable[tuple[Site, Admission]], dag_id: str | None, team: str | None) -> list[Site]:
-    """The sites that a Dag may use, out of some; of a cluster with several accounts, the one that is its account.
+    """The sites that a Dag is allowed to use; for a cluster with several accounts, the one with the Dag's account.
 
-    :param dag_id: None: what uses them does not come from a Dag; empty: it is unknown from which
-    :param team: of the Dag; None: it has none
+    :param dag_id: None: the use does not come from a Dag; empty: the Dag is unknown
+    :param team: the team of the Dag; None: it has none
     """
     return [site for site, its in sites if its.takes(dag_id, team)]
 
 
 def refusal(sites: Iterable[tuple[str, Admission]], dag_id: str | None, team: str | None) -> Reason:
-    """Why :func:`admitted` names none of some sites."""
+    """Why :func:`admitted` allows none of these sites."""
     tables = "; ".join(dict.fromkeys(its.why_not(name, dag_id, team) for name, its in sites))
     if not dag_id:
         return because("no_dag_not_allowed", tables=tables)
@@ -103,7 +102,6 @@ def refusal(sites: Iterable[tuple[str, Admission]], dag_id: str | None, team: st
 
 
 def listed(patterns: Sequence[str]) -> str:
-    """Patterns as a table has them."""
     return f"[{', '.join(shortened(each) for each in patterns)}]"
 
 

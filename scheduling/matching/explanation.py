@@ -1,6 +1,6 @@
 """Why a job goes where it goes: the steps of the decision about one job, as text. Pure.
 
-They are taken with the same functions as the decision, :func:`lading.scheduling.placing.placement.assign`.
+The steps use the same functions as the decision itself, :func:`lading.scheduling.placing.placement.assign`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from lading.scheduling.resources import format_resources
 from lading.scheduling.site_names import is_named
 from lading.scheduling.text.units import format_time
 
-NOTHING_LESS = "all that it wishes"
+NOTHING_LESS = "the full request"
 
 
 @dataclass(frozen=True, slots=True)
 class ExplanationStep:
     """One step of the decision.
 
-    :param name: which one
-    :param lines: what came of it, as text
+    :param name: the step
+    :param lines: its result, as text
     """
 
     name: str
@@ -47,17 +47,17 @@ def explained(
     is_of_gang: bool = False,
     has_place: bool = False,
 ) -> Iterator[ExplanationStep]:
-    """The steps by which it is decided where a job goes, up to the site.
+    """The steps of the decision where a job goes, up to the site.
 
-    :param is_of_gang: whether it starts with others, so that room for it alone is not enough
-    :param has_place: whether that was decided: what has room now had no part in it
+    :param is_of_gang: whether it starts together with others, so that room for it alone is not enough
+    :param has_place: whether it already has a place, so that the room available now played no part
     """
     yield ExplanationStep("bindings", [_named(job, sites)])
     try:
         its_route = router(sites, rules, rank)(job)
         left = through_filters(job, its_route, filters) if its_route else None
     except ValueError as error:
-        yield ExplanationStep("filters", [f"it fails: {error}"])
+        yield ExplanationStep("filters", [f"failed: {error}"])
         return
     if left is not None:
         its_route = reordered(its_route, left)
@@ -65,13 +65,13 @@ def explained(
             "filters", [f"{', '.join(of_text(job.targets or '')[1])} leave, in this order: {', '.join(left)}"]
         )
     places = matches(job, sites)
-    yield ExplanationStep("matching", list(_matching(job, sites, places)) or ["there is no place that it may go to"])
+    yield ExplanationStep("matching", list(_matching(job, sites, places)) or ["there is no place that it can go to"])
     if not its_route:
         yield ExplanationStep("refused", [str(nowhere(job, sites))])
         return
     found = rankable(job, places)
     order = (None if rank is None or not found else rank(job, found)) or by_probability(job, found)
-    unasked = "nothing is asked: its places are named, or there is only one"
+    unasked = "not needed: its places are named, or there is only one"
     yield ExplanationStep("ranking", [", ".join(map(_likely, order)) if order else unasked])
     if not has_place:
         yield ExplanationStep("rules × matches", list(_tried(job, its_route, sites, is_of_gang=is_of_gang)))
@@ -83,7 +83,7 @@ def _named(job: WaitingJob, sites: Sequence[SiteView]) -> str:
     if job.site is not None:
         return f"its hint site names {job.site}"
     takers = ", ".join(site.name for site in asked(job, sites)) or "none"
-    return f"no place is named; the sites that take such tasks: {takers}"
+    return f"no place is named; the sites that accept such tasks: {takers}"
 
 
 def _matching(job: WaitingJob, sites: Sequence[SiteView], places: Sequence[tuple[Target, SiteView]]) -> Iterator[str]:
@@ -108,10 +108,10 @@ def _cannot(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> s
 
 def _likely(match: Match) -> str:
     if match.wait is not None:
-        return f"{match.site} (three of four waited {format_time(round(match.wait))} at most)"
+        return f"{match.site} (three of four jobs waited at most {format_time(round(match.wait))})"
     if match.share is not None:
         return f"{match.site} ({match.available} of {match.total} nodes are idle)"
-    return f"{match.site} (as the sites file has it)"
+    return f"{match.site} (in the order of the sites file)"
 
 
 def _tried(job: WaitingJob, its_route: Route, sites: Sequence[SiteView], *, is_of_gang: bool) -> Iterator[str]:
@@ -126,7 +126,6 @@ def _tried(job: WaitingJob, its_route: Route, sites: Sequence[SiteView], *, is_o
 
 
 def _room(job: WaitingJob, stop: Stop, sites: Mapping[str, SiteView], now: str) -> str:
-    """Whether a stop has room now, as text."""
     site = sites[stop.site]
     need = resolved(stop.asked(job), site.arch)
     has_room = site.trouble is None and any(
@@ -140,13 +139,13 @@ def _room(job: WaitingJob, stop: Stop, sites: Mapping[str, SiteView], now: str) 
 
 
 def wishes(job: WaitingJob) -> str:
-    """What a job asks for, and the least that would do, as text."""
+    """A job's requests, and its minimal requests, as text."""
     least, its_own = minimum(job), soft(job.soft)
     parts = [format_resources(job.resources)]
     if its_own.least.keys() - {NODES}:
-        parts.append(f"{format_resources(least.resources)} would do")
+        parts.append(f"at least {format_resources(least.resources)}")
     if LAYOUT in job.hints:
-        parts.append(f"{job.nodes} nodes" + (f", {least.nodes} would do" if least.nodes < job.nodes else ""))
+        parts.append(f"{job.nodes} nodes" + (f", at least {least.nodes}" if least.nodes < job.nodes else ""))
     if missing := sorted(job.features - least.features):
-        parts.append(f"{', '.join(missing)} may be missing")
+        parts.append(f"{', '.join(missing)} only if possible")
     return "; ".join(parts)

@@ -1,9 +1,9 @@
-"""Groups: the jobs of one task in one run, and those of the whole run, which are limited together. Pure.
+"""Groups: the jobs of one task in one run, and those of the whole run, which share limits. Pure.
 
-Their jobs are counted (``max_jobs``), and so are the machines that they use at once (``max_instances``), as Seven
-Bridges counts instances. A machine is a location on which jobs are packed: this machine, a host, an allocation. Where
-each job is a batch job of its own, each of these is a machine, or as many as it has nodes: on which node it will run,
-and with what others, is the batch system's to decide.
+Limits apply to their jobs (``max_jobs``) and to the machines that they use at once (``max_instances``, as Seven Bridges
+counts instances). A machine is a location on which jobs are packed: this machine, a host, an allocation. Where each job
+is a batch job of its own, each batch job counts as one machine, or as many as it has nodes: the batch system decides on
+which nodes it runs, and with what else.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lading.scheduling.reasons import Reason, because
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """What jobs have in common that are counted together.
+    """The group of jobs that are counted together.
 
-    :param run: the run of a Dag
+    :param run: the Dag run
     :param task: the task
-    :param max_jobs: how many jobs of the task may be at work at once in the run; None: any number
-    :param run_max_jobs: how many jobs of all tasks of the run may; None: any number
+    :param max_jobs: how many jobs of the task can be active at once in the run; None: any number
+    :param run_max_jobs: how many jobs of all tasks of the run can; None: any number
     """
 
     run: tuple[str, str]
@@ -36,9 +36,9 @@ class JobGroup:
     run_max_jobs: int | None = None
 
     def room(self, live: Mapping[tuple[str, str], Mapping[str, int]]) -> int | None:
-        """How many more jobs may start; None: any number.
+        """How many more jobs can start; None: any number.
 
-        :param live: by run and task, how many jobs are at work
+        :param live: the number of active jobs, by run and task
         """
         tasks = live.get(self.run, {})
         rooms = []
@@ -49,17 +49,16 @@ class JobGroup:
         return max(min(rooms), 0) if rooms else None
 
     def reason(self, live: Mapping[tuple[str, str], Mapping[str, int]]) -> Reason:
-        """Why a job of the group that may not start has to wait."""
         if self.max_jobs is not None and live.get(self.run, {}).get(self.task, 0) >= self.max_jobs:
             return because("task_jobs", most=self.max_jobs, task=self.task)
         return because("run_jobs", most=self.run_max_jobs)
 
 
 def admitted(jobs: Iterable[tuple[str, JobGroup]], live: Mapping[tuple[str, str], Mapping[str, int]]) -> list[str]:
-    """Return the tokens of the jobs that may start together, in their order.
+    """Return the tokens of the jobs that can start together, in order.
 
     :param jobs: tokens of waiting jobs with their groups, in the order in which they should start
-    :param live: by run and task, how many jobs are at work
+    :param live: the number of active jobs, by run and task
     """
     counts = {run: Counter(tasks) for run, tasks in live.items()}
     tokens = []
@@ -71,10 +70,10 @@ def admitted(jobs: Iterable[tuple[str, JobGroup]], live: Mapping[tuple[str, str]
 
 
 class Label(NamedTuple):
-    """What jobs have in common whose machines are counted together: a task of a run, or a run.
+    """A group whose machines are counted together: a task of a run, or a run.
 
     :param kind: ``task`` or ``run``
-    :param name: as ``Job.task`` and ``Job.run`` have it
+    :param name: the value of ``Job.task`` or ``Job.run``
     """
 
     kind: str
@@ -90,26 +89,26 @@ def labels(job: PlannedJob) -> list[Label]:
 
 
 def run_name(dag_id: object, run_id: object) -> str:
-    """A run as ``Job.run`` has it."""
+    """The value of ``Job.run``."""
     return f"{dag_id} {run_id}"
 
 
 def task_name(dag_id: object, run_id: object, task_id: object) -> str:
-    """A task of a run as ``Job.task`` has it."""
+    """The value of ``Job.task``."""
     return f"{dag_id} {run_id} {task_id}"
 
 
-# A location of a site; of a batch job of its own, which lies in a queue, also its token.
+# (Site, location), and for a batch job of its own in a queue also its token.
 Used = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class GroupMachines:
-    """The machines on which the jobs of limited groups are.
+    """The machines used by the jobs of limited groups.
 
-    :param most: of each group that has a limit and of which jobs wait: on how many its jobs may be at once
-    :param used: of each group: on which they are, and as how many machines each of these counts, all nodes of a batch
-        job together: an author may ask for any number of them
+    :param most: for each limited group with waiting jobs, on how many machines its jobs can be at once
+    :param used: for each group, where its jobs are, and as how many machines each place counts; all nodes of a batch
+        job are one entry, because an author can request any number of them
     """
 
     most: dict[Label, int] = field(default_factory=dict)
@@ -118,7 +117,7 @@ class GroupMachines:
 
     @classmethod
     def from_jobs(cls, waiting: Iterable[WaitingJob]) -> GroupMachines:
-        """The limits of waiting jobs; where those of one group differ the lowest counts."""
+        """The limits of waiting jobs; if those of one group differ, the lowest counts."""
         made = cls()
         for job in waiting:
             if job.max_instances is None and job.run_max_instances is None:
@@ -130,7 +129,7 @@ class GroupMachines:
         return made
 
     def put(self, job: PlannedJob, site: str, location: str, *, is_queue: bool) -> None:
-        """Count a job that is, or is to be, at a location.
+        """Count a job that is, or is going to be, at a location.
 
         :param is_queue: whether the job is a batch job of its own there
         """
@@ -141,7 +140,7 @@ class GroupMachines:
             there[where] = number
 
     def full(self, job: PlannedJob) -> Label | None:
-        """The group of a job that may use no further machine, or none as large as it is; None: there is none."""
+        """The group of a job that can use no further machine, or not as many as the job has nodes; None: none."""
         if not self.most:
             return None
         return next((label for label in labels(job) if self._left(label) < job.nodes), None)
@@ -151,11 +150,11 @@ class GroupMachines:
         return float("inf") if most is None else most - self._number[label]
 
     def are_at(self, label: Label, site: str) -> bool:
-        """Whether jobs of a group are on a machine of a site that others can share."""
+        """Whether jobs of a group are on a machine of a site that other jobs can share."""
         return any(len(each) == 2 and each[0] == site for each in self.used.get(label, ()))
 
     def limits(self, site: str, locations: Sequence[Location]) -> InstanceLimits:
-        """What is left of the limits for some locations of a site, those counted on which jobs of a group are."""
+        """What the limits leave for some locations of a site, including those that already have jobs of the group."""
         left: dict[str, dict[str, int]] = {"task": {}, "run": {}}
         for label, most in self.most.items():
             used = self.used.get(label, {})
@@ -164,7 +163,6 @@ class GroupMachines:
         return InstanceLimits(tasks=left["task"], runs=left["run"])
 
     def reason(self, label: Label) -> Reason:
-        """Why a job of a group waits that may use no further machine."""
         most = self.most[label]
         if label.kind == "task":
             return because("task_machines", most=most, task=label.name.rpartition(" ")[2])
@@ -172,7 +170,7 @@ class GroupMachines:
 
 
 def limits_left(limits: InstanceLimits, locations: Sequence[Location]) -> InstanceLimits:
-    """What is left of limits when these locations, on which jobs of the groups may be, are counted no more."""
+    """What is left of limits after subtracting the locations among these that have jobs of the groups."""
     tasks = {
         name: max(0, most - len(locations_with(Label("task", name), locations))) for name, most in limits.tasks.items()
     }
@@ -183,21 +181,21 @@ def limits_left(limits: InstanceLimits, locations: Sequence[Location]) -> Instan
 
 
 def no_further(jobs: Iterable[PlannedJob]) -> InstanceLimits:
-    """Limits by which jobs of groups go only where others of theirs are."""
+    """Limits under which jobs of groups only go where other jobs of the group are."""
     named = {label for job in jobs for label in labels(job)}
     tasks, runs = ({name: 0 for kind, name in named if kind == wanted} for wanted in ("task", "run"))
     return InstanceLimits(tasks=tasks, runs=runs)
 
 
 def locations_with(label: Label, locations: Iterable[Location]) -> set[str]:
-    """The names of the locations on which jobs of a group are."""
+    """The names of the locations that have jobs of a group."""
     return {each.name for each in locations if label.name in (each.tasks if label.kind == "task" else each.runs)}
 
 
 class Allowance:
-    """What is left of the limits of groups while locations are filled.
+    """What is left of the limits of groups while locations are being filled.
 
-    :param locations: those that are filled
+    :param locations: the locations being filled
     """
 
     def __init__(self, limits: InstanceLimits, locations: Collection[Location]) -> None:
@@ -207,7 +205,7 @@ class Allowance:
         self._number = {label: len(used) for label, used in self.used.items()}
 
     def full(self, job: PlannedJob) -> list[Label]:
-        """The groups of a job that may use no further machine."""
+        """The groups of a job that can use no further machine."""
         if not self.most:
             return []
         return [label for label in labels(job) if label in self.most and not self._left(label) >= job.nodes]
@@ -216,11 +214,10 @@ class Allowance:
         return self.most[label] - self._number[label]
 
     def admits(self, job: PlannedJob, location: str) -> bool:
-        """Whether a job may go to a location: jobs of its groups are there, or they may use another one."""
+        """Whether a job can go to a location: jobs of its groups are there, or the groups can use another machine."""
         return not self.most or all(location in self.used[label] for label in self.full(job))
 
     def put(self, job: PlannedJob, machine: str) -> None:
-        """Count the machine of a job."""
         self._count(job, machine, 1)
 
     def put_batch_job(self, job: PlannedJob, queue: str) -> None:

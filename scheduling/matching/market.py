@@ -1,4 +1,4 @@
-"""The market of a site: what can be launched there, and what a job takes of it. Pure."""
+"""The market of a site: what can be launched there, and what a job needs of it. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.reasons import MOST_KINDS, Reason, because, combined
 from lading.scheduling.resources import Resources
 
-# The most machines bought to learn what an image has.
+# How many machines are launched at most to learn what an image has.
 MOST_TO_LEARN = 2
-# A disk of which less than this part is there is not the one that was specified: nothing has mounted that.
+# A disk with less than this part of its specified size is not the specified disk: nothing has mounted that.
 SHARE = 0.5
-# From how many boots on the median of a site counts, and from how many of a type that of the type.
+# How many boots are needed to use the median of a site, and that of a type.
 BOOTS_OF_SITE, BOOTS_OF_TYPE = 3, 5
 
 
@@ -27,19 +27,19 @@ BOOTS_OF_SITE, BOOTS_OF_TYPE = 3, 5
 class Market:
     """The allocations that can be launched at a batch cluster.
 
-    :param capacity: what jobs can use of a whole node, the agent's own memory taken off
+    :param capacity: what jobs can use of a whole node, without the agent's own memory
     :param overhead: MiB that the agent needs in each allocation
-    :param seconds: that an allocation has for jobs
-    :param unlimited: seconds that a job without a time limit should have at least
-    :param most: allocations at a time
-    :param whole: whether there are whole nodes only
-    :param idle_seconds: for which one is kept that waits in its queue and is not needed any more
-    :param held: why nothing is launched now; None: it may be
-    :param memory_limit: MiB that a job without a limit may use; None: what it asks for
-    :param time_limit: seconds that a job without a limit may take; None: ``unlimited`` are kept for it
-    :param grace: seconds that a job has beyond its limit to come to its end
-    :param queue_seconds: for which an allocation is expected to wait in its queue, until it is known of others
-    :param hurry: what the early end of a run is worth in cpu-hours (:mod:`lading.scheduling.forecast.choice`)
+    :param seconds: how long an allocation lasts for jobs
+    :param unlimited: how many seconds a job without a time limit is guaranteed
+    :param most: the largest number of allocations at a time
+    :param whole: whether only whole nodes are allocated
+    :param idle_seconds: how long an allocation that is no longer needed is kept in the queue
+    :param held: why nothing is launched now; None: launches are allowed
+    :param memory_limit: the memory limit of jobs without one, MiB; None: their request
+    :param time_limit: the time limit of jobs without one, seconds; None: they are guaranteed ``unlimited``
+    :param grace: seconds that a job has beyond its limit to finish cleanly
+    :param queue_seconds: how long an allocation is expected to wait in the queue, until that has been measured
+    :param hurry: the value of finishing a run early, in cpu-hours (:mod:`lading.scheduling.forecast.choice`)
     """
 
     capacity: Resources
@@ -59,21 +59,23 @@ class Market:
 
 @dataclass(frozen=True, slots=True)
 class MachineMarket:
-    """The machines that can be bought at a site, by the hour.
+    """The machines that can be launched at a site, billed by time.
 
-    :param catalogue: their types, with what jobs can use of each and where it can be had at which price
-    :param limits: how many instances there may be at once, of a type, for how many USD per hour, of how many vCPUs
-    :param policy: by which they are bought: ``forecast``, or one of
+    :param catalogue: their types, with the capacity for jobs, and where each is offered at which price
+    :param limits: how many instances are allowed at once: in total, by type, in USD per hour, and in vCPUs
+    :param policy: the policy that launches them: ``forecast``, or one of
         ``lading.scheduling.provisioning.planner.POLICIES``
-    :param idle_seconds: for which an empty one is kept
-    :param min_instances: so many are not released, busy ones included
-    :param boot_seconds: from an order until the first job starts, as far as it is known; ``boots``: the same of
-        instance types of which enough have booted, by their names
-    :param held: why nothing is launched now; None: it may be
-    :param images: what machines boot from, by their architecture; after a space what else decides what they have
-    :param without_gpus: images of which machines with GPUs have shown none
-    :param learning: types with GPUs of which no machine of the image was ever seen: few are bought before that
-    :param hurry: by ``forecast``: what time is worth to runs that do not say it (``lading.scheduling.forecast.choice``)
+    :param idle_seconds: how long an empty machine is kept
+    :param min_instances: how many machines are never released, busy ones included
+    :param boot_seconds: the time from an order until the first job starts, as far as known
+    :param boots: the same for instance types that have booted often enough, by name
+    :param held: why nothing is launched now; None: launches are allowed
+    :param images: what machines boot from, by architecture; after a space, anything else that determines what they have
+    :param without_gpus: images whose machines with GPUs have shown none
+    :param learning: types with GPUs for which no machine with the image has been seen: only a few are launched until
+        then
+    :param hurry: for ``forecast``: the value of time of runs that do not state it
+        (``lading.scheduling.forecast.choice``)
     """
 
     catalogue: Catalogue
@@ -90,11 +92,11 @@ class MachineMarket:
     boots: Mapping[str, float] = field(default_factory=dict)
 
     def boot_of(self, kind: str | None) -> float:
-        """Seconds from an order of an instance type until its first job starts."""
+        """Seconds from the order of an instance type until its first job starts."""
         return self.boots.get(kind or "", self.boot_seconds)
 
     def booting_as(self, measured: Sequence[tuple[str, float]]) -> MachineMarket:
-        """The same with what boots have taken lately in the place of the first guess.
+        """The market with measured boot times in place of the default.
 
         :param measured: instance types and seconds of the last boots at the site
         """
@@ -107,12 +109,13 @@ class MachineMarket:
         return replace(self, boot_seconds=median(each for _, each in measured), boots=boots)
 
     def sized(self, known: Mapping[tuple[str, str], Resources]) -> MachineMarket:
-        """The same with what machines really have in the place of their specification.
+        """The market with the measured capacities of machines in place of their specifications.
 
-        What is not there depends on the image more than on the type: a driver, a file system on a disk. So what a type
-        was found to lack, types that were never launched are taken to lack, too. A job would climb the price list else.
+        What is missing depends on the image more than on the type: a driver, or a file system on a disk. So types that
+        have never been launched are assumed to lack the same as measured types. Otherwise a job would try ever more
+        expensive types in vain.
 
-        :param known: by instance type and image
+        :param known: measured capacities, by instance type and image
         """
         types = dict(self.catalogue.types)
         learning, lacking = set(), set()
@@ -142,9 +145,9 @@ class MachineMarket:
         return found if types == self.catalogue.types else replace(found, catalogue=Catalogue(types))
 
     def why_not(self, job: PlannedJob, reason: Reason) -> Reason:
-        """Why a job fits nothing that can be bought, and what would change it.
+        """Why a job fits nothing that can be launched, and what would change that.
 
-        :param reason: of the planner
+        :param reason: the planner's reason
         """
         if not job.resources.gpus or not self.without_gpus:
             return reason
@@ -153,7 +156,7 @@ class MachineMarket:
 
     @property
     def capacity(self) -> Resources:
-        """The most that any of them has of each resource."""
+        """The largest amount of each resource that any type has."""
         all_of_them = [each.capacity for each in self.catalogue.types.values()]
         return Resources(
             max((each.cpus for each in all_of_them), default=0.0),
@@ -164,7 +167,7 @@ class MachineMarket:
 
 
 def _is_lacked(amounts: Sequence[float]) -> bool | None:
-    """Whether what was specified and measured as these amounts is not there; None: nothing was measured."""
+    """Whether a specified resource is missing, given its measured amounts; None: nothing was measured."""
     if not amounts:
         return None
     missing = sum(not each for each in amounts)
@@ -172,11 +175,11 @@ def _is_lacked(amounts: Sequence[float]) -> bool | None:
 
 
 def need(job: WaitingJob, market: Market | MachineMarket) -> PlannedJob:
-    """What a job takes of what is launched: of a machine what it asks for; of an allocation also the memory of its
-    supervisor, and the time that it may take.
+    """What a job needs of what is launched: its requests of a machine; of an allocation, also memory for its
+    supervisor, and its maximum time.
 
-    All allocations are alike but for their size. Whether it is of the architecture, the system, the features and
-    the capacity type that the job asks for was seen when the job came to the site.
+    All allocations differ only in size. Whether the site has the architecture, the system, the features and the
+    capacity type that the job requests was checked when the job came to the site.
     """
     if isinstance(market, MachineMarket):
         return job
@@ -192,7 +195,7 @@ def need(job: WaitingJob, market: Market | MachineMarket) -> PlannedJob:
         share=job.share,
         time=market.unlimited if limit is None else limit + market.grace,
         instance_type=_kind(job.queue, job.native),
-        hints=job.hints - {NATIVE},  # its kind says it
+        hints=job.hints - {NATIVE},  # the kind includes them
         task=job.task,
         run=job.run,
         expected=job.expected,
@@ -209,17 +212,17 @@ def need(job: WaitingJob, market: Market | MachineMarket) -> PlannedJob:
 
 @lru_cache(maxsize=1024)
 def _kind(queue: str | None, native: str | None) -> str:
-    """The same of directives as JSON; thousands of jobs have the same."""
+    """The same for directives as JSON, cached because thousands of jobs share them."""
     return kind(queue, json.loads(native or "{}"))
 
 
 def kind(queue: str | None, native: Mapping[str, str | bool]) -> str:
-    """Which allocations a job may use: those with its directives."""
+    """The kind of allocations that a job can use: those with its directives."""
     return json.dumps([queue, sorted(native.items())])
 
 
 def queue_of(kind: str) -> str | None:
-    """The queue of a kind of allocations; None: they name none, or it is a kind of machines."""
+    """The queue of a kind of allocations; None: it names none, or it is a kind of machines."""
     try:
         queue, _ = json.loads(kind)
     except (ValueError, TypeError):
@@ -228,11 +231,11 @@ def queue_of(kind: str) -> str | None:
 
 
 def readable_kind(kind: str) -> str | None:
-    """A kind of allocations as people read it; None: it has no directives."""
+    """A kind of allocations for people; None: it has no directives."""
     try:
         queue, native = json.loads(kind)
         native = [(str(key), value) for key, value in native]
     except (ValueError, TypeError):
-        return kind or None  # no word of ours
+        return kind or None  # an instance type
     parts = [f"queue {queue}"] if queue else []
     return ", ".join([*parts, *(key if value is True else f"{key}={value}" for key, value in native)]) or None

@@ -1,9 +1,9 @@
-"""Ranking: in which order a job that names no place goes to the sites that can run it. Pure.
+"""Ranking: the order in which a job that names no place tries the sites that can run it. Pure.
 
-The first is the one where it is most likely to start soon. Of machines it is known whether they have room, and the
-order of the sites file says which are filled first; how soon a batch system starts a job is not. So sites that stand
-one after the other in the file and are such are ordered: by how long jobs of their size have waited there, where enough
-is known of that, else by the share of their nodes that is idle.
+The first is the one where the job will most likely start soon. For machines it is known whether they have room, and the
+order of the sites file determines which are filled first. How soon a batch system starts a job is not known. So batch
+sites that are adjacent in the file are ordered: by how long jobs of this size have waited there if enough waits are
+known, otherwise by their share of idle nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from lading.scheduling.job import PlannedJob
 
-# How many waits have to be known before one is predicted from them, and the share of them that was no longer.
+# How many waits are needed for a prediction, and the quantile that is predicted.
 FEWEST_WAITS = 20
 QUANTILE = 0.75
 
@@ -26,10 +26,10 @@ class Match:
     """A site that can run a job.
 
     :param site: its name
-    :param available: how many of its nodes have no jobs; None: it is not known
-    :param total: how many nodes it has; None: it is not known
-    :param wait: seconds that three of four jobs of that size have waited there at most; None: too few are known
-    :param is_first: whether a job waits there before it goes to the next site (``burst_after``)
+    :param available: how many of its nodes have no jobs; None: unknown
+    :param total: how many nodes it has; None: unknown
+    :param wait: seconds within which three of four jobs of this size started there; None: too few waits are known
+    :param is_first: whether a job waits there before it can move to the next site (``burst_after``)
     """
 
     site: str
@@ -40,17 +40,17 @@ class Match:
 
     @property
     def share(self) -> float | None:
-        """The share of its nodes that is idle; None: it is not known."""
+        """The share of its nodes that is idle; None: unknown."""
         return None if self.available is None or not self.total else self.available / self.total
 
 
-# What a plugin says: from a job and its matches, in the order of the sites file, to the same in the order in which it
-# goes to them; None: Lading decides.
+# A plugin's ranking: takes a job and its matches in the order of the sites file, and returns them in the order in which
+# they are tried; None: Lading decides.
 Rank: TypeAlias = Callable[[PlannedJob, Sequence[Match]], Sequence[Match] | None]
 
 
 def by_probability(job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match]:
-    """The matches, those first at which a job is more likely to start soon."""
+    """The matches, those where the job will most likely start soon first."""
     return [each for some in _comparable(matches) for each in _ordered(some)]
 
 
@@ -61,7 +61,7 @@ def _ordered(matches: Sequence[Match]) -> Sequence[Match]:
 
 
 def _comparable(matches: Sequence[Match]) -> Iterator[list[Match]]:
-    """The matches in their order, those together that stand side by side and can be ordered."""
+    """The matches in their order, grouped so that adjacent ones that can be ordered are together."""
     some: list[Match] = []
     for match in matches:
         is_known = match.share is not None and not match.is_first
@@ -75,25 +75,25 @@ def _comparable(matches: Sequence[Match]) -> Iterator[list[Match]]:
 
 @dataclass(slots=True)
 class QueueWaits:
-    """For how long jobs have waited in queues, by site, queue and size.
+    """How long jobs have waited in queues, by site, queue and size.
 
-    The shortest come first, for thousands of jobs may ask what is to be expected.
+    The lists are sorted, because thousands of jobs can ask for a prediction.
     """
 
     seconds: dict[tuple[object, ...], list[float]] = field(default_factory=dict)
 
     def add(self, site: str, queue: str | None, cpus: float, seconds: float) -> None:
-        """Note the wait of a job.
+        """Record the wait of a job.
 
-        :param cpus: of all its nodes together
+        :param cpus: the total of all its nodes
         """
         for key in ((site, queue, size(cpus)), (site, queue)):
             insort(self.seconds.setdefault(key, []), seconds)
 
     def expected(self, site: str, queue: str | None, cpus: float) -> float | None:
-        """Seconds that three of four jobs have waited at most: those of about its size, else of the queue.
+        """Seconds within which three of four jobs started: those of about its size, or all of the queue.
 
-        None: of neither enough are known.
+        None if too few waits of either are known.
         """
         for key in ((site, queue, size(cpus)), (site, queue)):
             if len(known := self.seconds.get(key, ())) >= FEWEST_WAITS:
@@ -102,5 +102,5 @@ class QueueWaits:
 
 
 def size(cpus: float) -> int:
-    """The class of a job's size: jobs of one are at most twice as large as the others."""
+    """The size class of a job: within one class, cpus differ by a factor of two at most."""
     return math.ceil(math.log2(max(cpus, 1.0)))

@@ -1,6 +1,7 @@
-"""Routes: the places to which a job goes one after the other, with what it asks for there. Pure.
+"""Routes: the places that a job tries one after the other, with its requests at each. Pure.
 
-Rules are outside, places inside: all that it wishes at the last place is better than less of it at the first one.
+Rules are the outer loop, places the inner one: the full request at the last place is better than a smaller one at the
+first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lading.scheduling.site_names import is_named
 
 
 def matches(job: WaitingJob, sites: Sequence[SiteView]) -> list[tuple[Target, SiteView]]:
-    """The places that can ever run a job with the least that will do for it, in the order in which they are named."""
+    """The places that can ever run a job with its minimal requests, in the order in which they are named."""
     least = minimum(job)
     takers = dict.fromkeys(open_to(job, asked(job, sites)))
     targets = (
@@ -35,29 +36,28 @@ def matches(job: WaitingJob, sites: Sequence[SiteView]) -> list[tuple[Target, Si
 
 
 def ranked(job: WaitingJob, places: Sequence[tuple[Target, SiteView]]) -> Sequence[tuple[Target, SiteView]]:
-    """The places in the order in which the job goes to them; those that it or the sites file names stay as they are."""
+    """The places in the order in which the job tries them; places that it or the sites file names keep their order."""
     by_name = {site.name: (target, site) for target, site in places}
     return [by_name[each.site] for each in by_probability(job, found)] if (found := rankable(job, places)) else places
 
 
 def rankable(job: WaitingJob, places: Sequence[tuple[Target, SiteView]]) -> Sequence[Match]:
-    """Those of its places that may be put in order, for neither the job nor the sites file names them; or none."""
+    """The places that can be ranked, because the job does not name them; otherwise empty."""
     if len(places) < 2 or job.targets is not None or job.site is not None or job.instance_type is not None:
         return ()
     return tuple(as_match(job, site) for _, site in places)
 
 
 def as_match(job: WaitingJob, site: SiteView) -> Match:
-    """A site as rankings see it."""
     available, total = site.nodes(minimum(job)) or (None, None)
     wait = None if site.waits is None else site.waits.expected(site.name, job.queue, job.resources.cpus * job.nodes)
     return Match(site.name, available, total, wait, site.burst_after > 0)
 
 
 def route(job: WaitingJob, sites: Sequence[SiteView], rules: Sequence[Rule] = ()) -> Route:
-    """Where a job may ever run, in the order in which it goes there; empty: nowhere.
+    """Where a job can ever run, in the order in which it tries the places; empty: nowhere.
 
-    :raises ValueError: a plugin's rule has failed
+    :raises ValueError: a plugin's rule failed
     """
     places = ranked(job, matches(job, sites))
     return tuple(
@@ -69,9 +69,10 @@ def route(job: WaitingJob, sites: Sequence[SiteView], rules: Sequence[Rule] = ()
 
 
 def router(sites: Sequence[SiteView], rules: Sequence[Rule], rank: Rank | None) -> Callable[[WaitingJob], Route]:
-    """Finds the routes of jobs: once for all that are alike, and then for each in the order that a plugin gives it.
+    """Return a function that finds the route of a job: computed once for equal jobs, then ordered for each job by a
+    plugin.
 
-    :param rank: of the plugin; None: there is none
+    :param rank: the plugin's ranking; None: there is none
     """
     of_shape = once_per_shape(lambda job: route(job, sites, rules))
     if rank is None:
@@ -86,9 +87,9 @@ def router(sites: Sequence[SiteView], rules: Sequence[Rule], rank: Rank | None) 
 
 
 def through_rank(job: WaitingJob, its_route: Route, found: Sequence[Match], rank: Rank) -> tuple[str, ...]:
-    """The places of a route in the order in which a plugin lets this very job go to them.
+    """The places of a route in the order in which a plugin lets this job try them.
 
-    :param found: those that may be put in order; empty: none
+    :param found: the matches that can be ranked; empty: none
     """
     order = rank(job, found) if found else None
     return tuple(dict.fromkeys(map(place, its_route) if order is None else (each.site for each in order)))
@@ -97,30 +98,29 @@ def through_rank(job: WaitingJob, its_route: Route, found: Sequence[Match], rank
 def first_stop(job: WaitingJob, its_route: Route, known: Mapping[str, GetTargets]) -> Stop | None:
     """Where a job goes first; None: nowhere.
 
-    :param its_route: where it may ever run
+    :param its_route: where it can ever run
     :param known: the binding filters by name
-    :raises ValueError: a filter has failed, or leaves none
+    :raises ValueError: a filter failed, or leaves no target
     """
     targets = through_filters(job, its_route, known) if its_route else None
     return next(iter(its_route if targets is None else reordered(its_route, targets)), None)
 
 
 def place(stop: Stop) -> str:
-    """What a stop is called among those of a job: its target, or of a job without targets its site."""
+    """The name of a stop among those of a job: its target, or for a job without targets its site."""
     return stop.target or stop.site
 
 
 def nowhere(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
-    """Why a job has no route."""
     if matches(job, sites):
         return because("no_rule_for_less")
     return refusal(minimum(job), sites)
 
 
 def through_filters(job: WaitingJob, its_route: Route, known: Mapping[str, GetTargets]) -> tuple[str, ...] | None:
-    """The targets that the binding filters of a job leave, in their order; None: it has no filters.
+    """The targets that the binding filters of a job leave, in order; None: it has no filters.
 
-    :raises ValueError: a filter has failed, or leaves none
+    :raises ValueError: a filter failed, or leaves no target
     """
     if job.targets is None or not (filters := of_text(job.targets)[1]):
         return None
@@ -132,7 +132,7 @@ def through_filters(job: WaitingJob, its_route: Route, known: Mapping[str, GetTa
 
 
 def by_step(its_route: Route) -> list[dict[str, list[int]]]:
-    """The numbers of the stops of a route by their targets, for each step of a rule apart."""
+    """The indexes of the stops of a route by target, separately for each step of a rule."""
     steps: dict[tuple[str | None, Changes], dict[str, list[int]]] = {}
     for number, stop in enumerate(its_route):
         steps.setdefault((stop.rule, stop.relaxed), {}).setdefault(place(stop), []).append(number)
@@ -140,7 +140,7 @@ def by_step(its_route: Route) -> list[dict[str, list[int]]]:
 
 
 def by_targets(steps: Iterable[Mapping[str, Sequence[int]]], targets: Sequence[str]) -> Order:
-    """The stops at these targets alone, in their order; rules stay outside.
+    """The stops at these targets only, in the order of the targets; rules stay the outer loop.
 
     :param steps: see :func:`by_step`
     """
@@ -148,12 +148,12 @@ def by_targets(steps: Iterable[Mapping[str, Sequence[int]]], targets: Sequence[s
 
 
 def reordered(its_route: Route, targets: Sequence[str]) -> Route:
-    """A route by these targets alone, in their order; rules stay outside."""
+    """The route restricted to these targets, in their order; rules stay the outer loop."""
     return tuple(its_route[number] for number in by_targets(by_step(its_route), targets))
 
 
 def least_first(its_route: Route, order: Order) -> Order:
-    """An order in which those stops come first at which the job asks for the least amounts; else the same."""
+    """The order with the stops that have the smallest requests first, otherwise unchanged."""
 
     def size(number: int) -> tuple[float, ...]:
         asked = dict(its_route[number].relaxed).get("resources")

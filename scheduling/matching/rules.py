@@ -1,7 +1,7 @@
-"""Rules: what a job asks for instead where nothing has room for all that it wishes. Pure.
+"""Rules: what a job requests instead if no place has room for its full request. Pure.
 
-Only wishes are relaxed: amounts that are ranges, features that are preferred, spot, and a queue for which the operator
-names another one. What a job must have, its site and its instance type are the same under every rule.
+Only preferences are relaxed: amounts that are ranges, preferred features, spot, and a queue for which the operator
+names an alternative. Hard requirements, the site and the instance type are the same under every rule.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import format_count, format_memory
 
 AMOUNTS = tuple(each.name for each in fields(Resources))
-# What a job may have as a range.
+# The requests that can be ranges.
 NODES = "nodes"
 RANGES = (*AMOUNTS, NODES)
-# From the wish to the least that will do it takes so many steps at most, each about half of the one before.
+# The largest number of steps from the preferred amount to the minimum; each about halves it.
 MOST_STEPS = 4
 
-# From a job to what it may ask for instead, by the name of an amount or of another field of a job, best first.
+# Takes a job and returns alternatives, best first, each by the name of an amount or of another field of a job.
 Relax: TypeAlias = Callable[[WaitingJob], Sequence[Mapping[str, object]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Soft:
-    """What of that which a job asks for it can do without.
+    """The part of a job's requests that it can do without.
 
-    :param least: by amount, or ``nodes``, the least that will do
-    :param preferred: the features without which it can do
+    :param least: the minimum, by name of an amount or ``nodes``
+    :param preferred: the features that are only preferred
     """
 
     least: Mapping[str, float] = field(default_factory=dict)
     preferred: frozenset[str] = frozenset()
 
     def as_text(self) -> str | None:
-        """The same as a job carries it; None: it needs all."""
+        """The text that a job carries in its field ``soft``; None: it needs everything."""
         return json.dumps([dict(self.least), sorted(self.preferred)]) if self.least or self.preferred else None
 
 
 @lru_cache(maxsize=1024)
 def soft(text: str | None) -> Soft:
-    """What a job carries in its field ``soft``."""
+    """The value of a job's field ``soft``."""
     least, preferred = json.loads(text) if text else ({}, ())
     return Soft(least, frozenset(preferred))
 
 
 def minimum(job: WaitingJob) -> WaitingJob:
-    """The job with the least that will do for it."""
+    """The job with its minimal requests."""
     if job.soft is None:
         return job
     its_own = soft(job.soft)
@@ -67,9 +67,9 @@ def minimum(job: WaitingJob) -> WaitingJob:
 
 
 def within(job: WaitingJob, most: int | None) -> Changes:
-    """What a job asks for whose nodes are a range, where it can never have as many as it wishes; empty: its wish.
+    """The changes for a job with a range of nodes that can never get as many as it prefers; empty: no change.
 
-    :param most: how many it can have; None: that is not known
+    :param most: how many it can get; None: unknown
     """
     least = soft(job.soft).least.get(NODES)
     return ((NODES, most),) if least is not None and most is not None and least <= most < job.nodes else ()
@@ -77,14 +77,14 @@ def within(job: WaitingJob, most: int | None) -> Changes:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A step by which jobs ask for less, or for something else. What does not fit a job leaves it as it is.
+    """A step by which jobs request less, or something else. It does not change jobs to which it does not apply.
 
-    :param name: is stored with each job that was placed by it
-    :param amounts: ``cpus``, ``memory``, ``disk``, ``gpus``, ``nodes``: those that are ranges are halved, step by step
-    :param features: patterns (``*``, ``?``, ``[...]``) of features that may be missing, if they are only preferred
-    :param on_demand: whether who asks for spot may get a machine on demand
-    :param queues: by queue, the one to which a job that names it may go
-    :param relax: what a plugin's rule answers; None: it is none
+    :param name: stored with each job that was placed by it
+    :param amounts: ``cpus``, ``memory``, ``disk``, ``gpus``, ``nodes``: ranges among these are halved, step by step
+    :param features: patterns (``*``, ``?``, ``[...]``) of features that can be missing, if they are only preferred
+    :param on_demand: whether a job that requests spot can get an on-demand machine
+    :param queues: by queue, the alternative for jobs that name it
+    :param relax: a plugin's rule; None: this is not one
     """
 
     name: str
@@ -95,9 +95,9 @@ class Rule:
     relax: Relax | None = None
 
     def relaxed(self, job: WaitingJob) -> list[Changes]:
-        """What a job asks for in place of what its hints say, best first; empty: nothing else.
+        """What a job requests instead of its hints, best first; empty: nothing else.
 
-        :raises ValueError: a plugin's rule has failed, or relaxes what is no wish
+        :raises ValueError: a plugin's rule failed, or relaxes a hard requirement
         """
         if self.relax is not None:
             return [_checked(self.name, job, each) for each in _answers(self.name, self.relax, job)]
@@ -113,7 +113,7 @@ class Rule:
         return [tuple((changes | each).items()) for each in steps if changes or each]
 
 
-# What is tried where the sites file has no rules: a range and a preference say themselves that less will do.
+# The default rules, because a range or a preference already says that less suffices.
 RULES: Sequence[Rule] = (
     Rule("without what is preferred", features=("*",)),
     Rule("less", amounts=RANGES),
@@ -122,7 +122,7 @@ RULES: Sequence[Rule] = (
 
 
 def variants(job: WaitingJob, rules: Sequence[Rule]) -> list[tuple[str | None, Changes]]:
-    """What a job asks for, and what instead by each rule in their order, with its name; the first is the empty rule.
+    """A job's request, and the alternatives by each rule in order, each with the rule's name; the first has no rule.
 
     :raises ValueError: see :meth:`Rule.relaxed`
     """
@@ -134,7 +134,7 @@ def variants(job: WaitingJob, rules: Sequence[Rule]) -> list[tuple[str | None, C
 
 
 def describe_changes(job: WaitingJob, changes: Changes) -> str:
-    """What a rule has changed of what a job asks for."""
+    """The changes that a rule has made to a job's requests."""
     parts = []
     for name, value in sorted(changes, key=lambda each: each[0] != "resources"):
         if name == "resources":
@@ -157,7 +157,7 @@ def _amount(name: str, amount: float) -> str:
 
 
 def _halved(job: WaitingJob, names: Sequence[str]) -> Iterator[dict[str, float]]:
-    """The amounts that a job has as ranges, less and less of them all, down to the least that will do."""
+    """The ranges of a job, reduced together step by step down to the minimum."""
     least = {name: float(each) for name, each in soft(job.soft).least.items() if name in names}
     wish = {name: float(_wish(job, name)) for name in least}
     wide = {name for name in least if wish[name] > least[name]}
@@ -176,12 +176,12 @@ def _wish(job: WaitingJob, name: str) -> float:
 
 
 def _whole(wish: float, step: int) -> float:
-    """A wish halved so many times; what was a whole number stays one, down to 1."""
+    """A preferred amount halved ``step`` times; a whole number stays whole, down to 1."""
     return float(int(wish) >> step) if wish.is_integer() and wish >= 2**step else wish / 2**step
 
 
 def _amounts(job: WaitingJob, amounts: Mapping[str, float]) -> dict[str, Any]:
-    """The fields of a job with other amounts; its limit is the memory that it has got."""
+    """The changed fields of a job with other amounts; its memory limit is the memory that it gets."""
     its_own: Any = {name: int(each) if name in ("memory", "disk", NODES) else each for name, each in amounts.items()}
     nodes = {NODES: its_own.pop(NODES)} if NODES in its_own else {}
     if not its_own:
@@ -193,17 +193,17 @@ def _amounts(job: WaitingJob, amounts: Mapping[str, float]) -> dict[str, Any]:
 def _answers(name: str, relax: Relax, job: WaitingJob) -> list[Mapping[str, object]]:
     try:
         answers = list(relax(job))
-    except Exception as error:  # a third party's may raise anything
-        raise ValueError(f"the rule {name!r} has failed: {type(error).__name__}: {error}") from error
+    except Exception as error:  # a third party's rule can raise anything
+        raise ValueError(f"the rule {name!r} failed: {type(error).__name__}: {error}") from error
     if strange := [each for each in answers if not isinstance(each, Mapping)]:
-        raise ValueError(f"the rule {name!r} answers {shortened(strange[0])}; valid: mappings such as {{'cpus': 4}}")
+        raise ValueError(f"the rule {name!r} returned {shortened(strange[0])}; valid: mappings such as {{'cpus': 4}}")
     return answers
 
 
 def _checked(name: str, job: WaitingJob, answer: Mapping[str, object]) -> Changes:
-    """The answer of a plugin's rule, which may relax wishes alone.
+    """Check the answer of a plugin's rule, which can only relax preferences.
 
-    :raises ValueError: it has something else
+    :raises ValueError: it relaxes something else
     """
     its_own, amounts, changes = soft(job.soft), dict[str, float](), dict[str, Any]()
     for key, value in answer.items():

@@ -1,4 +1,4 @@
-"""The sites that a job may go to, in the order in which it goes to them."""
+"""Sites as placement sees them, and which of them a job can go to, in order."""
 
 from __future__ import annotations
 
@@ -29,28 +29,30 @@ from lading.scheduling.text.nearest import nearest_first
 class SiteView:
     """A site as placement sees it.
 
-    :param locations: those that take jobs now, with what is on them, oldest first
-    :param possible: all that is there in whatever state, and all that could be; empty: that is not known
-    :param trouble: why it takes no jobs at all now; None: it does
-    :param in_trouble: seconds for which it has been so
-    :param barred: why none of its queues of these names takes a job for now; the empty name: that of the site
-    :param is_new: whether it has not answered yet, which it is given time for before a job goes elsewhere
+    :param locations: the locations that accept jobs now, with what is on them, oldest first
+    :param possible: all locations that exist in any state or could exist; empty: unknown
+    :param trouble: why the whole site accepts no jobs now; None: it does
+    :param in_trouble: how long that has lasted, seconds
+    :param barred: by queue, why it accepts no jobs for now; the empty name stands for the site's default queue
+    :param is_new: whether it has not answered yet; jobs wait for that before they go elsewhere
     :param market: what can be launched there; None: nothing
-    :param launched: all that was launched there, with what is on it, oldest first, also what boots or drains
-    :param booting: of each kind that boots, what it waits for
-    :param turned_away: seconds for which jobs have found no room there, also while it launches some, by their names
-    :param accept_untargeted: whether it takes jobs that name no site
-    :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
-    :param admission: whose jobs it takes
-    :param waits: for how long jobs have waited in queues; None: that is not asked
-    :param holds: whether its locations hold room for jobs that are to come
-    :param attempts: how often room is looked for where gangs do not say it; None: as usual
-    :param arch: the architecture of jobs that name none; None: any of its machines will do for them
-    :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`;
-        ``locality_fallback`` and ``locality_wait``: how ``data_locality`` does it
-    :param launches: whether its locations are launched, also while it is not known which can be
-    :param tried: the names of jobs for which nothing has come free since a place was sought for them
-    :param seconds_ahead: for how long a location of short jobs is to be busy with what is prefetched to it
+    :param launched: everything that was launched there, with what is on it, oldest first, including booting and
+        draining machines
+    :param booting: for each kind that is booting, the reason why jobs wait for it
+    :param turned_away: by job, how long it has found no room there, even while machines are launched, seconds
+    :param accept_untargeted: whether it accepts jobs that name no site
+    :param burst_after: after how many seconds without room here a job that names no site can move to the next site
+    :param admission: whose jobs it accepts
+    :param waits: how long jobs have waited in queues; None: not relevant
+    :param holds: whether its locations can hold room for jobs
+    :param attempts: how often room is searched for gangs that do not state it; None: the default
+    :param arch: the architecture of jobs that name none; None: any of its machines suits them
+    :param policy: how its locations are chosen, see :mod:`lading.scheduling.placing.choosing`
+    :param locality_fallback: a setting of the policy ``data_locality``
+    :param locality_wait: a setting of the policy ``data_locality``
+    :param launches: whether its locations are launched, even while it is unknown which can be
+    :param tried: the jobs for which no room has become free since the last search
+    :param seconds_ahead: for how long a location with short jobs is kept busy by prefetched jobs
     """
 
     name: str
@@ -84,14 +86,14 @@ class SiteView:
         return not self.possible or any(each.suits(asked) for each in self.possible)
 
     def barred_reason(self, job: WaitingJob) -> Reason | None:
-        """Why it takes no such jobs for now, as its account is not admitted; None: it takes them.
+        """Why it accepts no such jobs for now, because its account is not allowed; None: it accepts them.
 
-        One with native directives may have named another account.
+        A job with native directives may name another account.
         """
         return self.barred.get(job.queue or "") if self.barred and job.native is None else None
 
     def nodes(self, job: PlannedJob) -> tuple[int, int] | None:
-        """How many nodes of its queues that can run a job are idle, and how many there are; None: it is not known."""
+        """(Idle nodes, all nodes) of its queues that can run a job; None: unknown."""
         there = [each for each in self.locations or self.possible if each.suits(resolved(job, self.arch))]
         if not there or any(each.nodes is None or each.idle_nodes is None for each in there):
             return None
@@ -99,41 +101,41 @@ class SiteView:
         return 0 if self.trouble is not None else idle, sum(each.nodes or 0 for each in there)
 
     def nodes_for(self, job: PlannedJob) -> int | None:
-        """How many nodes a job can ever have there; None: that is not known."""
+        """How many nodes a job can ever get there; None: unknown."""
         known = [each.nodes_for(job) for each in self.possible if each.kind.grants(resolved(job, self.arch).wish)]
         return max((each for each in known if each is not None), default=None) if None not in known else None
 
     @property
     def is_batch(self) -> bool:
-        """Whether it has queues, for its locations understand the options of a batch system."""
+        """Whether it has queues, which is the case if its locations support the options of a batch system."""
         return isinstance(self.market, Market) or any(
             NATIVE in each.hints for each in (*self.possible, *self.locations)
         )
 
     def types(self, pattern: str) -> frozenset[str]:
-        """The instance types there that match a pattern."""
         there = {each.instance_type for each in (*self.possible, *self.locations)}
         return frozenset(each for each in there if each is not None and fnmatchcase(each, pattern))
 
     def is_queue(self, location: str) -> bool:
-        """Whether a location of that name is a queue, in which each job is a batch job of its own."""
+        """Whether a location is a queue, in which each job is a batch job of its own."""
         return any(each.name == location and each.max_jobs is not None for each in (*self.locations, *self.possible))
 
     def need(self, job: WaitingJob) -> PlannedJob:
-        """What a job takes of a location there, which may be more than its author says."""
+        """What a job needs of a location there, which can be more than its author states."""
         if isinstance(self.market, Market):
             return need(job, self.market)
         return replace(job, **dict(implied)) if (implied := self.implied(job)) else job
 
     def implied(self, job: WaitingJob) -> Changes:
-        """What a job asks of machines there that its hints do not say; the same for all that are alike."""
+        """The requirements that the site adds to a job's hints; the same for all equal jobs."""
         arch: Changes = () if self.arch is None or names_arch(job) else (("arch", self.arch),)
         return arch if (types := self._targeted(job)) is None else (*arch, ("types", types))
 
     def _targeted(self, job: WaitingJob) -> frozenset[str] | None:
-        """The instance types that a job's targets at the site leave, if they name any.
+        """The instance types that a job's targets at the site allow, if they name any.
 
-        What a job asks for at a stop is not stored: one that was given a machine and waits there would do anywhere.
+        The requests of a job at a stop are not stored: without this, a job that was given a machine and waits there
+        would accept any.
         """
         if job.types is not None or job.targets is None:
             return None
@@ -143,16 +145,16 @@ class SiteView:
         return frozenset().union(*map(self.types, filter(None, patterns)))
 
     def coming(self, job: WaitingJob) -> Reason | None:
-        """What a job waits for of what boots; None: nothing that boots is for it, as far as it is known."""
+        """What a job waits for among the booting machines; None: none of them is for it, as far as is known."""
         kind = self.need(job).instance_type
         if kind is None:
             return next(iter(self.booting.values()), None)
         return self.booting.get(kind)
 
     def given(self, jobs: Iterable[PlannedJob], locations: Mapping[str, str]) -> SiteView:
-        """The same when these jobs are at its locations, too.
+        """The site with these jobs at its locations.
 
-        :param locations: the location of each, by the job's name
+        :param locations: the location of each job, by the job's name
         """
         here: dict[str, list[PlannedJob]] = {}
         for job in jobs:
@@ -165,16 +167,15 @@ class SiteView:
 
     @property
     def lets_all_go(self) -> bool:
-        """Whether every job that finds no room here may go to the next site."""
+        """Whether every job that finds no room here can move to the next site."""
         return not self.is_new and self.in_trouble >= self.burst_after
 
     def lets_go(self, job: PlannedJob) -> bool:
-        """Whether a job that finds no room here may go to the next site."""
+        """Whether a job that finds no room here can move to the next site."""
         waited = max(self.turned_away.get(job.name, 0.0), self.in_trouble)
         return not self.is_new and waited >= self.burst_after
 
     def why_not(self, job: PlannedJob) -> Reason:
-        """Why it has no room for a job now."""
         if self.trouble is not None:
             return self.trouble
         asked = resolved(job, self.arch)
@@ -186,12 +187,12 @@ class SiteView:
 
     @property
     def no_room(self) -> Reason:
-        """What is said to a job that waits for others to end."""
+        """The reason of a job that waits for others to finish."""
         return because("site_full", site=self.name)
 
 
 def asked(job: WaitingJob, sites: Sequence[SiteView]) -> list[SiteView]:
-    """The sites that a job may go to."""
+    """The sites that a job can go to."""
     if job.targets is not None:
         named = dict.fromkeys(Target.parse(each).site for each in of_text(job.targets)[0])
         return [site for name in named for site in sites if is_named(site.name, name)]
@@ -201,9 +202,10 @@ def asked(job: WaitingJob, sites: Sequence[SiteView]) -> list[SiteView]:
 def stop_at(
     job: WaitingJob, target: Target, site: SiteView, rule: str | None = None, relaxed: Changes = ()
 ) -> Stop | None:
-    """A target as a stop of a job; None: that can never run there.
+    """A target as a stop of a job; None: it can never run there.
 
-    :param rule: by which it asks there for something else than its hints say, which is ``relaxed``; None: it does not
+    :param rule: the rule by which it requests something else than its hints; None: none
+    :param relaxed: the changes by that rule
     """
     job = replace(job, **dict(relaxed)) if relaxed else job
     changes: Changes = ()
@@ -222,12 +224,11 @@ def stop_at(
 
 
 def open_to(job: WaitingJob, sites: Iterable[SiteView]) -> list[SiteView]:
-    """Those that take jobs of its Dag and team."""
+    """The sites that accept jobs of its Dag and team."""
     return admission.admitted(((site, site.admission) for site in sites), job.dag_id, job.team)
 
 
 def _not_open(job: WaitingJob, sites: Iterable[SiteView]) -> Reason:
-    """Why none of these sites takes jobs of its Dag and team."""
     return admission.refusal([(site.name, site.admission) for site in sites], job.dag_id, job.team)
 
 
@@ -284,7 +285,7 @@ def why_no_target(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]
 
 
 def unsuited(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
-    """Why no location of these sites can ever run a job, named by the location that comes closest."""
+    """Why no location of these sites can ever run a job; the reason names the location that comes closest."""
     barred = [why.at(each.name) for each in sites if (why := each.barred_reason(job)) is not None]
     if others := [each for each in sites if each.barred_reason(job) is None]:
         return _unsuited(job, others).with_also(*barred)

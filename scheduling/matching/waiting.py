@@ -1,4 +1,4 @@
-"""The jobs that wait, as placement and provisioning see them."""
+"""The waiting jobs, as placement and provisioning see them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lading.scheduling.reasons import Reason
 
 T = TypeVar("T")
 
-# The sorts of hints of a job that has options of a batch system, and one that has a layout.
+# The kinds of hints, by whether a job has options of a batch system and a layout.
 HINTS = {
     (native, layout): frozenset([NATIVE] * native + [LAYOUT] * layout)
     for native in (False, True)
@@ -21,10 +21,10 @@ HINTS = {
 
 
 class Apart(NamedTuple):
-    """A gang that is spread over locations.
+    """A gang whose members each need a location of their own.
 
     :param gang: its token
-    :param taken: the locations at the site in question that members have already, by their names
+    :param taken: the locations at the site in question that already have members, by name
     """
 
     gang: str
@@ -35,18 +35,18 @@ class Apart(NamedTuple):
 class WaitingJob(PlannedJob):
     """A queued job; its name is the token.
 
-    :param site: the only one that it may go to; None: each that takes jobs which name none
-    :param reason: why it waits, as far as that has been stored
-    :param memory_limit: MiB above which it is ended; None: the site's limit, if it has one
-    :param targets: the places of which it may use any, see :mod:`lading.scheduling.matching.stops`; None: it names none
-    :param soft: what it asks for and can do without, see :class:`lading.scheduling.matching.rules.Soft`; None: nothing
-    :param dag_of_shape: its Dag, and ``team_of_shape`` the team of that, where some site does not take every one; None:
-        each does, or it belongs to none
-    :param may_overtake: whether jobs that should start before it may not have been looked at
-    :param hidden: how many of its shape come behind it that were not looked at; it is the last one that was
-    :param max_instances: on how many machines jobs of its ``task`` may be at once; None: any number
-    :param run_max_instances: on how many those of its ``run`` may
-    :param apart: the gang no two members of which share a location; None: its members may, or it has none
+    :param site: the only site that it can go to; None: every site that accepts jobs without one
+    :param reason: the stored reason why it waits
+    :param memory_limit: MiB above which it is killed; None: the site's limit, if it has one
+    :param targets: the places that it can use, see :mod:`lading.scheduling.matching.stops`; None: it names none
+    :param soft: the requests that it can do without, see :class:`lading.scheduling.matching.rules.Soft`; None: nothing
+    :param dag_of_shape: its Dag, if some site does not accept every Dag; otherwise None
+    :param team_of_shape: the team of that Dag
+    :param may_overtake: whether jobs that should start before it may not have been considered
+    :param hidden: how many jobs of its shape behind it were not considered; it is the last one that was
+    :param max_instances: on how many machines jobs of its ``task`` can run at once; None: any number
+    :param run_max_instances: on how many machines jobs of its ``run`` can run at once; None: any number
+    :param apart: the gang whose members never share a location; None: they can, or it has no gang
     """
 
     site: str | None = None
@@ -64,7 +64,7 @@ class WaitingJob(PlannedJob):
 
     @property
     def shape(self) -> tuple[Hashable, ...]:
-        """What jobs have in common that are decided about in the same way, as ``executors.store.shapes`` has it."""
+        """The key of jobs that are decided alike, with the same parts as in ``executors.store.shapes``."""
         asked = self.resources
         return (
             self.dag_of_shape,
@@ -90,11 +90,11 @@ class WaitingJob(PlannedJob):
 
     @property
     def rank(self) -> tuple[int, float, float, float, str]:
-        """Its place among the jobs that wait."""
+        """Its position among the waiting jobs."""
         return -self.priority, self.turn, -self.rest, self.queued_at, self.name
 
 
-# What makes the shape of a job, as a key that is made in half the time.
+# The shape of a job as a key that takes half the time to compute.
 key = attrgetter(
     *(
         "dag_of_shape",
@@ -113,7 +113,7 @@ key = attrgetter(
 
 
 def once_per_shape(decide: Callable[[WaitingJob], T]) -> Callable[[WaitingJob], T]:
-    """A decision that thousands of jobs share which are alike."""
+    """Cache a decision, so that it is only computed once for thousands of equal jobs."""
     made: dict[Hashable, T] = {}
 
     def decided(job: WaitingJob) -> T:

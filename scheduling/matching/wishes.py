@@ -1,4 +1,5 @@
-"""What jobs ask of machines besides amounts, against what there is at sites; what no site has is named. Pure."""
+"""A job's requirements other than amounts, matched against the machines of sites; reasons name what no site has.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from lading.scheduling.machine_traits import ANY_ARCH, IS, valid_types
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
-# How many machines that differ only in amounts are described.
+# How many machines a reason describes.
 MOST_DESCRIBED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedMachine:
-    """A location that there is or could be, at its site.
+    """An existing or possible location, at its site.
 
     :param arch: the architecture of jobs there that name neither one nor an instance type; None: any
     """
@@ -29,15 +30,15 @@ class MatchedMachine:
 
 
 def default_arch(arch: str, locations: Iterable[Location]) -> str | None:
-    """The architecture of jobs that name none at a site; None where it makes no difference, or all will do.
+    """The architecture of jobs that name none at a site; None if it makes no difference, or any suits them.
 
-    :param arch: that which the site says
+    :param arch: the site's setting
     """
     return arch if arch != ANY_ARCH and any(each.arch not in (None, arch) for each in locations) else None
 
 
 def resolved(job: PlannedJob, arch: str | None) -> PlannedJob:
-    """A job with the default architecture of a site, unless it names one."""
+    """The job with the site's default architecture, unless it names one."""
     return job if arch is None or names_arch(job) else replace(job, arch=arch)
 
 
@@ -47,14 +48,14 @@ def names_arch(job: PlannedJob) -> bool:
 
 
 def granting(job: PlannedJob, machines: Iterable[MatchedMachine]) -> list[MatchedMachine]:
-    """The machines that are what a job asks for besides amounts."""
+    """The machines that meet a job's requirements other than amounts."""
     return [each for each in machines if each.location.kind.grants(resolved(job, each.arch).wish)]
 
 
 def lacking(job: PlannedJob, machines: Sequence[MatchedMachine]) -> Reason:
-    """Why none of some machines is what a job asks for, with what there is.
+    """Why none of these machines meets a job's requirements, with what is available.
 
-    Options of a batch system and layouts do not concern machines, and are ignored.
+    Options of a batch system and layouts do not concern machines and are ignored.
     """
     for hint, wanted, values in (
         ("arch", job.arch, lambda each: {each.location.arch or job.arch}),
@@ -81,7 +82,7 @@ def lacking(job: PlannedJob, machines: Sequence[MatchedMachine]) -> Reason:
 
 
 def too_many_nodes(job: PlannedJob, locations: Mapping[str, Location]) -> Reason:
-    """Why none of some locations, each of a site of its own, can ever give a job the nodes that it asks for."""
+    """Why none of these locations, each at a site of its own, can ever give a job the nodes that it requests."""
     where = f"queue {job.queue!r} of " if job.queue else ""
     most = "; ".join(f"{where}site {name!r} has {each.nodes_for(job)}" for name, each in locations.items())
     one = f"{where}site {next(iter(locations))!r}" if len(locations) == 1 else "any one site"
@@ -98,7 +99,7 @@ def _valid(there: Iterable[str]) -> str:
 
 
 def _wished(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
-    """What a job asks for, as far as no machine alone has all of it."""
+    """The requirements of a job that no single machine meets together."""
     defaults = {each.arch for each in machines if resolved(job, each.arch).arch != job.arch}
     arch = " or ".join(sorted(filter(None, defaults))) if job.arch is None else job.arch.replace(ANY_ARCH, "")
     parts = [
@@ -112,7 +113,7 @@ def _wished(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
 
 
 def _described(machines: Sequence[MatchedMachine]) -> str:
-    """What machines are besides amounts, those that are alike once."""
+    """The properties of machines other than amounts, without duplicates."""
     alike = dict.fromkeys(f"{_traits(each.location)} at site {each.site!r}" for each in machines)
     some = list(alike)[:MOST_DESCRIBED]
     return "; ".join(some) + ("; ..." if len(alike) > len(some) else "")

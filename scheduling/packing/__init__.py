@@ -1,4 +1,4 @@
-"""Packing: which jobs go together on which machines, at what price. Pure.
+"""Pack jobs onto machines: which jobs share a machine, and at what price.
 
-Names, clocks and queues are not known here.
+Pure: packing knows no job names, clocks or queues.
 """

@@ -1,4 +1,4 @@
-"""A packing: which shapes go together on which bins and rooms. What a policy answers, before names are dealt out."""
+"""The result of packing: how many jobs of each shape each machine gets. Individual jobs are assigned later."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lading.scheduling.reasons import Reason
 
 @dataclass(slots=True, eq=False)
 class MachineGroup:
-    """``size`` machines that are filled alike: a room that is there (``size`` 1) or bins to launch.
+    """``size`` machines with equal contents: one existing room (``size`` 1), or bins to launch.
 
-    :param free: what is left on each
-    :param fills: what was put in: (shape, how many per machine, the first job's position among the shape's members)
+    :param free: what is left on each machine
+    :param fills: (shape, jobs per machine, position of the first job among the shape's members)
     """
 
     bin: Bin | None
@@ -26,7 +26,7 @@ class MachineGroup:
 
 @dataclass(slots=True)
 class Packing:
-    """Groups in the order of their age, and what was left over: (shape, first position, how many, reason)."""
+    """Machine groups, oldest first, and the jobs left over: (shape, first position, count, reason)."""
 
     groups: list[MachineGroup]
     left: list[tuple[int, int, int, Reason]]
@@ -41,7 +41,7 @@ class Packing:
 
     @property
     def cost(self) -> float:
-        """USD per hour of what is launched."""
+        """USD per hour of the launched machines."""
         return math.fsum(group.bin.price * group.size for group in self.groups if group.bin)
 
     def objective(self, problem: Problem) -> float:
@@ -49,7 +49,6 @@ class Packing:
 
 
 def take(free: Vector, need: Vector, times: int) -> Vector:
-    """What is left of ``free`` after ``times`` jobs."""
     return (
         free[0] - need[0] * times,
         free[1] - need[1] * times,

@@ -1,5 +1,6 @@
-"""A problem in arrays: which shapes are to be packed, which bins can be bought, and what the linear program says of
-both. The arrays of the policy ``priced``."""
+"""A packing problem as arrays for the ``priced`` policy: the shapes to pack, the bins that can be bought, and the
+linear program's prices for both.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackingArrays:
-    """k shapes, t bins, r resources (those that a shape needs).
+    """k shapes, t bins, and r resources (those that at least one shape needs).
 
-    :param shapes: the problem's number of each shape (k)
-    :param count: how many jobs of each are to be packed (k)
+    :param shapes: index of each shape in the problem (k)
+    :param count: how many jobs of each shape are to be packed (k)
     :param need: (k, r)
-    :param worth: what one job of each costs at the linear program's prices, USD per hour (k)
-    :param bins: the problem's number of each bin (t)
+    :param worth: cost of one job of each shape at the linear program's prices, USD per hour (k)
+    :param bins: index of each bin in the problem (t)
     :param capacity: (t, r)
-    :param price: USD per hour with the one-off cost spread over the horizon (t)
-    :param unit: what one unit of each resource is worth on each bin (t, r)
+    :param price: USD per hour, including the one-off launch cost spread over the horizon (t)
+    :param unit: value of one unit of each resource on each bin (t, r)
     :param fits: whether a bin takes a shape (t, k)
     """
 
@@ -45,7 +46,7 @@ class PackingArrays:
     fits: Bools
 
     def part(self, shapes: Ints, count: Ints, worth: Floats | None = None) -> PackingArrays:
-        """Only some of the shapes, so many of each."""
+        """Return the arrays restricted to some shapes, with these counts."""
         return PackingArrays(
             self.shapes[shapes],
             count,
@@ -59,17 +60,17 @@ class PackingArrays:
         )
 
     def balanced(self) -> PackingArrays:
-        """The same with every resource worth equally much on each bin.
+        """Return the same arrays with all resources of a bin worth the same.
 
-        The linear program prices only what is scarce in the sum. Where all resources are, or jobs are large for their
-        bins, it is better to weigh all of them.
+        The linear program prices only the resources that are scarce in total. If all resources are scarce, or jobs are
+        large compared with their bins, weighing all resources works better.
         """
         unit = self.price[:, None] / np.maximum(self.capacity, 1) / self.capacity.shape[1]
         each = np.where(self.fits, unit @ self.need.T, np.inf)
         return replace(self, unit=unit, worth=each.min(axis=0))
 
     def cheapest(self, shapes: Ints, each: Ints) -> int:
-        """The cheapest bin that takes so many of some shapes together."""
+        """Return the cheapest bin that holds ``each`` jobs of these shapes together."""
         total = each @ self.need[shapes]
         large = (self.capacity >= total).all(axis=1) & self.fits[:, shapes].all(axis=1)
         candidates = np.flatnonzero(large)
@@ -79,15 +80,15 @@ class PackingArrays:
 def packing_arrays(
     problem: Problem, counts: list[int], per_launch: float, excluded: frozenset[str], shrunk: Shrunk = WHOLE
 ) -> PackingArrays:
-    """Set up the arrays for so many jobs of each shape.
+    """Set up the arrays for ``counts`` jobs of each shape.
 
-    Bins that another one beats in size and price are left out: whatever is packed on one fits on the other.
+    Bins that are dominated in size and price are left out: whatever is packed on one fits on the other.
 
-    :param per_launch: USD per hour that every launch adds
+    :param per_launch: USD per hour added to the price of every launch
     :param excluded: instance types that must not be bought
-    :param shrunk: the part of each resource that machines are priced by. Sizes that are all different leave a rest on
-        every machine, most often of one resource; where that is allowed for, jobs that need this resource are worth
-        more, and types that have more of it are bought
+    :param shrunk: the usable part of each resource when machines are priced. Jobs of many different sizes waste some of
+        every machine, usually of one resource. Allowing for that makes jobs that need this resource worth more, so that
+        types with more of it are bought
     """
     shapes = np.flatnonzero(counts)
     need = np.array([problem.shapes[i].need for i in shapes], np.int64).reshape(len(shapes), 4)
@@ -130,10 +131,10 @@ def packing_arrays(
 
 
 def units(capacity: Ints, price: Floats, bought: Ints, cost: Floats, prices: Floats) -> Floats:
-    """What a unit of each resource is worth on each bin, so that a full bin is worth its price.
+    """Value one unit of each resource on each bin, so that a full bin is worth its price.
 
-    The linear program prices the resources of the types that it would buy; another bin takes the proportions of the
-    one that beats it, or else of the one by whose prices it is worth most.
+    The linear program prices the resources of the types it would buy. Any other bin takes the proportions of the type
+    that dominates it or, without one, of the type whose prices value it highest.
     """
     full = np.maximum((prices * bought).sum(axis=1), 1e-300)
     scaled = prices * (cost / full)[:, None]
@@ -144,7 +145,7 @@ def units(capacity: Ints, price: Floats, bought: Ints, cost: Floats, prices: Flo
             bought / cost[:, None] >= capacity[i] / price[i] * (1 - 1e-9)
         ).all(axis=1)
         best = np.where(beats, value, -1.0).argmax() if beats.any() else value.argmax()
-        # A resource that has no price still counts a little, so that of equal jobs the one that takes less is chosen.
+        # A resource without a price still counts a little, so that of otherwise equal jobs the smaller one is chosen.
         some = scaled[best] + 1e-6 * price[i] / np.maximum(capacity[i], 1)
         result[i] = some * price[i] / max(float(some @ capacity[i]), 1e-300)
     return result
@@ -152,10 +153,10 @@ def units(capacity: Ints, price: Floats, bought: Ints, cost: Floats, prices: Flo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hosts:
-    """Machines that are there, as if they were bins.
+    """Existing machines, represented as bins.
 
-    :param arrays: their capacities, and which shapes go on what is free of them
-    :param used: which of the four resources the arrays have
+    :param arrays: their capacities, and which shapes fit into their free room
+    :param used: which of the four resources the arrays contain
     """
 
     arrays: PackingArrays
@@ -167,7 +168,7 @@ class Hosts:
 
 
 def host_arrays(problem: Problem, arrays: PackingArrays, hosts: Sequence[ShelfSlot]) -> Hosts:
-    """The arrays' shapes and, instead of bins to buy, machines that are there."""
+    """Build arrays with the same shapes and, instead of bins to buy, existing machines."""
     needs = np.array([problem.shapes[i].need for i in arrays.shapes], np.int64)
     used = used_resources(needs)
     machines = [host.bin or host.room for host in hosts]
@@ -201,7 +202,7 @@ def host_arrays(problem: Problem, arrays: PackingArrays, hosts: Sequence[ShelfSl
 
 
 def used_resources(needs: Ints) -> Bools:
-    """Which resources any shape needs; cpus if none needs anything."""
+    """Return which resources any shape needs; cpus if no shape needs anything."""
     used: Bools = np.asarray(needs.any(axis=0))
     used[0] |= not used.any()
     return used

@@ -1,18 +1,18 @@
-"""The least that any plan can cost: a linear program that cuts jobs and instances into fractions.
+"""The lower bound on the cost of any plan: a linear program in which jobs and instances are divisible.
 
-Every shape is spread over the types that fit it, and of every type a fraction may be bought; what is spread on a type
-must not exceed, in any resource, what was bought of it. Letting a shape go only to types that fit it matters: without
-that the bound is off by a third on EC2's catalogue, where some types are cheap but small.
+Every shape is spread over the types that fit it, and a fraction of any type can be bought. What is spread on a type
+must not exceed, in any resource, what was bought of it. Restricting a shape to the types that fit it matters: without
+this the bound is off by a third on EC2's catalogue, where some types are cheap but small.
 
 With k shapes and t types this is the assignment relaxation of variable-sized vector bin packing (Gabay and Zaourar,
 "Vector bin packing with heterogeneous bins", Annals of Operations Research 242, 2016). Two reductions keep it small:
 
-* A type that another one beats in size, and in size per dollar, is never bought.
-* Shapes are merged while the program treats them alike, and split where its prices say otherwise, until nothing
-  changes (dynamic constraint aggregation: Elhallaoui, Villeneuve, Soumis, Desaulniers, Operations Research 53, 2005).
+* A type dominated by another in both size and size per dollar is never bought.
+* Shapes are merged while the program treats them alike, and split where its prices differ, until nothing changes
+  (dynamic constraint aggregation: Elhallaoui, Villeneuve, Soumis, Desaulniers, Operations Research 53, 2005).
 
-The value that is reported is that of the dual prices, computed again over all shapes, so that it is a bound whatever
-the solver's tolerance.
+The reported value is recomputed from the dual prices over all shapes, so it is a valid bound whatever the solver's
+tolerance.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Bools: TypeAlias = NDArray[np.bool_]
 WHOLE: Shrunk = (1.0, 1.0, 1.0, 1.0)
 ROUNDS = 40
 TOLERANCE = 1e-7
-ALONE = 64  # up to so many shapes are not merged
+ALONE = 64  # up to this many shapes are solved without merging
 QUANTILES = 12
-# Cpus and gpus in ones, memory and disk in GiB: amounts of similar magnitude, which solvers like.
+# Cpus and GPUs in units, memory and disk in GiB: solvers work best on amounts of similar magnitude.
 SCALE = (UNIT, 1024, 1024, UNIT)
 
 
@@ -47,10 +47,10 @@ SCALE = (UNIT, 1024, 1024, UNIT)
 class Relaxation:
     """The solution of the linear program.
 
-    :param value: USD per hour, a bound from below
-    :param worth: for every shape what one of its jobs adds to that, USD per hour
-    :param bins: the types that are worth buying, by their position among the problem's bins
-    :param prices: what a unit of each resource (cpu, GiB of memory, GiB of disk, gpu) is worth on each of those
+    :param value: lower bound, USD per hour
+    :param worth: how much one job of each shape adds to it, USD per hour
+    :param bins: the types worth buying, as positions among the problem's bins
+    :param prices: value of one unit of each resource (cpu, GiB of memory, GiB of disk, gpu) on each of those types
     """
 
     value: float
@@ -61,10 +61,10 @@ class Relaxation:
 
 @dataclass(slots=True)
 class BoundSide:
-    """What jobs may be spread over: types that are bought at a price, or rooms that are there, price 0.
+    """Machines over which jobs are spread: types bought at a price, or existing rooms at price 0.
 
-    :param capacity: of one of them (types), of all together (rooms)
-    :param fits: which shapes go on one of them
+    :param capacity: of one machine (types), or of all together (rooms)
+    :param fits: which shapes fit on one machine
     """
 
     capacity: Floats
@@ -73,18 +73,19 @@ class BoundSide:
 
 
 def lower_bound(problem: Problem, counts: list[int]) -> float:
-    """The least USD per hour for which so many jobs of each shape can be placed, what is there being free."""
+    """Return the least USD per hour for placing ``counts`` jobs of each shape. Existing machines are free."""
     return relax(problem, counts, 0.0, problem.rooms).value
 
 
 def relax(
     problem: Problem, counts: Sequence[float], per_launch: float, rooms: list[Room], shrunk: Shrunk = WHOLE
 ) -> Relaxation:
-    """Solve the program for so many jobs of each shape; ``per_launch`` comes on top of every type's price, and what is
-    free in ``rooms`` costs nothing.
+    """Solve the program for ``counts`` jobs of each shape.
 
-    :param shrunk: the part of each resource of a type that counts. Below 1 the value is no bound; the prices are those
-        of machines that cannot be filled to the brim, as they never can
+    :param per_launch: added to the price of every type, USD per hour
+    :param rooms: their free capacity costs nothing
+    :param shrunk: the usable part of each resource of a type. Below 1 the value is not a bound: the prices are those of
+        machines that cannot be filled completely, which is what happens in practice
     """
     present = [i for i, count in enumerate(counts) if count]
     shapes = [problem.shapes[i] for i in present]
@@ -103,7 +104,7 @@ def relax(
 def buyable(
     shapes: list[Shape], need: Floats, used: Bools, bins: list[Bin], per_launch: float
 ) -> tuple[list[int], BoundSide]:
-    """The types that no other one beats: at least as large, at least as much per dollar, for the same wishes."""
+    """Return the types that no other type dominates: as large, as much per dollar, and granting the same wishes."""
     wishes = list(dict.fromkeys(shape.wish for shape in shapes))
     grants = np.array([[candidate.kind.grants(wish) for wish in wishes] for candidate in bins])
     capacity = (np.array([candidate.capacity for candidate in bins], float) / SCALE)[:, used]
@@ -124,8 +125,7 @@ def buyable(
 
 
 def free_rooms(shapes: list[Shape], need: Floats, used: Bools, rooms: list[Room]) -> BoundSide:
-    """What is free on the locations, those that grant the same wishes taken together, as if jobs could be cut across
-    them."""
+    """Sum the free capacity of locations that grant the same wishes, as if jobs could be divided between them."""
     wishes = list(dict.fromkeys(shape.wish for shape in shapes))
     alike: dict[tuple[bool, ...], list[Room]] = {}
     for room in rooms:
@@ -140,7 +140,7 @@ def free_rooms(shapes: list[Shape], need: Floats, used: Bools, rooms: list[Room]
 
 
 def within(need: Floats, capacity: Floats) -> Bools:
-    """Which needs (rows) go into which capacities (columns)."""
+    """Return which needs (rows) fit into which capacities (columns)."""
     result: Bools = np.ones((len(need), len(capacity)), bool)
     for r in range(need.shape[1]):
         result &= need[:, r, None] <= capacity[:, r]
@@ -148,7 +148,7 @@ def within(need: Floats, capacity: Floats) -> Bools:
 
 
 def aggregate(need: Floats, number: Floats, types: BoundSide, rooms: BoundSide) -> tuple[float, Floats, Floats]:
-    """Solve over merged shapes, splitting those about which the prices disagree; returns bound, worths and prices."""
+    """Solve over merged shapes, splitting those on which the prices disagree. Return the bound, worths and prices."""
     fits = np.hstack([types.fits, rooms.fits])
     cluster = first_clusters(need, fits)
     best, worth, dual = -1.0, np.zeros(len(need)), np.zeros(0)
@@ -169,7 +169,7 @@ def aggregate(need: Floats, number: Floats, types: BoundSide, rooms: BoundSide) 
 
 
 def first_clusters(need: Floats, fits: Bools) -> NDArray[np.intp]:
-    """Shapes that fit the same, in parts of similar proportions."""
+    """Group shapes that fit the same machines and have similar proportions."""
     if len(need) <= ALONE:
         return np.arange(len(need))
     proportion = np.log((need[:, -1] + 1e-9) / (need[:, 0] + 1e-9)) if need.shape[1] > 1 else need[:, 0]
@@ -183,14 +183,14 @@ def first_clusters(need: Floats, fits: Bools) -> NDArray[np.intp]:
 def solve(
     mass: Floats, fits: Bools, cluster: NDArray[np.intp], types: BoundSide, rooms: BoundSide
 ) -> tuple[float, Floats]:
-    """The program over clusters: its value, and the price of every resource on every type and room."""
+    """Solve the program over clusters. Return its value, and the price of every resource on every type and room."""
     clusters, resources, bought = int(cluster.max()) + 1, mass.shape[1], len(types.price)
     total = np.zeros((clusters, resources))
     np.add.at(total, cluster, mass)
     head = np.zeros(clusters, int)
-    head[cluster] = np.arange(len(cluster))  # all of a cluster fit the same
+    head[cluster] = np.arange(len(cluster))  # all shapes of a cluster fit the same machines
     spread, place = np.nonzero(fits[head])
-    # The rows: what each type and room has of each resource, and that all of each cluster is spread.
+    # Rows: the capacity of each type and room in each resource, then the demand that each cluster is fully spread.
     room, kinds = np.arange(resources), len(types.price) + len(rooms.price)
     program = LinearProgram(
         np.concatenate([np.full(kinds * resources, -np.inf), np.ones(clusters)]),
@@ -210,14 +210,14 @@ def solve(
     )
     amounts, duals = program.solve()
     prices = np.maximum(0.0, -duals[: kinds * resources]).reshape(-1, resources)
-    # Prices under which a type would be worth more than it costs are no proof: scale them down.
+    # Prices that value a type above its cost do not prove a bound, so they are scaled down.
     value = (prices[:bought] * types.capacity).sum(axis=1)
     prices[:bought] *= np.minimum(1.0, types.price / np.maximum(value, 1e-300))[:, None]
     return float(types.price @ amounts[:bought]), prices
 
 
 def bound_of_hours(hours: Sequence[tuple[PlannedJob, float]], catalogue: Catalogue) -> float:
-    """The least USD for running jobs for so many hours in all, whenever they run."""
+    """Return the least USD for running each job for its number of hours, whenever it runs."""
     problem = pose([job for job, _ in hours], [], catalogue, InstanceLimits(), Objective(), 0.0, None)
     of_job = {job.name: amount for job, amount in hours}
     amounts = [sum(of_job[job.name] for job in members) for members in problem.members]

@@ -1,11 +1,11 @@
-"""Column generation: which patterns (what goes on one machine together) to buy how often.
+"""Column generation: which patterns (contents of one machine) to buy, and how often.
 
 The linear program over patterns (Gilmore and Gomory, "A linear programming approach to the cutting stock problem",
-Operations Research 9, 1961) starts from patterns that other rules found. Its prices say what a job of each shape is
-worth; bins are filled by those prices, and what is worth more than it costs joins the program, until nothing does or
-the rounds are used up. The whole numbers come from rounding with different cuts and packing the rest again, and for few
-shapes from the integer program over the cheapest patterns, which HiGHS solves within a number of nodes. Nothing looks
-at the clock.
+Operations Research 9, 1961) starts from patterns found by other rules. Its prices give the worth of a job of each
+shape. Bins are filled by those prices, and each pattern worth more than it costs joins the program, until there is none
+or the rounds are used up. Integer solutions come from rounding with different cuts and packing the rest again; for few
+shapes also from the integer program over the cheapest patterns, which HiGHS solves within a limit of nodes. No step
+depends on the clock.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ PRICING = (
 )
 WORTHWHILE = 1e-6
 SEED = 1
-# How often the linear program is solved at most, and by how many rounds it is judged whether that is worth it.
+# The linear program is solved at most ROUNDS times; the progress of the last PATIENCE rounds decides whether to stop.
 ROUNDS, PATIENCE = 60, 4
 CUTS = (0.999, 0.5, 0.3, 0.05)
-# The integer program finds little in a sensible number of nodes where there are more shapes than this.
+# With more shapes than this the integer program finds little within a reasonable number of nodes.
 MIP_SHAPES = 64
 MIP_COLUMNS = 400
 MIP_GAP = 1e-4
 
 
 class Pool:
-    """Patterns, each once, with the cheapest bin that takes each, and the linear program over them."""
+    """Distinct patterns, each with the cheapest bin that holds it, and the linear program over them."""
 
     def __init__(self, arrays: PackingArrays) -> None:
         self.arrays = arrays
@@ -48,7 +48,7 @@ class Pool:
             self.alone(shape)
 
     def alone(self, shape: int) -> None:
-        """A pattern of one shape only, so that every demand can be met."""
+        """Add a pattern of one shape only, so that every demand can be met."""
         shapes = np.array([shape])
         bin_ = self.arrays.cheapest(shapes, np.ones(1, np.int64))
         need = self.arrays.need[shape]
@@ -56,7 +56,7 @@ class Pool:
         self.add(shapes, np.array([min([int(self.arrays.count[shape]), *fitting])]))
 
     def add(self, shapes: Ints, each: Ints) -> bool:
-        """Take a pattern in; False if it was there."""
+        """Add a pattern; return False if the pool already has it."""
         key = shapes.tobytes() + b"|" + each.tobytes()
         if key in self.known:
             return False
@@ -65,7 +65,7 @@ class Pool:
         return True
 
     def solve(self) -> tuple[Floats, Floats]:
-        """How often to buy each pattern, and what a job of each shape is worth."""
+        """Return how often to buy each pattern, and the worth of one job of each shape."""
         join(self.program, self.arrays, self.patterns[self.in_program :])
         self.in_program = len(self.patterns)
         often, worth = self.program.solve()
@@ -76,12 +76,11 @@ class Pool:
 
 
 def program(arrays: PackingArrays) -> LinearProgram:
-    """All jobs must be packed."""
+    """Build the program without columns: its rows require that all jobs are packed."""
     return LinearProgram(arrays.count, np.full(len(arrays.count), np.inf))
 
 
 def join(program: LinearProgram, arrays: PackingArrays, patterns: Sequence[Pattern]) -> None:
-    """Let patterns be bought."""
     if patterns:
         program.add(
             arrays.price[[pattern.bin for pattern in patterns]],
@@ -102,11 +101,11 @@ def generate(
 ) -> list[Pattern]:
     """Pack by column generation.
 
-    :param start: packings that are known
-    :param falling: it ends where the linear program got cheaper by less than this part in ``PATIENCE`` rounds
-    :param nodes: how many nodes the integer program may visit; 0: it is not solved, its linear program is rounded
-    :param shaken: guesses at worths where the filling rules find nothing
-    :param rules: by which the rest is packed after rounding
+    :param start: packings whose patterns the pool starts with
+    :param falling: stop when the linear program's cost fell by less than this fraction in ``PATIENCE`` rounds
+    :param nodes: node limit of the integer program; 0: round the linear program only
+    :param shaken: how many randomly perturbed worths to try when the filling rules find no pattern
+    :param rules: filling rules that pack what is left after rounding
     :param going: whether to continue
     """
     pool = Pool(arrays)
@@ -135,9 +134,9 @@ def generate(
 
 
 def price(pool: Pool, worth: Floats, shaken: int) -> int:
-    """Add patterns that are worth more than they cost; how many.
+    """Add patterns worth more than they cost; return how many were added.
 
-    :param shaken: where the rules find none, they try so often with worths that are shaken, by a fixed seed
+    :param shaken: how often to try again with randomly perturbed worths (fixed seed) if the rules find none
     """
     added = sum(price_by(pool, worth, worth, rule) for rule in PRICING)
     random = np.random.default_rng(SEED)
@@ -150,7 +149,7 @@ def price(pool: Pool, worth: Floats, shaken: int) -> int:
 
 
 def price_by(pool: Pool, worth: Floats, guess: Floats, rule: ScoringRule) -> int:
-    """Fill every bin by ``guess`` and add what is worth more than it costs."""
+    """Fill every bin by the worths in ``guess`` and add the patterns worth more than they cost."""
     arrays = pool.arrays
     here = arrays.part(np.arange(len(arrays.count)), arrays.count, guess)
     taken = fill(here, np.arange(len(arrays.bins)), rule)
@@ -165,9 +164,9 @@ def price_by(pool: Pool, worth: Floats, guess: Floats, rule: ScoringRule) -> int
 
 
 def rounded(pool: Pool, often: Floats, cut: float, rules: Sequence[ScoringRule]) -> list[Pattern]:
-    """Buy patterns as often as the linear program says, most often first, and pack the rest by filling.
+    """Buy patterns as often as the linear program says, most frequent first, and pack the rest by filling.
 
-    :param cut: fractions above it are rounded up as far as the jobs are there, the others down
+    :param cut: fractions above it are rounded up, as far as enough jobs are left; the others are rounded down
     """
     times = np.floor(often + 1 - cut).astype(np.int64)
     return complete(pool, times, np.argsort(-often, kind="stable"), rules)
@@ -176,9 +175,9 @@ def rounded(pool: Pool, often: Floats, cut: float, rules: Sequence[ScoringRule])
 def complete(
     pool: Pool, times: Ints, order: Ints, rules: Sequence[ScoringRule], *, trimmed: bool = False
 ) -> list[Pattern]:
-    """The patterns so often, in this order, as far as the jobs are there, and the rest by the best of some rules.
+    """Buy each pattern up to its number of times, in this order, and pack the rest by the best of the rules.
 
-    :param trimmed: whether patterns for which not all jobs are there are bought as well, without those
+    :param trimmed: whether to buy patterns for which some jobs are missing, without those jobs
     """
     arrays = pool.arrays
     left = arrays.count.copy()
@@ -207,8 +206,7 @@ def complete(
 
 
 def integer(pool: Pool, worth: Floats, nodes: int, rules: Sequence[ScoringRule]) -> list[list[Pattern]]:
-    """Solve the integer program over the patterns that cost least beyond what they are worth; nothing if none was
-    found within the nodes."""
+    """Solve the integer program over the best-priced patterns; empty if no solution was found within the node limit."""
     prices = pool.prices()
     excess = 1 - np.array([pattern.each @ worth[pattern.shapes] for pattern in pool.patterns]) / prices
     some = np.sort(np.argsort(excess, kind="stable")[:MIP_COLUMNS])
@@ -220,5 +218,5 @@ def integer(pool: Pool, worth: Floats, nodes: int, rules: Sequence[ScoringRule])
     times = np.zeros(len(pool.patterns), np.int64)
     times[some] = found
     order = np.argsort(excess, kind="stable")
-    # It may cover more jobs than there are.
+    # The solution can cover more jobs than exist.
     return [complete(pool, times, order, rules, trimmed=True), complete(pool, times, order, rules)]

@@ -1,6 +1,7 @@
-"""Dealing: the machines of a packing get names and jobs, when they are asked for.
+"""Assign names and jobs to the machines of a packing, lazily.
 
-A million jobs are a few hundred groups of machines that are filled alike, and half a million placements.
+A million jobs make a few hundred groups of machines with equal contents, but half a million placements, so placements
+are generated only when they are read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ COUNT = attrgetter("count")
 
 
 class LazySequence(Sequence[T]):
-    """A sequence whose items are made again whenever they are asked for, always the same ones."""
+    """A sequence that regenerates the same items each time it is read."""
 
     def __init__(self, make: Callable[[], Iterable[T]]) -> None:
         self.make = make
@@ -50,14 +51,14 @@ class LazySequence(Sequence[T]):
 
 
 class ShapeJobs:
-    """The jobs of one shape in the order in which they are placed, each as often as its count."""
+    """The jobs of one shape in placement order, each repeated as often as its count."""
 
     def __init__(self, jobs: list[PlannedJob]) -> None:
         self.jobs = jobs
         self.ends: list[int] = list(accumulate(map(COUNT, jobs)))
 
     def between(self, start: int, count: int) -> Iterator[tuple[str, int]]:
-        """Names and numbers of ``count`` jobs from position ``start`` on."""
+        """Yield name and count of the ``count`` jobs from position ``start``."""
         i = bisect_right(self.ends, start)
         while count > 0:
             here = min(count, self.ends[i] - start)
@@ -65,13 +66,11 @@ class ShapeJobs:
             start, count, i = start + here, count - here, i + 1
 
     def same(self, start: int, count: int) -> bool:
-        """Whether ``count`` jobs from position ``start`` on have one name."""
+        """Return whether ``count`` jobs from position ``start`` have one name."""
         return start + count <= self.ends[bisect_right(self.ends, start)]
 
 
 class NamedMachines:
-    """Every machine of a packing with its name and its jobs."""
-
     def __init__(self, problem: Problem, packing: Packing) -> None:
         self.packing = packing
         dealt = {shape for group in packing.groups for shape, _, _ in group.fills}
@@ -125,6 +124,5 @@ class NamedMachines:
                 yield FilledMachines(name or None, kind, price, tuple(jobs.items()), number)
 
     def contents(self, group: MachineGroup, i: int) -> Iterator[tuple[str, int]]:
-        """Names and numbers of the jobs on one of a group's machines."""
         for shape, each, start in group.fills:
             yield from self.members[shape].between(start + i * each, each)

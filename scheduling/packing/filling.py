@@ -1,10 +1,10 @@
-"""Bin-centric filling: one machine at a time, each time with the jobs that suit what is left of it best.
+"""Bin-centric filling: fill one machine at a time, each time with the jobs that best suit its remaining room.
 
-The score of a job on a bin is its worth over the price of what it takes there, where a resource counts for more the
-scarcer it has become on this bin. This is the dot-product rule (Panigrahy, Talwar, Uyeda, Wieder, "Heuristics for
-vector bin packing", Microsoft Research 2011; bin-centric in Gabay and Zaourar 2016 and in Mommessin, Erlebach,
-Shakhlevich, Computers & Operations Research 173, 2025) with the dual prices of the bound as weights. Of all types that
-are filled so, the one is bought that gives most worth per dollar, as often as the counts of the shapes allow.
+The score of a job on a bin is its worth divided by the price of what it takes there; a resource weighs more the scarcer
+it has become on this bin. This is the dot-product rule (Panigrahy, Talwar, Uyeda, Wieder, "Heuristics for vector bin
+packing", Microsoft Research 2011; bin-centric in Gabay and Zaourar 2016 and in Mommessin, Erlebach, Shakhlevich,
+Computers & Operations Research 173, 2025) with the dual prices of the bound as weights. Of all types filled in this
+way, the one with the most worth per dollar is bought, as often as the job counts allow.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import numpy as np
 
 from lading.scheduling.packing.arrays import Floats, Ints, PackingArrays
 
-# With more shapes than this a bin is filled from a sample of them, another one for each bin.
+# With more shapes than this, each bin is filled from a different sample of them.
 SAMPLE = 768
-# How many types are tried for the next bin; all of them again when the best of these has got worse.
+# How many types are tried for the next bin; all are tried again once the best of these has become worse.
 SHORT_LIST = 16
 WORSE = 0.998
-# A job that is worth nothing at the program's prices has to be packed nevertheless.
+# A job that is worth nothing at the program's prices still has to be packed.
 LEAST = 1e-12
 
 
 class ScoringRule(NamedTuple):
     """How jobs are scored.
 
-    :param scarcity: exponent of the part of a resource that is left; 0: what is left does not matter
+    :param scarcity: exponent of the remaining fraction of a resource; 0: scarcity does not matter
     :param size: exponent of a job's worth; above 0 large jobs come first
-    :param match: exponent of how well a type's prices suit the job; 0: it does not matter
+    :param match: exponent of how well a type's prices suit the job; 0: this does not matter
     """
 
     scarcity: float
@@ -40,11 +40,11 @@ class ScoringRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """What goes on one machine together, and on how many machines.
+    """The contents of one machine, and the number of such machines.
 
-    :param bin: which of the arrays' bins
-    :param shapes: which of the arrays' shapes
-    :param each: how many of each
+    :param bin: index among the arrays' bins
+    :param shapes: indices among the arrays' shapes
+    :param each: jobs of each shape
     """
 
     bin: int
@@ -54,12 +54,12 @@ class Pattern:
 
 
 def fill(arrays: PackingArrays, bins: Ints, rule: ScoringRule) -> Ints:
-    """Fill one of each of ``bins``; returns how many of each shape went on each (bins, shapes)."""
+    """Fill one of each of ``bins``; return how many jobs of each shape each bin holds (bins, shapes)."""
     return fill_free(arrays, bins, arrays.capacity[bins], rule)
 
 
 def fill_free(arrays: PackingArrays, bins: Ints, free: Ints, rule: ScoringRule) -> Ints:
-    """The same with ``free`` (bins, resources) left on them."""
+    """Like :func:`fill`, with ``free`` (bins, resources) left on the bins."""
     need, count = arrays.need, arrays.count
     left, whole = free.copy(), arrays.capacity[bins].astype(float)
     needed = need.astype(float).T
@@ -68,7 +68,7 @@ def fill_free(arrays: PackingArrays, bins: Ints, free: Ints, rule: ScoringRule) 
     if rule.match:
         base = base * np.where(possible, (arrays.worth + LEAST) / (unit @ needed + LEAST), 0.0) ** rule.match
     taken = np.zeros(possible.shape, np.int64)
-    # What is full and what fits nowhere any more is left out from then on.
+    # Full bins, and shapes that no longer fit anywhere, are dropped.
     live, shapes = np.arange(len(bins)), np.arange(len(need))
     while True:
         for r in range(need.shape[1]):
@@ -87,7 +87,7 @@ def fill_free(arrays: PackingArrays, bins: Ints, free: Ints, rule: ScoringRule) 
             possible, base, unit = possible[going], base[going], unit[going]
         each = need[best]
         most = np.where(each > 0, left // np.maximum(each, 1), np.iinfo(np.int64).max).min(axis=1)
-        # Half of what fits at once: many small jobs take few steps, and the scarcity is seen again in between.
+        # Add half of what fits at once: many small jobs take few steps, and scarcity is measured again in between.
         before = taken[live, shapes[best]]
         number = (np.minimum(most, count[best] - before) + 1) // 2
         taken[live, shapes[best]] = before + number
@@ -98,7 +98,7 @@ def fill_free(arrays: PackingArrays, bins: Ints, free: Ints, rule: ScoringRule) 
 def sweep(arrays: PackingArrays, rule: ScoringRule, worth: Floats | None = None) -> list[Pattern]:
     """Buy and fill bins until every job is packed.
 
-    :param worth: of one job of each shape, instead of the arrays' own
+    :param worth: of one job of each shape; None: the arrays' own
     """
     worth = arrays.worth if worth is None else worth
     left = arrays.count.copy()
@@ -129,7 +129,7 @@ def sweep(arrays: PackingArrays, rule: ScoringRule, worth: Floats | None = None)
 
 
 def sensible(arrays: PackingArrays, left: Ints) -> Ints:
-    """The bins that are not far too large for what is left, and the cheapest for each shape in any case."""
+    """Return the bins that are not far too large for the remaining jobs, and always the cheapest bin for each shape."""
     present = np.flatnonzero(left)
     enough = 2 * float(arrays.worth[present] @ left[present])
     by_price = np.argsort(arrays.price, kind="stable")
@@ -138,5 +138,5 @@ def sensible(arrays: PackingArrays, left: Ints) -> Ints:
 
 
 def cost(arrays: PackingArrays, patterns: list[Pattern]) -> float:
-    """USD per hour, with what launches cost once."""
+    """USD per hour, including the launch costs spread over the horizon."""
     return float(sum(arrays.price[pattern.bin] * pattern.times for pattern in patterns))

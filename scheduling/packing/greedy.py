@@ -1,22 +1,22 @@
-"""The greedy policy: the algorithm by which Seven Bridges packs jobs on instances.
+"""The greedy policy: the algorithm by which Seven Bridges packs jobs onto instances.
 
-1. Jobs are ordered by the price of the cheapest type that fits each, dearest first (:func:`problem.pose`).
-2. Each goes to the first instance that fits, instances ordered by what remains on them, least first: cpus, then
+1. Jobs are ordered by the price of the cheapest type that fits each, most expensive first (:func:`problem.pose`).
+2. Each goes to the first instance that fits. Instances are ordered by their remaining room, least first: cpus, then
    memory, then age.
-3. For the first job that is left one instance is added, of the cheapest type that fits it, and all that are left are
-   tried again, until none is.
+3. For the first job left over, one instance of the cheapest type that fits it is added, and all remaining jobs are
+   tried again, until none is left.
 
-What is left when an instance is added fits none of those before it, so only the new one has room for it. Hence a job
-that finds no room on what was there goes to the oldest of the new instances that fits, or is the first that is left:
-all can be placed in one round, job by job.
+The jobs left when an instance is added fit none of the earlier instances, so only the new one has room for them. Hence
+a job that finds no room on the existing machines either goes to the oldest new instance that fits, or is the first job
+left over. All jobs can therefore be placed in one round, one by one.
 
 Equal jobs fill an instance until it is full: after one was placed, that instance is still the first that fits, because
-those before it had no room for the shape. So a run of equal jobs is placed in one step, and new instances that are
-filled alike are one :class:`~lading.scheduling.packing.answer.MachineGroup` of consecutive ages.
+those before it had no room for the shape. So a run of equal jobs is placed in one step, and new instances with equal
+contents form one :class:`~lading.scheduling.packing.answer.MachineGroup` of consecutive ages.
 
-Two things come on top. A location that ends sorts before those that stay, the soonest end first, so that short jobs
-fill its tail. And a job that has waited for longer than the patience keeps the location free on which it lacks least:
-nothing that comes later is placed into the room it needs, so what it lacks only shrinks, and it starts in the end.
+Two rules are added. A location with an end time sorts before permanent ones, the soonest first, so that short jobs use
+the time it has left. And a job that has waited longer than the patience reserves the location where it lacks least:
+nothing later is placed into the room it needs, so its shortage only shrinks, and it starts in the end.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ from lading.scheduling.reasons import MOST_NAMES, NEW, Reason, because
 
 
 def pack(problem: Problem, effort: str = "fast") -> Packing:
-    """Pack by the greedy policy; there is one effort only."""
+    """Pack by the greedy policy. It has only one effort; the parameter is ignored."""
     return Greedy(problem).pack()
 
 
 class Greedy:
-    """One run of the algorithm."""
-
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.sites: list[ShelfSlot] = []
@@ -47,14 +45,14 @@ class Greedy:
         self.ending: list[ShelfSlot] = []
         self.age = 0
         self.left: list[tuple[int, int, int, Reason]] = []
-        self.position = [0] * len(problem.shapes)  # how many of each shape's jobs have been dealt with
-        self.hopeless: dict[int, Reason] = {}  # shapes that found no place, with the reason: room only shrinks
-        self.kept: dict[ShelfSlot, str] = {}  # where room is kept free for a job, and that location's name
+        self.position = [0] * len(problem.shapes)  # how many jobs of each shape are placed or left over
+        self.hopeless: dict[int, Reason] = {}  # shapes that found no place, never retried: room only shrinks
+        self.kept: dict[ShelfSlot, str] = {}  # machines reserved for a waiting job, with the location's name
         self.instances = Instances(problem.limits, (room.location for room in problem.rooms))
         self.of_label: dict[tuple[str, str], int] = {}
         self.labels = [problem.labels(shape) for shape in problem.shapes]
         self.wishes = [any(shape.wish) for shape in problem.shapes]
-        # With less than this free a machine can take nothing more, so it leaves the shelf.
+        # A machine with less than this free fits no shape, so it leaves the shelf.
         self.least = tuple(min((shape.need[i] for shape in problem.shapes), default=0) for i in range(4))
         for room in problem.rooms:
             self.open_room(room)
@@ -62,7 +60,7 @@ class Greedy:
     def pack(self) -> Packing:
         may_keep = self.problem.patience is not None
         for number, jobs in self.problem.order:
-            if may_keep or number not in self.hopeless:  # of ten thousand jobs most have no room
+            if may_keep or number not in self.hopeless:  # saves time: of ten thousand jobs most have no room
                 self.place(number, jobs)
         for number, reason in self.hopeless.items():
             count = sum([job.count for job in self.problem.members[number]])
@@ -97,7 +95,7 @@ class Greedy:
             (self.shelf if site.room is not None else self.added).remove(site)
 
     def place(self, number: int, jobs: list[PlannedJob]) -> None:
-        """Place a run of equal jobs as far as there is room, let the rest wait."""
+        """Place a run of equal jobs as far as there is room; the rest waits."""
         left = sum([job.count for job in jobs])
         reason = self.hopeless.get(number)
         while left and reason is None:
@@ -111,11 +109,10 @@ class Greedy:
             self.wait(number, jobs, left, reason)
 
     def stays(self, room: Room | None, shape: Shape) -> bool:
-        """Whether a location stays for as long as the shape runs; what is launched does."""
+        """Return whether a location lasts for as long as the shape runs; launched machines always do."""
         return room is None or room.location.lasts(shape.time, self.problem.now)
 
     def find(self, number: int) -> ShelfSlot | None:
-        """The first machine that the shape may use."""
         shape = self.problem.shapes[number]
         admits = self.admission(number)
         for site in self.ending:
@@ -124,7 +121,7 @@ class Greedy:
         return self.shelf.first(shape.need, admits) or self.added.first(shape.need, admits)
 
     def admission(self, number: int) -> Callable[[ShelfSlot], bool] | None:
-        """Whether a machine grants the shape's wish and its limits; None where every machine does."""
+        """Return a check of whether a machine grants the shape's wish and limits; None if every machine does."""
         full = [(kind, name) for kind, name, most in self.labels[number] if self.of_label.get((kind, name), 0) >= most]
         if not full and not self.wishes[number]:
             return None
@@ -137,13 +134,13 @@ class Greedy:
         return admits
 
     def fill(self, site: ShelfSlot, number: int, wanted: int) -> int:
-        """Put jobs of a shape into the machines of a group, oldest first, until it is full or there are no more."""
+        """Put jobs of a shape on the machines of a group, oldest first, until these are full or no job is left."""
         shape = self.problem.shapes[number]
         each = copies(shape.need, site.free, wanted)
         machines = min(site.size, wanted // each)
         labels = self.labels[number]
         if labels:
-            machines = 1  # every further machine has to be allowed again
+            machines = 1  # each further machine has to be checked against the limits again
         self.unshelve(site)
         if site.size > machines:
             rest = ShelfSlot(
@@ -163,7 +160,9 @@ class Greedy:
         return each * machines
 
     def launch(self, number: int, wanted: int) -> Reason | None:
-        """Add instances of the cheapest type that fits, as many as the jobs of this run will fill; or say why not."""
+        """Add instances of the cheapest type that fits for the jobs of this run; return a reason if none can be
+        added.
+        """
         problem, shape = self.problem, self.problem.shapes[number]
         reason = self.forbidden(number)
         if reason:
@@ -185,7 +184,7 @@ class Greedy:
         return None
 
     def forbidden(self, number: int) -> Reason | None:
-        """The limit on a task's, a run's or the site's instances that is reached."""
+        """Return the reached limit on the instances of the task, the run or the site; None if no limit is reached."""
         for kind, name, most in self.labels[number]:
             if self.of_label.get((kind, name), 0) >= most:
                 return because("group_instances", used=self.of_label.get((kind, name), 0), most=most, group=name)
@@ -199,7 +198,7 @@ class Greedy:
         return None
 
     def no_launch(self, shape: Shape) -> Reason:
-        """Why no instance can be launched for the shape: there is no type that fits, or none has capacity now."""
+        """Return why no instance can be launched for the shape: no type fits, or none that fits has capacity now."""
         later = [b for b in self.problem.blocked if b.kind.grants(shape.wish) and fits(shape.need, b.capacity)]
         if later:
             soonest = min(later, key=lambda b: (b.offering.unavailable_until or 0.0, b.price))
@@ -211,7 +210,7 @@ class Greedy:
         return self.no_room(shape)
 
     def no_room(self, shape: Shape) -> Reason:
-        """What the shape waits for on the locations that are large enough for it."""
+        """Return what the shape waits for on the locations that are large enough for it."""
         rooms = [r for r in self.problem.rooms if r.kind.grants(shape.wish) and fits(shape.need, r.capacity)]
         staying = [r for r in rooms if self.stays(r, shape)]
         if not staying:
@@ -219,7 +218,7 @@ class Greedy:
         return because("busy", locations=[each.location.name for each in staying[: MOST_NAMES + 1]])
 
     def wait(self, number: int, jobs: list[PlannedJob], left: int, reason: Reason) -> None:
-        """Let the last ``left`` of a run wait; those that waited too long keep a location free, as far as there are."""
+        """Let the last ``left`` jobs of a run wait. Those past the patience reserve a location each, if possible."""
         for job in self.impatient(jobs, left) if self.problem.patience is not None else ():
             site = self.keep(number)
             if site is None:
@@ -235,7 +234,7 @@ class Greedy:
         self.position[number] += count
 
     def impatient(self, jobs: list[PlannedJob], left: int) -> Iterator[PlannedJob]:
-        """The jobs among the last ``left`` of a run that have waited for longer than the patience."""
+        """Yield those of the last ``left`` jobs of a run that have waited longer than the patience."""
         patience, now = self.problem.patience, self.problem.now
         if patience is None:
             return
@@ -246,7 +245,7 @@ class Greedy:
                 yield job
 
     def keep(self, number: int) -> ShelfSlot | None:
-        """Keep free, on the location where the shape lacks least, what it needs; one job at most per location."""
+        """Reserve what the shape needs where it lacks least; a location is reserved for at most one job."""
         shape = self.problem.shapes[number]
         best: tuple[float, int] | None = None
         chosen = None

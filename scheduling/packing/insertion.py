@@ -1,11 +1,11 @@
-"""Insertion: jobs whose sizes are all different go, one by one, where the price of the machines grows least.
+"""Insertion: jobs of many different sizes are placed one by one, each where the price of the machines grows least.
 
-A machine is the cheapest type that holds what it has, so one more job costs the difference between two types. From
-there ruin and recreate (Schrimpf and others 2000): some machines at a time, most often those that lose most, are taken
-apart, all of it or a half, and their jobs are put back in another order. What is dearer by less than a threshold is
-kept, which falls to nothing (Dueck and Scheuer, "Threshold accepting", Journal of Computational Physics 90, 1990). What
-is left over should be left on few machines, for those are taken apart most often. Jobs that are put back are counted,
-never timed.
+A machine is the cheapest type that holds its jobs, so one more job costs the difference between two types. The result
+is improved by ruin and recreate (Schrimpf and others 2000): in each round some machines, preferably those with the most
+unused value, are emptied fully or by half, and their jobs are placed again in another order. A result is kept if it is
+more expensive by less than a threshold, which falls to zero (Dueck and Scheuer, "Threshold accepting", Journal of
+Computational Physics 90, 1990). The rating prefers unused room gathered on few machines, because those are then emptied
+most often. The effort is a number of placed jobs, never a time.
 
 The inner loop is in :mod:`lading.scheduling.packing.kernel`, compiled where Numba is installed.
 """
@@ -24,21 +24,21 @@ from lading.scheduling.packing.filling import Pattern
 from lading.scheduling.packing.problem import Going, Problem, always
 
 SEED = 88172645
-# Jobs that are put back between two checks of whether to continue; so many times that where the inner loop is compiled.
+# Jobs placed between two checks of whether to continue; COMPILED times as many if the inner loop is compiled.
 LOOK, COMPILED = 500, 100
-# Fewer jobs than this have so few packings that a part of the search finds as much: it falls with their square.
+# Fewer jobs than this have so few packings that a shorter search suffices: its length falls with their square.
 FULL = 20
-# More kinds of wishes than this, those of jobs together included, are left to the filling rules.
+# Problems with more kinds of wishes than this, including combined ones, are left to the filling rules.
 MOST_KINDS = 64
 EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kinds:
-    """The wishes of jobs, and of jobs together, where those are one kind for which the same types do.
+    """The wishes of jobs, and of jobs that share a machine, grouped into kinds that the same bins grant.
 
-    :param granted: whether a kind is granted by a bin of the arrays (w, t); all bins grant kind 0
-    :param both: the kind of two kinds together, or -1 where no bin does (w, w)
+    :param granted: whether a bin of the arrays grants a kind (w, t); all bins grant kind 0
+    :param both: the kind of two kinds together, or -1 where no bin grants both (w, w)
     :param of_shape: the kind of each of the arrays' shapes (k)
     """
 
@@ -48,7 +48,7 @@ class Kinds:
 
 
 def kinds(problem: Problem, arrays: PackingArrays) -> Kinds | None:
-    """The kinds of wishes of the arrays' shapes; None if they are too many."""
+    """Return the kinds of wishes of the arrays' shapes; None if there are too many."""
     bins = [problem.bins[i] for i in arrays.bins]
     masks = [np.ones(len(bins), bool)]
     numbers = {masks[0].tobytes(): 0}
@@ -66,7 +66,7 @@ def kinds(problem: Problem, arrays: PackingArrays) -> Kinds | None:
             of_wish[wish] = number(np.array([each.kind.grants(wish) for each in bins]))
     both: dict[tuple[int, int], int] = {}
     i = 0
-    while i < len(masks) <= MOST_KINDS:  # what two have in common joins the list
+    while i < len(masks) <= MOST_KINDS:  # the list grows by each new combination of two kinds
         for j in range(i + 1):
             common = masks[i] & masks[j]
             both[i, j] = both[j, i] = number(common) if common.any() else -1
@@ -88,11 +88,11 @@ def pack(
     going: Going = always,
     start: Sequence[Pattern] = (),
 ) -> list[Pattern]:
-    """Pack all jobs and improve that.
+    """Pack all jobs and improve the packing.
 
-    :param insertions: how many jobs are put back in all, where the inner loop is not compiled and where it is; less of
-        it where there are few
-    :param start: a packing to be improved; without one the jobs that are worth most go first where it costs least
+    :param insertions: how many jobs are placed again in total, without and with a compiled inner loop; reduced for
+        fewer than ``FULL`` jobs
+    :param start: a packing to improve; empty: jobs are placed in order of worth, each where it costs least
     """
     shape = np.repeat(np.arange(len(arrays.count)), arrays.count)
     home = search(arrays, kinds, shape, homes(arrays, start), insertions, going)
@@ -104,7 +104,7 @@ def pack(
 
 
 def homes(arrays: PackingArrays, packing: Sequence[Pattern]) -> Ints | None:
-    """The machine of each job by number, those of a shape one after the other; None: nothing is packed."""
+    """Return the machine of each job, ordered by shape; None if nothing is packed."""
     if not packing:
         return None
     single = [(pattern.shapes, pattern.each) for pattern in packing for _ in range(pattern.times)]
@@ -114,19 +114,19 @@ def homes(arrays: PackingArrays, packing: Sequence[Pattern]) -> Ints | None:
 
 
 def compiled() -> bool:
-    """Whether the inner loop is: Numba is installed."""
+    """Return whether Numba is installed, so that the inner loop is compiled."""
     return find_spec("numba") is not None
 
 
 def search(
     arrays: PackingArrays, kinds: Kinds, shape: Ints, start: Ints | None, insertions: tuple[int, int], going: Going
 ) -> Ints:
-    """The machine of each job, by number.
+    """Return the machine of each job.
 
-    :param shape: of each job
-    :param start: where each is at first
+    :param shape: the shape of each job
+    :param start: the initial machine of each job; None: build a first packing
     """
-    # Numba takes half a second to import.
+    # Imported here because Numba takes half a second to import.
     from lading.scheduling.packing import kernel, kernel_state
 
     ints, floats = kernel_state.ints, kernel_state.floats
@@ -145,7 +145,7 @@ def search(
     jobs = kernel_state.KernelJobs(
         floats(arrays.need[shape]), floats(worth), ints(kinds.of_shape[shape]), ints(none), ints(none)
     )
-    empty = np.zeros(number + 1)  # one machine more than there are jobs: there always is an empty one
+    empty = np.zeros(number + 1)  # one machine more than jobs, so one is always empty
     loads = np.zeros((number + 1, resources))
     machines = kernel_state.KernelMachines(
         *(ints(empty - 1), floats(loads), ints(empty), ints(empty - 1), floats(empty), ints(empty)),

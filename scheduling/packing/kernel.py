@@ -1,6 +1,7 @@
-"""The inner loop of insertion: jobs are taken off some machines and put back where the price grows least, many times.
+"""The inner loop of insertion: repeatedly take jobs off some machines and place them where the price grows least.
 
-Written for Numba, and for Python where Numba is not installed: see :mod:`kernel_state`. So it is loops over numbers.
+It is written as plain loops over numbers, to run with Numba or, where that is not installed, in Python; see
+:mod:`kernel_state`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from lading.scheduling.packing.kernel_state import (
 def keep(
     machines: KernelMachines, round_state: RoundState, machine: int, turn: int, changed: int, resources: int
 ) -> int:
-    """Note what a machine is before this round changes it; how many there are."""
+    """Save a machine's state before this round changes it; return how many machines are saved."""
     if machines.marked[machine] == turn:
         return changed
     machines.marked[machine] = turn
@@ -41,14 +42,14 @@ def keep(
 
 @loop
 def waste(price: float, held: float) -> float:
-    """What of a machine's price is not worth anything, the more of it the more it counts."""
+    """Return the unused part of a machine's price, weighted so that large waste counts more than proportionally."""
     lost = price - held
     return lost * lost / price if lost > 0 else 0.0
 
 
 @loop
 def type_of(offers: KernelOffers, load: Numbers, at: int, need: Numbers, more: int, kind: int, start: int) -> int:
-    """The cheapest type from ``start`` on that holds a load and one job more; the number of types if there is none."""
+    """Return the cheapest type from ``start`` on that holds a load and one more job, or the number of types."""
     resources, types = offers.resources, offers.types
     for type_ in range(start, types):
         if offers.granted[kind * types + type_]:
@@ -71,7 +72,6 @@ def push(jobs: KernelJobs, machines: KernelMachines, job: int, machine: int) -> 
 
 @loop
 def put(offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, job: int, machine: int, type_: int) -> None:
-    """Put a job on a machine, which becomes one of a type."""
     resources = offers.resources
     machines.kind[machine] = offers.both[machines.kind[machine] * offers.kinds + jobs.kind[job]]
     machines.type[machine] = type_
@@ -83,7 +83,7 @@ def put(offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, job: i
 
 @loop
 def add(offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, job: int, machine: int) -> None:
-    """Put a job on a machine, which becomes the cheapest type that holds what it has then."""
+    """Put a job on a machine, which becomes the cheapest type that holds its jobs."""
     together = offers.both[machines.kind[machine] * offers.kinds + jobs.kind[job]]
     now = machines.type[machine]
     at, start = machine * offers.resources, now if now > 0 else offers.nothing
@@ -102,9 +102,9 @@ def insert(
     empty: int,
     gathered: float,
 ) -> tuple[int, int]:
-    """Where the rated price grows least: machine and type.
+    """Return the machine and type where the rated price grows least.
 
-    :param number: how many machines are looked at, and the one that is ``empty``
+    :param number: how many machines are tried, in addition to the one that is ``empty``
     """
     resources, types = offers.resources, offers.types
     best, best_type, least = offers.none, offers.none, 1e300
@@ -139,7 +139,6 @@ def insert(
 
 @loop
 def empty_from(machines: KernelMachines, machine: int) -> int:
-    """The first empty machine from one on."""
     while machines.type[machine] >= 0:
         machine += 1
     return machine
@@ -157,9 +156,9 @@ def take_off(
     noise: float,
     some: float,
 ) -> tuple[int, int]:
-    """Take jobs off a machine; how many are off then, and the chance after that.
+    """Take jobs off a machine; return the number of jobs taken off so far, and the new random state.
 
-    :param some: a job stays where chance is below this
+    :param some: a job stays if its random number is below this
     """
     resources = offers.resources
     job = machines.first[machine]
@@ -188,8 +187,7 @@ def take_off(
 def undo(
     jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, off: int, changed: int, resources: int
 ) -> None:
-    """Put everything back where it was before the round."""
-    for i in range(off - 1, -1, -1):  # the last one that came is the first one that goes
+    for i in range(off - 1, -1, -1):  # last in, first out
         job = round_state.off[i]
         machines.first[jobs.home[job]] = jobs.after[job]
     for i in range(off):
@@ -214,9 +212,11 @@ def ruin(
     turn: int,
     chance: int,
 ) -> tuple[int, int, int]:
-    """Take some machines apart, most often those that lose most: how many jobs are off, machines changed, the chance.
+    """Empty some machines, preferably those that waste most.
 
-    :param up: so many machines are not empty, the first ones of its arrays
+    Return the number of jobs taken off, the number of machines changed, and the new random state.
+
+    :param up: how many machines are not empty; they come first in ``round_state.among``
     """
     chance = drawn(chance)
     several = 1 + chance % way.most
@@ -251,10 +251,10 @@ def put_back(
     empty: int,
     gathered: float,
 ) -> int:
-    """Put the jobs that are off on some machines or empty ones; how many machines were changed.
+    """Place the jobs taken off on the tried machines or on empty ones; return how many machines were changed.
 
-    :param few: so many machines are looked at, the first ones of its arrays
-    :param empty: no machine before this one is
+    :param few: how many machines are tried; they come first in ``round_state.among``
+    :param empty: no machine before this one is empty
     """
     sort(round_state, off)
     empty = empty_from(machines, empty)
@@ -274,7 +274,7 @@ def put_back(
 def rating(
     offers: KernelOffers, types: Numbers, held: Numbers, round_state: RoundState, changed: int, gathered: float
 ) -> tuple[float, float]:
-    """What the machines that were changed cost, and that less what it is worth to have what is left on few of them."""
+    """Return the cost of the changed machines, and that cost less the value of gathering waste on few of them."""
     cost = rated = 0.0
     for i in range(changed):
         machine = round_state.changed[i]
@@ -289,8 +289,10 @@ def rating(
 def build(
     offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, number: int
 ) -> tuple[float, int]:
-    """Put so many jobs, those taken off, where it costs least more; USD per hour, and how many machines that takes,
-    the first ones."""
+    """Place the first ``number`` jobs taken off, each where it adds the least cost.
+
+    Return USD per hour, and how many machines are used; they come first.
+    """
     few = empty = offers.nothing
     cost = 0.0
     for i in range(number):
@@ -310,7 +312,7 @@ def build(
 def settle(
     offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, number: int, top: int
 ) -> float:
-    """Put so many jobs, those taken off, where they are from, on the first ``top`` machines; USD per hour."""
+    """Place the first ``number`` jobs taken off on their original machines, the first ``top``; return USD per hour."""
     cost = 0.0
     for i in range(number):
         add(offers, jobs, machines, round_state.off[i], round_state.origin[i])
@@ -331,10 +333,10 @@ def search(
     until: int,
     total: int,
 ) -> Progress:
-    """Ruin and recreate until so many jobs were put back.
+    """Ruin and recreate until ``until`` jobs have been placed in total.
 
-    :param best: the homes of the jobs where the price was least, which is written
-    :param total: so many will be put back in all
+    :param best: output: the machine of each job in the cheapest packing
+    :param total: how many jobs the whole search will place
     """
     chance, turn, done, top, cost, least = progress
     while done < until:

@@ -1,9 +1,9 @@
-"""What the inner loop of insertion (:mod:`kernel`) works on, and how it is compiled.
+"""The data of insertion's inner loop (:mod:`kernel`), and its compilation.
 
-Where Numba is installed (the extra ``fast``) the loop is compiled, at its first use, and some thirty times as quick.
-Without it the same code runs on lists, with the same result for the same number of jobs that are put back. So it has
-loops alone, and numbers that are the same in both: amounts are whole numbers below 2 ** 53, exact as floats, and chance
-is a generator of its own (xorshift: Marsaglia, Journal of Statistical Software 8, 2003).
+If Numba is installed (the extra ``fast``) the loop is compiled at its first use and runs some thirty times as fast.
+Without it the same code runs on lists, with the same result for the same number of placed jobs. So the code consists
+only of loops over numbers that are equal in both: amounts are integers below 2 ** 53, which floats represent exactly,
+and randomness comes from a generator of its own (xorshift: Marsaglia, Journal of Statistical Software 8, 2003).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 NUMBA: Any = import_module("numba") if find_spec("numba") else None
 F = TypeVar("F", bound=Callable[..., Any])
-# A sequence of numbers: an array where this is compiled, else a list.
+# A sequence of numbers: an array if the code is compiled, else a list.
 Numbers = Any
 WORD = 0xFFFFFFFF
 EPSILON = 1e-9
@@ -28,10 +28,10 @@ COMPILED = NUMBA is not None
 
 
 def loop(function: F) -> F:
-    """Compile a function where that is possible.
+    """Compile a function if Numba is installed.
 
-    What was compiled is kept beside the module or in the user's cache folder, so that only the first use takes seconds;
-    where neither can be written to, every process compiles again.
+    Compiled code is cached next to the module or in the user's cache folder, so that only the first use takes seconds.
+    If neither is writable, every process compiles again.
     """
     if not COMPILED:
         return function
@@ -40,16 +40,16 @@ def loop(function: F) -> F:
         _drop_unreadable(
             Path(compiled.stats.cache_path), f"{function.__module__.rpartition('.')[2]}.{function.__name__}-"
         )
-    except (RuntimeError, OSError):  # no folder to keep it in, or one with files of another user
+    except (RuntimeError, OSError):  # no writable cache folder, or one with another user's files
         compiled = NUMBA.njit(error_model="numpy")(function)
     return cast(F, compiled)
 
 
 def _drop_unreadable(folder: Path, prefix: str) -> None:
-    """Remove the indexes of a cache that Numba could not read.
+    """Remove the cache indexes that Numba cannot read.
 
-    Numba unpickles all of an index before it asks whether that is of the same source, so one that another version of
-    Lading has left, with a class that is called otherwise now, would raise at every call.
+    Numba unpickles a whole index before it checks whether the index belongs to the same source. An index left by
+    another version of Lading, with a class that has been renamed since, would therefore raise at every call.
     """
     for index in folder.glob(f"{glob.escape(prefix)}*.nbi"):
         try:
@@ -64,7 +64,7 @@ def _drop_unreadable(folder: Path, prefix: str) -> None:
 
 @loop
 def drawn(chance: int) -> int:
-    """The next of numbers from 1 to 2 ** 32 - 1, as if by chance."""
+    """Return the next pseudo-random number, from 1 to 2 ** 32 - 1."""
     chance ^= (chance << 13) & WORD
     chance ^= chance >> 17
     chance ^= (chance << 5) & WORD
@@ -72,25 +72,24 @@ def drawn(chance: int) -> int:
 
 
 def ints(values: Any) -> Numbers:
-    """Whole numbers in the form that is quickest here."""
+    """Convert to the form that is fastest here: an array with Numba, else a list."""
     array = np.array(values, np.int64).ravel()
     return array if COMPILED else array.tolist()
 
 
 def floats(values: Any) -> Numbers:
-    """Numbers in the form that is quickest here."""
     array = np.array(values, np.float64).ravel()
     return array if COMPILED else array.tolist()
 
 
 class KernelOffers(NamedTuple):
-    """What can be bought: t types, the cheapest first, for w kinds of wishes that are alike.
+    """What can be bought: t types, the cheapest first, for w kinds of wishes.
 
     :param capacity: of each resource, type by type (t × r)
     :param granted: 1 where a type grants a kind, kind by kind (w × t)
     :param both: the kind of two kinds together, or -1 (w × w)
-    :param nothing: 0, where counting begins, and ``none``, -1: they are given, since Numba compiles a function once
-        more for each constant that it is called with
+    :param nothing: 0, the start of counting. It and ``none`` (-1) are passed as values, because Numba compiles a
+        function again for each constant it is called with
     """
 
     resources: int
@@ -109,8 +108,8 @@ class KernelJobs(NamedTuple):
 
     :param need: job by job (n × r)
     :param worth: USD per hour
-    :param kind: of the wishes
-    :param after: the job that came to the same machine before, or -1
+    :param kind: the kind of the job's wishes
+    :param after: the job that was put on the same machine before it, or -1
     :param home: its machine, or -1
     """
 
@@ -122,12 +121,12 @@ class KernelJobs(NamedTuple):
 
 
 class KernelMachines(NamedTuple):
-    """Machines, of which those without a type are empty, and what they were before the present round.
+    """Machines, and their state before the present round.
 
-    :param first: the job that came last, or -1
-    :param type: -1: empty
-    :param held: what the jobs are worth
-    :param marked: the round in which it was changed last
+    :param first: the job that was put on it last, or -1
+    :param type: -1: the machine is empty
+    :param held: worth of its jobs
+    :param marked: the round in which it was last changed
     """
 
     first: Numbers
@@ -143,12 +142,12 @@ class KernelMachines(NamedTuple):
 
 
 class RoundState(NamedTuple):
-    """What a round is worked out on.
+    """The working memory of a round.
 
     :param off: jobs that were taken off
-    :param origin: where from
-    :param key: by which they are put back, the largest first
-    :param among: machines that are looked at
+    :param origin: the machine each was taken from
+    :param key: sort key by which they are placed again, the largest first
+    :param among: machines on which they are tried
     :param changed: machines that were changed
     """
 
@@ -160,18 +159,18 @@ class RoundState(NamedTuple):
 
 
 class SearchTerms(NamedTuple):
-    """How it is searched.
+    """The parameters of the search.
 
-    :param gathered: how much it is worth at first that what is left is left on few machines, in parts of its price
-    :param gathered_until: the part of the search until which that falls to nothing
-    :param threshold: how much dearer a round may make it at first, in parts of a machine's mean price
-    :param threshold_until: as before
-    :param part: the part of the machines on which jobs are put back, another one in each round
-    :param looked_at: so many machines at most are that part; more of them cost more time than they save
-    :param noise: by how much the order of the jobs differs from that of their worth
-    :param most: so many machines at most are taken apart at once
-    :param choice: each is the one that loses most of so many
-    :param some: the part of a machine's jobs that stay, in every other round
+    :param gathered: initial weight of gathering waste on few machines, relative to its price
+    :param gathered_until: fraction of the search after which that weight is zero
+    :param threshold: how much a round can initially add to the cost, relative to a machine's mean price
+    :param threshold_until: fraction of the search after which that threshold is zero
+    :param part: fraction of the machines on which jobs are tried again, chosen anew in each round
+    :param looked_at: upper limit on the number of those machines; more would cost more time than they save
+    :param noise: how far the order of the jobs deviates from the order of their worth
+    :param most: upper limit on the number of machines emptied in one round
+    :param choice: each emptied machine is the most wasteful of this many random ones
+    :param some: fraction of a machine's jobs that stay, in half of the rounds
     """
 
     gathered: float
@@ -201,14 +200,14 @@ WAY = SearchTerms(
 
 
 class Progress(NamedTuple):
-    """How far a search is.
+    """The state of a search.
 
-    :param chance: see :func:`drawn`
+    :param chance: random state, see :func:`drawn`
     :param turn: rounds so far
-    :param done: jobs that were put back
-    :param top: machines from this one on were never used
-    :param cost: USD per hour
-    :param least: the least so far
+    :param done: jobs placed so far
+    :param top: machines from this one on have never been used
+    :param cost: USD per hour now
+    :param least: lowest USD per hour so far
     """
 
     chance: int
@@ -223,9 +222,11 @@ class Progress(NamedTuple):
 def looked_at(
     machines: KernelMachines, round_state: RoundState, way: SearchTerms, up: int, changed: int, turn: int, chance: int
 ) -> tuple[int, int]:
-    """Choose the machines on which jobs are put back, some and those that this round has changed: how many, chance.
+    """Choose the machines on which jobs are tried: a sample, and those that this round has changed.
 
-    :param up: so many machines were not empty, the first ones of its arrays, where the chosen ones are then
+    Return how many, and the new random state. The chosen machines come first in ``round_state.among``.
+
+    :param up: how many machines were not empty at the start; they come first in ``round_state.among``
     """
     few = 0
     if way.part * up <= way.looked_at:
@@ -236,7 +237,7 @@ def looked_at(
                 round_state.among[few] = machine
                 few += 1
         return few, chance
-    # One of each stride: to ask chance about each of thousands takes longer than all the rest.
+    # One machine of each stride: drawing a number for each of thousands would take longer than everything else.
     stride = up / way.looked_at
     for i in range(int(way.looked_at)):
         chance = drawn(chance)
@@ -254,7 +255,7 @@ def looked_at(
 
 @loop
 def sort(round_state: RoundState, number: int) -> None:
-    """Order the jobs that are off, the largest key first."""
+    """Order the jobs taken off, the largest key first."""
     for i in range(1, number):
         key, job, origin = round_state.key[i], round_state.off[i], round_state.origin[i]
         j = i - 1

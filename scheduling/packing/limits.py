@@ -1,4 +1,4 @@
-"""How many machines the limits allow, and whether a packing buys more."""
+"""How many machines the limits allow, and whether a packing exceeds them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lading.scheduling.quotas import quota, vcpus
 from lading.scheduling.reasons import MOST_NAMES, Reason, because
 
 MANY = 2**62
-# Sums of prices and of parts of cpus are not exact.
+# Tolerance for the float errors of sums of prices and fractional cpus.
 ROUNDING = 1e-9
 
 
 class Instances:
-    """The instances that there are, or are to be, against the limits."""
+    """Counts existing and planned instances against the limits."""
 
     def __init__(self, limits: InstanceLimits, locations: Iterable[Location] = ()) -> None:
         self.limits = limits
@@ -36,7 +36,6 @@ class Instances:
                     self._count_vcpus(quota(location.instance_type, location.capacity_type), its)
 
     def add(self, bought: Bin, number: int) -> None:
-        """Count some more."""
         self.number += number
         self.of_type[bought.type.name] += number
         self.usd += bought.price * number
@@ -44,10 +43,10 @@ class Instances:
             self._count_vcpus(quota_of(bought), number * vcpus_of(bought))
 
     def _count_vcpus(self, name: str, number: float) -> None:
-        self.vcpus[name] += number  # type: ignore[assignment]  # parts of cpus are counted, too
+        self.vcpus[name] += number  # type: ignore[assignment]  # cpus can be fractions
 
     def left(self, candidate: Bin) -> int:
-        """How many more of a type the limits allow."""
+        """Return how many more instances of a type the limits allow."""
         limits, name = self.limits, candidate.type.name
         left = MANY if limits.instances is None else limits.instances - self.number
         if name in limits.types:
@@ -60,7 +59,7 @@ class Instances:
         return max(0, left)
 
     def reason(self, candidates: Sequence[Bin]) -> Reason:
-        """Why none of some types may be launched, by the limit that the cheapest of them has reached."""
+        """Return why none of these types can be launched: the limit that the cheapest of them has reached."""
         types = sorted({each.type.name for each in candidates})
         first = min(candidates, key=lambda each: each.price)
         limits, name = self.limits, first.type.name
@@ -84,7 +83,7 @@ def vcpus_of(candidate: Bin) -> float:
 
 
 def too_many(problem: Problem, packing: Packing) -> frozenset[str] | None:
-    """The types of which there would be more than allowed; none if it is the sum; None if all limits are met."""
+    """Return the types that exceed a limit; an empty set if only the total does; None if all limits are met."""
     limits = problem.limits
     there = Instances(limits, (room.location for room in problem.rooms))
     before = there.number

@@ -1,4 +1,4 @@
-"""Linear programs, and those with whole numbers: the least cost of columns that meet what rows ask for.
+"""Linear and integer programs: the cheapest combination of columns that satisfies all rows.
 
 HiGHS solves them (Huangfu and Hall, "Parallelizing the dual revised simplex method", Mathematical Programming
 Computation 10, 2018), with one thread and a fixed seed, so that the same program has the same solution everywhere.
@@ -16,7 +16,7 @@ Numbers: TypeAlias = NDArray[Any]
 
 
 class Silent(highspy.Highs):
-    """HiGHS greets on standard output from 1.16 on as soon as callbacks are enabled, which is when it is made."""
+    """HiGHS without its banner, which version 1.16 and later print when callbacks are enabled on construction."""
 
     def enableCallbacks(self) -> None:
         self.setOptionValue("output_flag", False)
@@ -24,11 +24,11 @@ class Silent(highspy.Highs):
 
 
 class LinearProgram:
-    """The least ``cost @ x`` for x >= 0 with ``lower <= A x <= upper``; columns of A may be added after a solution,
-    from which the next one starts.
+    """Minimise ``cost @ x`` for x >= 0 with ``lower <= A x <= upper``. Columns of A can be added after a solution, from
+    which the next one starts.
 
     :param lower: of each row
-    :param upper: of each row; ``inf`` where there is no limit
+    :param upper: of each row; ``inf``: no limit
     """
 
     def __init__(self, lower: Numbers, upper: Numbers) -> None:
@@ -41,8 +41,9 @@ class LinearProgram:
     def add(self, cost: Numbers, size: Numbers, row: Numbers, value: Numbers) -> None:
         """Add columns.
 
-        :param size: how many rows each has an entry in
-        :param row: of the entries, one column after the other
+        :param size: the number of entries of each column
+        :param row: the rows of the entries, column by column
+        :param value: the entries, in the same order
         """
         columns = len(cost)
         starts = np.concatenate([[0], np.cumsum(size)[:-1]]).astype(np.int32)
@@ -52,21 +53,21 @@ class LinearProgram:
         )
 
     def solve(self) -> tuple[Numbers, Numbers]:
-        """How much of each column, and by how much the cost grows with each row's limit.
+        """Return the amount of each column, and each row's dual: how much the cost grows with the row's limit.
 
         :raises RuntimeError: there is no solution, or none was found
         """
         self.solver.run()
         status = self.solver.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:
-            raise RuntimeError(f"a linear program was not solved: {self.solver.modelStatusToString(status)}")
+            raise RuntimeError(f"HiGHS did not solve a linear program: {self.solver.modelStatusToString(status)}")
         found = self.solver.getSolution()
         return np.array(found.col_value), np.array(found.row_dual)
 
     def solve_whole(self, nodes: int, gap: float) -> Numbers | None:
-        """Whole amounts of each column; None: none were found within so many nodes.
+        """Return integer amounts of each column; None if none were found within the node limit.
 
-        :param gap: part of the cost within which they may miss the least
+        :param gap: relative distance from the lowest cost at which the search stops
         """
         columns = self.solver.getNumCol()
         every = np.arange(columns, dtype=np.int32)

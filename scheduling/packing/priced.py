@@ -1,17 +1,17 @@
-"""The priced policy: what a job is worth decides what goes together and on which type.
+"""The priced policy: the worth of each job decides which jobs share a machine, and of which type.
 
-1. The greedy policy packs, as something to beat: ``priced`` answers with its packing wherever nothing better is found
-   that leaves no more jobs waiting, so its objective is never the dearer one.
+1. The greedy policy packs as a baseline. ``priced`` returns that packing unless it finds one that costs no more and
+   leaves no more jobs waiting, so its objective never exceeds greedy's.
 2. Running instances are filled first (higher priorities before lower ones), with the jobs that are worth most for the
    room they take.
-3. For the rest machines are bought: packings by bin-centric filling under several rules (:mod:`filling`), by column
-   generation where there are few shapes (:mod:`columns`), and by taking parts of the best of them apart again
-   (:mod:`ruin_recreate`). The cheapest counts, and is improved by :mod:`insertion`, by which sizes that are all
-   different on many types are packed from the beginning.
+3. Machines are bought for the rest. Candidate packings come from bin-centric filling under several rules
+   (:mod:`filling`), from column generation if there are few shapes (:mod:`columns`), and from ruin and recreate on the
+   best of them (:mod:`ruin_recreate`). The cheapest is chosen and improved by :mod:`insertion`, which packs jobs of
+   many different sizes from the start if there are many types.
 
 Jobs under a limit on the instances of their task or run, and jobs that no launchable type fits, are placed by the
-greedy rule before. Limits on the number of instances are met by making launches dearer, or by leaving out types of
-which too many would be bought; where that does not help, the greedy packing stands.
+greedy rule beforehand. Limits on the number of instances are met by making launches more expensive, or by excluding
+types that would exceed their limit. If that does not help, the greedy packing stands.
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ EPSILON = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is tried; all numbers are of rounds, none is of seconds.
+    """How much is tried. All amounts are numbers of rounds, never seconds.
 
-    :param rules: by which bins are filled, for up to ``ALIKE`` shapes, up to ``FEW``, up to ``MANY``, and more
-    :param even: the same, with all resources worth equally much
-    :param shrunk: the parts of cpus and memory by which machines are priced besides, in the same four cases
-    :param enough: cost over the lower bound at which nothing more is tried
-    :param falling: column generation ends where its linear program got cheaper by less than this part in some rounds
-    :param nodes: of its integer program
-    :param shaken: guesses where its rules find nothing
-    :param finishers: rules that pack what rounding leaves over, and at most so many for each way of pricing
+    :param rules: filling rules for up to ``ALIKE`` shapes, up to ``FEW``, up to ``MANY``, and more
+    :param even: filling rules with all resources worth the same, in the same four cases
+    :param shrunk: usable parts of cpus and memory for additional pricings of machines, in the same four cases
+    :param enough: ratio of cost to lower bound at which nothing more is tried
+    :param falling: column generation stops when its linear program's cost fell by less than this fraction in some
+        rounds
+    :param nodes: node limit of its integer program
+    :param shaken: random guesses when its rules find no pattern
+    :param finishers: how many rules pack what rounding leaves over, and how many are used per additional pricing
     :param ruins: rounds of ruin and recreate, in the same four cases
-    :param insertions: jobs that are put elsewhere by insertion without Numba
-    :param compiled: the same with Numba, in the same four cases
+    :param insertions: jobs placed again by insertion without Numba
+    :param compiled: jobs placed again by insertion with Numba, in the same four cases
     """
 
     rules: tuple[tuple[ScoringRule, ...], tuple[ScoringRule, ...], tuple[ScoringRule, ...], tuple[ScoringRule, ...]]
@@ -69,15 +70,15 @@ class Effort:
 
 
 ALIKE, FEW, MANY = 64, 300, 2500
-# Insertion looks at single jobs; where there are more, filling is quicker.
+# Insertion handles jobs one by one; for more jobs than this, filling is faster.
 SEARCHED = 20_000
-# With more types than this a sweep over so many shapes takes longer than insertion, and finds less.
+# With more types than this, a sweep over FEW to MANY shapes takes longer than insertion, and finds less.
 TYPES = 48
-# With more than a few shapes a sweep takes long, and so near the lower bound another one finds little.
+# With more than FEW shapes a sweep takes long, and this close to the lower bound another one finds little.
 NEAR = 1.002
-# With few jobs what is filled or rounded is no nearer than this at times, and what insertion makes of it is.
+# With few jobs, filling and rounding sometimes end further from the bound than this; insertion then gets closer.
 FAR = 1.005
-# With more machines than this, single ones matter little and are not taken apart.
+# With more machines than this, single ones matter little and ruin and recreate is skipped.
 MACHINES = 2000
 WIDE = tuple(
     ScoringRule(scarcity, size, match)
@@ -86,7 +87,7 @@ WIDE = tuple(
     for match in (0.0, 5.0)
 )
 EVEN = (ScoringRule(1.0, 0.5, 0.0), ScoringRule(1.0, 1.0, 0.0), ScoringRule(2.0, 0.5, 0.0))
-# Memory first: it is what sizes that are all different leave over.
+# Memory first: it is what jobs of many different sizes leave unused.
 SHRUNK: tuple[Shrunk, ...] = (
     *((1.0, part, 1.0, 1.0) for part in (0.97, 0.94, 0.91, 0.88)),
     (0.97, 0.94, 1.0, 1.0),
@@ -124,10 +125,9 @@ EFFORTS = {
 
 
 def pack(problem: Problem, effort: str) -> Packing:
-    """Pack by the priced policy."""
     best = greedy.pack(problem)
     if not best.launches:
-        return best  # it costs nothing
+        return best  # no launches, so no cost
     goal = best.objective(problem) + EPSILON
     for candidate in candidates(problem, EFFORTS[effort]):
         if candidate.waiting <= best.waiting and candidate.objective(problem) <= goal:
@@ -136,7 +136,7 @@ def pack(problem: Problem, effort: str) -> Packing:
 
 
 def candidates(problem: Problem, effort: Effort) -> Iterator[Packing]:
-    """Packings that respect the limits, each tried with dearer launches, or with fewer types, than the one before."""
+    """Yield a packing that respects the limits, after retries with more expensive launches or fewer types."""
     extra, excluded = 0.0, frozenset[str]()
     for _ in range(ATTEMPTS):
         packing = attempt(problem, effort, extra, excluded)
@@ -153,7 +153,7 @@ def candidates(problem: Problem, effort: Effort) -> Iterator[Packing]:
 
 
 def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[str]) -> Packing | None:
-    """One packing, its launches made dearer by ``extra`` USD per hour; None if what is left to launch does not do."""
+    """Return one packing, with ``extra`` USD per hour added to each launch; None if the rest cannot be bought."""
     buyable = [not problem.labels(shape) and sold(problem, shape, excluded) for shape in problem.shapes]
     before = greedy.Greedy(replace(problem, order=[run for run in problem.order if not buyable[run[0]]]))
     packed = before.pack()
@@ -181,7 +181,7 @@ def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[
 
 
 def sold(problem: Problem, shape: Shape, excluded: frozenset[str]) -> bool:
-    """Whether a type that may be bought fits the shape."""
+    """Return whether a type that is not excluded fits the shape."""
     granting = problem.bins_granting(shape.wish)
     cheapest = granting.cheapest(shape.need)
     if cheapest is None or cheapest.type.name not in excluded:
@@ -192,10 +192,10 @@ def sold(problem: Problem, shape: Shape, excluded: frozenset[str]) -> bool:
 def cheapest(
     arrays: PackingArrays, kinds: Kinds | None, effort: Effort, shrink: Callable[[Shrunk], PackingArrays], going: Going
 ) -> list[Pattern]:
-    """The cheapest packing that the effort finds; it stops where that is near enough to the lower bound.
+    """Return the cheapest packing found within the effort; stop once it is close enough to the lower bound.
 
-    :param kinds: of the wishes of the shapes; None: too many for insertion
-    :param shrink: the same arrays, priced as if only a part of each resource could be used
+    :param kinds: of the shapes' wishes; None: too many for insertion
+    :param shrink: returns the same arrays, priced as if only a part of each resource were usable
     """
     size = bisect_left((ALIKE, FEW, MANY), len(arrays.count))
     bound = float(arrays.worth @ arrays.count)
@@ -228,7 +228,7 @@ def cheapest(
 def sweeps(
     arrays: PackingArrays, effort: Effort, size: int, shrink: Callable[[Shrunk], PackingArrays]
 ) -> Iterator[list[Pattern]]:
-    """Packings by filling alone: by the rules of the effort, and by prices that are drawn in other ways."""
+    """Yield packings by filling alone: by the effort's rules, then with other ways of pricing."""
     for rule in effort.rules[size]:
         yield sweep(arrays, rule)
     for part in effort.shrunk[size]:
@@ -249,7 +249,7 @@ def fill_hosts(
     per_launch: float,
     excluded: frozenset[str],
 ) -> list[int]:
-    """Fill what is there, highest priority first; returns how many of each shape are left."""
+    """Fill existing machines, highest priority first; return how many jobs of each shape are left."""
     left = list(counts)
     arrays = packing_arrays(problem, counts, per_launch, excluded)
     rooms = host_arrays(problem, arrays, hosts)
@@ -274,7 +274,7 @@ def fill_hosts(
 
 
 def by_priority(problem: Problem, arrays: PackingArrays) -> Iterator[Ints]:
-    """How many jobs of each of the arrays' shapes there are of each priority, highest priority first."""
+    """Yield the number of jobs of each of the arrays' shapes, one priority at a time, highest first."""
     classes: dict[int, Ints] = {}
     for k, number in enumerate(arrays.shapes):
         for job in problem.members[number]:
@@ -284,7 +284,7 @@ def by_priority(problem: Problem, arrays: PackingArrays) -> Iterator[Ints]:
 
 
 class Dealer:
-    """Deals the jobs of each shape out in their order."""
+    """Assigns positions among the jobs of each shape, in order, to machines."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -295,8 +295,9 @@ class Dealer:
         self.position[number] += each * group.size
 
     def groups(self, arrays: PackingArrays, patterns: list[Pattern]) -> list[MachineGroup]:
-        """The machines to launch. Those with the longest jobs come first and get the longest jobs of each shape, so
-        that jobs which end together share a machine."""
+        """Return the machines to launch. Those with the longest jobs come first and get the longest jobs of each shape,
+        so that jobs which finish together share a machine.
+        """
         typical = [self.typical_time(int(number)) for number in arrays.shapes]
         ordered = sorted(patterns, key=lambda p: -max(typical[int(shape)] for shape in p.shapes))
         return [self.group(arrays, pattern) for pattern in ordered]
@@ -311,7 +312,7 @@ class Dealer:
         return group
 
     def typical_time(self, number: int) -> float:
-        """The mean time of the shape's jobs, as far as it is known."""
+        """Return the mean time of the shape's jobs whose time is known, in seconds; 0 if none is."""
         jobs = [job for job in self.problem.members[number] if job.time is not None]
         return sum(job.time * job.count for job in jobs if job.time is not None) / max(
             1, sum(job.count for job in jobs)

@@ -1,7 +1,7 @@
-"""A planning problem in the form that the policies work on: shapes of equal jobs, bins to launch, rooms that are there.
+"""A planning problem in the form that the policies use: shapes of equal jobs, bins to launch, and existing rooms.
 
-Amounts are whole numbers here (cpus and gpus in units of 10**-12), so that a machine is full when it is full and not a
-rounding error earlier or later.
+Amounts are integers here (cpus and GPUs in units of 10**-12), so that rounding errors never decide whether a machine is
+full.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ def fits(need: Vector, room: Vector) -> bool:
 
 
 def copies(need: Vector, room: Vector, wanted: int) -> int:
-    """How many of ``wanted`` jobs go into ``room`` together."""
+    """Return how many of ``wanted`` jobs fit into ``room`` together."""
     return min([wanted, *(room[i] // need[i] for i in range(4) if need[i])])
 
 
 @lru_cache(maxsize=1000)
 def canonical_wish(wish: Wish) -> tuple[list[list[str]], list[str]]:
-    """A key by which wishes sort."""
     fields = wish.instance_type, wish.capacity_type, wish.arch, wish.os
     return [sorted(each) for each in (wish.features, wish.hints, wish.types or ())], [word or "" for word in fields]
 
 
 class Shape(NamedTuple):
-    """What is equal in jobs that are interchangeable for a plan. ``time`` only counts where a location ends."""
+    """The properties that make jobs interchangeable. ``time`` is None unless some location has an end time."""
 
     need: Vector
     wish: Wish
@@ -57,23 +56,22 @@ class Shape(NamedTuple):
 
     @property
     def canonical(self) -> tuple[object, ...]:
-        """A key by which shapes sort in the same way whatever the order of the jobs."""
+        """A sort key for shapes that does not depend on the order of the jobs."""
         lists, fields = canonical_wish(self.wish)
         return self.need, lists, fields, self.task or "", self.run or "", -1.0 if self.time is None else self.time
 
 
-# Called with what is improved and the part of it that is done; returns whether to continue.
+# Called with the name of the current step and the fraction of it that is done; returns whether to continue.
 Going: TypeAlias = Callable[[str, float], bool]
 
 
 def always(what: str, part: float) -> bool:
-    """Go on to the end."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """An instance that could be launched, as often as the limits allow."""
+    """An instance that can be launched, as often as the limits allow."""
 
     type: InstanceType
     offering: Offering
@@ -87,8 +85,6 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A location and what is free on it."""
-
     location: Location
     capacity: Vector
     free: Vector
@@ -97,10 +93,10 @@ class Room:
 
 @dataclass(slots=True)
 class GrantingBins:
-    """The bins that grant one wish, in the order in which greedy prefers them."""
+    """The bins that grant one wish, in greedy's order of preference."""
 
     bins: list[Bin]
-    # Those that can be the first to fit anything: none before them is at least as large in every resource.
+    # Only bins that can be the first to fit some need: no bin before them is at least as large in every resource.
     first: list[Bin] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,21 +106,22 @@ class GrantingBins:
                 self.first.append(candidate)
 
     def cheapest(self, need: Vector) -> Bin | None:
-        """The bin that greedy prefers among those that are large enough."""
+        """Return the bin that greedy prefers among those that are large enough."""
         return next((candidate for candidate in self.first if fits(need, candidate.capacity)), None)
 
 
 @dataclass(slots=True)
 class Problem:
-    """See the module. ``members`` holds, for every shape, its jobs in the order in which they are placed, and
-    ``order`` the shapes and how many of each come next.
+    """A planning problem; see the module.
 
-    :param bins: what can be launched now, most preferred first: cheapest, then more cpus, more memory, name
-    :param blocked: what cannot be launched before the time of its offering
+    :param members: the jobs of each shape, in the order in which they are placed
+    :param order: runs of equal jobs, each with its shape's index, in the order in which they are placed
+    :param bins: instances that can be launched now, most preferred first: cheapest, then more cpus, more memory, name
+    :param blocked: instances that cannot be launched before their offering's ``unavailable_until``
     :param now: epoch seconds
-    :param patience: seconds that a job may be overtaken before room is kept free for it; None: forever
+    :param patience: seconds after which room is kept free for a job that others overtake; None: never
     :param going: see :func:`lading.scheduling.provisioning.planner.plan`
-    :param explains: whether it is to be found out what jobs wait for where nothing can be launched for them
+    :param explains: whether to find out what jobs wait for if nothing can be launched for them
     """
 
     shapes: list[Shape]
@@ -151,7 +148,7 @@ class Problem:
         return [sum(job.count for job in jobs) for jobs in self.members]
 
     def labels(self, shape: Shape) -> list[tuple[str, str, int]]:
-        """The limits on the instances of a shape's task and run: (``task`` or ``run``, name, how many)."""
+        """Return the instance limits of a shape's task and run: (``task`` or ``run``, name, limit)."""
         labels = []
         if shape.task is not None and shape.task in self.limits.tasks:
             labels.append(("task", shape.task, self.limits.tasks[shape.task]))
@@ -169,11 +166,11 @@ def pose(
     now: float,
     patience: float | None,
 ) -> Problem:
-    """Set the problem up: group the jobs, refuse those that fit nothing, put all in the order in which greedy places.
+    """Build the problem: group the jobs, refuse those that fit nowhere, and order the rest as greedy places them.
 
     With a catalogue the order is priority, then that of Seven Bridges' algorithm (the price of the cheapest type that
-    fits, more cpus, more memory, name), where jobs that tie but for their name are ordered by known time, so that those
-    that end together share an instance, and then by arrival. Without one there are no prices, and the order is
+    fits, more cpus, more memory, name). Jobs that differ only by name are ordered by known time, so that those that
+    finish together share an instance, and then by arrival. Without a catalogue there are no prices, and the order is
     priority, then the turn among shares, then the rest of the run, then arrival.
     """
     bins, blocked = offered(catalogue, now)
@@ -192,7 +189,7 @@ def pose(
         jobs.sort(key=attrgetter("rest"), reverse=True)
         jobs.sort(key=attrgetter("turn"))
         jobs.sort(key=attrgetter("priority"), reverse=True)
-    for job in jobs:  # ten thousand of them: nothing is built for one that is not needed
+    for job in jobs:  # up to ten thousand, so each iteration builds only what it needs
         key = asks(job)
         if has_more:
             task = job.task if job.task in limits.tasks else None
@@ -223,9 +220,9 @@ def pose(
 
 
 def put_in_runs(problem: Problem, jobs: Iterable[tuple[int, PlannedJob]]) -> None:
-    """Number the shapes in the same way whatever the order of the jobs, and note these as runs of equal ones.
+    """Renumber the shapes independently of the order of the jobs, and record the jobs as runs of equal ones.
 
-    :param jobs: in the order in which they are placed, each with the number of its shape until now
+    :param jobs: in the order in which they are placed, each with the current number of its shape
     """
     by_shape = sorted(range(len(problem.shapes)), key=lambda number: problem.shapes[number].canonical)
     renumbered = {old: new for new, old in enumerate(by_shape)}
@@ -243,9 +240,9 @@ def put_in_runs(problem: Problem, jobs: Iterable[tuple[int, PlannedJob]]) -> Non
 
 
 def offered(catalogue: Catalogue | None, now: float) -> tuple[list[Bin], list[Bin]]:
-    """The bins of a catalogue in order of preference: those that can be launched now, and the others.
+    """Return the bins of a catalogue in order of preference: those that can be launched now, and the others.
 
-    Of the zones of a type and capacity type the cheapest that is available counts.
+    For each type and capacity type only the cheapest available zone is used.
     """
     soon: dict[tuple[str, str], Bin] = {}
     later: dict[tuple[str, str], Bin] = {}
@@ -258,7 +255,7 @@ def offered(catalogue: Catalogue | None, now: float) -> tuple[list[Bin], list[Bi
 
 @dataclass(frozen=True, slots=True)
 class CatalogueKey:
-    """A catalogue as a key, which costs nothing to compare: it is never changed."""
+    """A catalogue as a cache key, compared by identity: a catalogue is never changed."""
 
     catalogue: Catalogue
 
@@ -271,7 +268,7 @@ class CatalogueKey:
 
 @lru_cache(maxsize=16)
 def _in_order(of: CatalogueKey) -> Sequence[Bin]:
-    """All bins of a catalogue in order of preference, each zone's: a simulation asks for them at every decision."""
+    """Return the bins of all zones in order of preference. Cached: a simulation reads them at every decision."""
     bins = []
     for kind in of.catalogue.types.values():
         capacity = vector(kind.capacity)
@@ -293,7 +290,7 @@ def room(location: Location) -> Room:
 
 
 def rank(problem: Problem, shape: Shape) -> tuple[float, int, int] | None:
-    """Where the shape comes in the order, dearest first; None if nothing that is or can be there is large enough."""
+    """Return the shape's sort key, most expensive first; None if no existing or launchable machine is large enough."""
     cheapest = problem.bins_granting(shape.wish).cheapest(shape.need)
     if cheapest is None:
         cheapest = next(
@@ -301,13 +298,13 @@ def rank(problem: Problem, shape: Shape) -> tuple[float, int, int] | None:
         )
     if cheapest is None and not any(r.kind.grants(shape.wish) and fits(shape.need, r.capacity) for r in problem.rooms):
         return None
-    # What no money buys room for comes first.
+    # Shapes that no launchable type fits come first.
     price = cheapest.price if cheapest is not None else math.inf
     return -price, -shape.need[0], -shape.need[1]
 
 
 def refusal(problem: Problem, job: PlannedJob, shape: Shape) -> Reason:
-    """Why nothing fits: the closest machine and what it lacks."""
+    """Return why nothing fits: the closest machine and the resources it lacks."""
     wish, need = shape.wish, shape.need
     machines = [(b.type.name, b.kind, b.capacity, b.type.capacity) for b in (*problem.bins, *problem.blocked)]
     machines += [(r.location.name, r.kind, r.capacity, r.location.capacity) for r in problem.rooms]
@@ -331,7 +328,7 @@ def refusal(problem: Problem, job: PlannedJob, shape: Shape) -> Reason:
 
 
 def wished(wish: Wish) -> list[str]:
-    """What a job asks of a machine besides amounts: each with its value behind it."""
+    """List what a job requires of a machine in addition to amounts: each name followed by its value."""
     named = {
         "instance_type": wish.instance_type,
         "arch": wish.arch,

@@ -1,8 +1,8 @@
-"""Ruin and recreate: take some machines of a packing apart and pack what was on them again, keep what is no dearer.
+"""Ruin and recreate: take some machines of a packing apart, pack their jobs again, and keep results that cost no more.
 
 After Schrimpf, Schneider, Stamm-Wilbrandt, Dueck, "Record breaking optimization results using the ruin and recreate
-principle", Journal of Computational Physics 159, 2000. The machines that lose most, by the worth of what they hold,
-are taken apart most often; the filling rule and the worths vary by a fixed seed. The number of rounds is given, so the
+principle", Journal of Computational Physics 159, 2000. Machines whose price most exceeds the worth of their jobs are
+taken apart most often; the filling rule and the worths vary by a fixed seed. The number of rounds is given, so the
 result does not depend on how fast the machine is.
 """
 
@@ -25,10 +25,10 @@ EPSILON = 1e-9
 def improve(
     arrays: PackingArrays, patterns: list[Pattern], rounds: int, machines: tuple[int, int], going: Going
 ) -> list[Pattern]:
-    """A packing that is no dearer.
+    """Return a packing that costs no more.
 
-    :param rounds: how often machines are taken apart; it ends before when the lower bound is reached
-    :param machines: how many at once, from and to
+    :param rounds: how often machines are taken apart; fewer if the lower bound is reached
+    :param machines: minimum and maximum number of machines taken apart at once
     """
     random = np.random.default_rng(SEED)
     single = [Pattern(p.bin, p.shapes, p.each, 1) for p in patterns for _ in range(p.times)]

@@ -1,4 +1,4 @@
-"""Groups of machines that are being filled, ordered by what remains on them."""
+"""Groups of machines that are being filled, ordered by their remaining room."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CHUNK = 64
 class ShelfSlot(MachineGroup):
     """A group while it is being filled.
 
-    :param age: of its first machine; the others follow
-    :param labels: tasks and runs of which a job is on it, as ("task" or "run", name)
+    :param age: of its first machine; the others follow consecutively
+    :param labels: tasks and runs with a job on it, as ("task" or "run", name)
     """
 
     age: int = 0
@@ -26,15 +26,15 @@ class ShelfSlot(MachineGroup):
     labels: set[tuple[str, str]] = field(default_factory=set)
 
 
-# free cpus, free memory (0 where ages count alone), age, and the group itself
+# free cpus, free memory (both 0 if only age counts), age, and the group itself
 Entry: TypeAlias = tuple[int, int, int, ShelfSlot]
 
 
 class Neighbours:
-    """Some neighbours in the order of what remains, and the most that any of them has of each resource.
+    """A chunk of consecutive entries, and the maximum that any of them has of each resource.
 
-    Taking the largest entry out leaves ``most`` too high, which costs a search some time but nothing else, so it is
-    measured again only when a search comes by (``stale``).
+    Removing the largest entry leaves ``most`` too high, which only slows searches down, so it is measured again only
+    when a search reaches the chunk (``stale``).
     """
 
     __slots__ = ("entries", "most", "stale")
@@ -48,7 +48,7 @@ class Neighbours:
         self.stale = False
 
     def has_most(self, free: Vector) -> bool:
-        """Whether nothing here has more of some resource."""
+        """Return whether ``free`` equals the chunk's maximum in some resource."""
         most: Vector = self.most
         return free[0] == most[0] > 0 or free[1] == most[1] > 0 or free[2] == most[2] > 0 or free[3] == most[3] > 0
 
@@ -59,9 +59,9 @@ class Neighbours:
 
 
 class Shelf:
-    """Groups ordered by what remains on them, or by age, in chunks, so that a search skips those where nothing fits.
+    """Groups ordered by remaining room, or by age, in chunks, so that a search skips chunks where nothing fits.
 
-    :param by_age: the oldest first, whatever remains on it
+    :param by_age: oldest first, whatever room remains
     """
 
     def __init__(self, *, by_age: bool = False) -> None:
@@ -104,7 +104,7 @@ class Shelf:
             chunk.stale = chunk.has_most(site.free)
 
     def first(self, need: Vector, admits: Callable[[ShelfSlot], bool] | None) -> ShelfSlot | None:
-        """The first group in the order that has room and is admitted."""
+        """Return the first group in the order that has room and is admitted."""
         cpus, memory, disk, gpus = need
         least = (0, 0) if self.by_age else (cpus, memory)
         for i in range(bisect_left(self.ends, least), len(self.chunks)):

@@ -1,5 +1,5 @@
-"""How jobs go from site to site, which locations take those that come to a site, and why the others wait.
+"""How jobs pass from site to site, which locations take them, and why the others wait.
 
-Which sites a job may come to, and in which order, is ``scheduling/matching``; what is launched is decided in
+Which sites a job can go to, and in which order, is ``scheduling/matching``; what is launched is decided in
 ``scheduling/provisioning``.
 """

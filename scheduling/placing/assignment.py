@@ -1,4 +1,4 @@
-"""Where jobs go, as it was decided."""
+"""The result of placement: where each job goes, or why it waits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lading.scheduling.reasons import Reason
 
 @dataclass(slots=True)
 class Assignment:
-    """Where jobs go, by their names.
+    """Where jobs go, by job name.
 
     :param placed: the site and the location
-    :param passed: of those that another site should have had: why it has not taken them
-    :param waits: why a job waits; None: for its turn
+    :param passed: for jobs placed after other sites of their route: why those sites did not take them
+    :param waits: why a job waits; None: only for its turn
     :param turned_away: by site, the jobs that found no room there
     :param refused: why no site can ever run a job
     :param provisions: by site, what is launched and released there
-    :param barred: by site, the jobs that may not go there now, whatever is free, by the bounds of their shares
-    :param stops: of the jobs that ask for something else than their hints say where they are placed: that stop
+    :param barred: by site, the jobs that the bounds of their shares keep from it, even if it has room
+    :param stops: the stop of each job whose requests where it is placed differ from its hints
     """
 
     placed: dict[str, tuple[str, str]] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""The backlog: how much a location is given beyond what it can run at once.
+"""The backlog: jobs given to a location in addition to those it can run at once.
 
-A node agent starts its next job the moment room appears, without asking the controller, so some jobs are prefetched to
-it. They must not be many: a job that arrives later with a higher priority should find a place near the front, and every
-prefetched job carries a secret that runs out. The last jobs should go where there is room first, so no more are
-prefetched to a location than its share of what waits: guided self-scheduling (Polychronopoulos and Kuck 1987).
+A node agent starts its next job as soon as it has room, without asking the controller, so some jobs are prefetched to
+it. Their number has to stay small: a job that arrives later with a higher priority should find a place near the front,
+and every prefetched job carries a secret that expires. The last jobs should go where room appears first, so a location
+prefetches no more than its share of the waiting jobs: guided self-scheduling (Polychronopoulos and Kuck 1987).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import Allowance
 from lading.scheduling.plan import InstanceLimits
 
-# A location is given at most its own capacity once more, in at most so many jobs.
+# A location prefetches at most its own capacity once more, and at most this many jobs.
 MOST_PREFETCHED = 128
-# Where jobs are short it is given more, but so many times its capacity at most: those that come next may be long.
+# With short jobs it prefetches more, but at most this many times its capacity, because later jobs can be long.
 MOST_AHEAD = 8
-# What makes jobs alike here: where one finds no place in a backlog, none of them does.
+# Jobs with equal values are interchangeable here: if one finds no place in any backlog, none of them does.
 alike = attrgetter(*ASKED, "time", "task", "run")
 
 
@@ -34,17 +34,17 @@ def fill(
 ) -> dict[str, str]:
     """Give jobs to locations until their backlogs are full.
 
-    The jobs come in the order in which they should start, and none is passed over: one that no location takes now
-    closes those that could ever take it to the jobs behind it, so that a large job comes to its turn. Other locations
-    stay open: a full backlog of one type holds up no job of another. Which of the prefetched jobs starts first is the
-    rule of ``lading.scheduling.queueing``.
+    The jobs are in the order in which they should start, and none is overtaken: a job that no location takes now closes
+    every location that could ever take it to the jobs behind it, so that a large job gets its turn. Other locations
+    stay open: a full backlog of one type holds up no job of another. Which of the prefetched jobs starts first is
+    decided by ``lading.scheduling.queueing``.
 
     :param jobs: all that wait for these locations
-    :param limits: on how many of these locations jobs of a task or a run may be
+    :param limits: on the number of these locations with jobs of a task or a run
     :param now: epoch seconds
-    :returns: the name of the location of each job that was given away, by the job's name
+    :returns: the location of each job that was given away, by job name
     """
-    # The emptiest backlog comes first, of equal ones the first location.
+    # The emptiest backlog comes first; ties go to the earlier location.
     allowance = Allowance(limits, locations)
     backlogs = [
         (len(location.prefetched), number, _Backlog(location, now, allowance))
@@ -89,7 +89,7 @@ class _Backlog:
         self.now = now
         self.count = prefetched = len(location.prefetched)
         begun = location.jobs - prefetched
-        # Where nothing has begun, what it has been given is about to.
+        # If nothing has started, the jobs it has been given are about to.
         self.running, self.later = (begun, prefetched) if begun else (prefetched, 0)
         self.room = location.capacity + location.capacity - location.used
 
@@ -100,7 +100,7 @@ class _Backlog:
         self.allowance.put(job, self.location.name)
 
     def suits(self, job: PlannedJob, wish: Wish) -> bool:
-        """Whether the location could run such a job, now or later, while its groups are where they are."""
+        """Return whether the location could run such a job, now or later, under the present limits of groups."""
         location = self.location
         if not self.allowance.admits(job, location.name):
             return False
@@ -108,10 +108,10 @@ class _Backlog:
         return fits and location.lasts(job.time, self.now)
 
     def takes(self, job: PlannedJob, wish: Wish, behind: int, running: int) -> bool:
-        """Whether its backlog takes such a job now.
+        """Return whether the backlog takes such a job now.
 
         :param behind: how many jobs wait behind it
-        :param running: how many jobs run at all locations together, of which this one has its share
+        :param running: how many jobs run at all locations together; sets this location's share
         """
         if self.count >= MOST_PREFETCHED or self.later * running > self.running * (behind + self.later):
             return False

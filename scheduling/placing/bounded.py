@@ -1,4 +1,4 @@
-"""What jobs take of what their shares may have, and what there is and can be for all shares. Pure."""
+"""How much jobs count against their shares, and the total capacity that exists or is possible. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lading.scheduling.shares.table import NONE_USED, ShareAmounts
 
 
 def once_per_need(site: SiteView) -> Callable[[PlannedJob], ShareAmounts]:
-    """Says what a job takes at a site, which thousands have in common that are alike."""
+    """Return a function that tells what a job takes at a site; cached, because thousands of jobs have equal needs."""
     known: dict[Hashable, ShareAmounts] = {}
     largest = largest_of([*site.locations, *site.launched, *site.possible])
     rate = min(
@@ -32,10 +32,10 @@ def once_per_need(site: SiteView) -> Callable[[PlannedJob], ShareAmounts]:
 
 
 def taken_by(resources: Resources, nodes: int, machine: Resources, rate: float) -> ShareAmounts:
-    """What a job takes: of a machine the largest of its parts of any resource, of several nodes all of them.
+    """Return what a job takes. On one node, its part of the machine is its largest fraction of any resource.
 
-    :param machine: what its machine has
-    :param rate: what an hour of a cpu costs there, USD
+    :param machine: capacity of its machine
+    :param rate: price of a cpu-hour there, USD
     """
     cpus = resources.cpus * nodes
     part = float(nodes)
@@ -50,7 +50,6 @@ def taken_by(resources: Resources, nodes: int, machine: Resources, rate: float) 
 
 
 def largest_of(locations: Iterable[Location]) -> Resources:
-    """The most of everything that any of them has."""
     there = [each.capacity for each in locations]
     return Resources(
         max((each.cpus for each in there), default=0.0),
@@ -61,13 +60,13 @@ def largest_of(locations: Iterable[Location]) -> Resources:
 
 
 def there_is(site: SiteView) -> ShareAmounts:
-    """All that is at a site, busy or not."""
+    """Return the total capacity at a site, busy or not."""
     by_name = {each.name: each for each in (*site.launched, *site.locations) if not each.stacked}
     return sum_of(by_name.values())
 
 
 def sum_of(locations: Iterable[Location]) -> ShareAmounts:
-    """All that locations have; a queue as much as its nodes have, or else the jobs that it takes at a time."""
+    """Return the total capacity of locations; a queue counts once per node or, without nodes, per concurrent job."""
     found = NONE_USED
     for each in locations:
         number = 1 if each.max_jobs is None else (each.nodes or each.max_jobs)
@@ -79,7 +78,7 @@ def sum_of(locations: Iterable[Location]) -> ShareAmounts:
 
 
 def there_can_be(site: SiteView) -> ShareAmounts:
-    """All that is at a site, and what may be launched there besides."""
+    """Return the total capacity at a site, including what can be launched."""
     there, market = there_is(site), site.market
     if market is None:
         return there

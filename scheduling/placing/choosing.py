@@ -1,4 +1,4 @@
-"""By which policy the locations of a site take the jobs that come to it. Pure, but for policies of third parties."""
+"""Choose a location for each job at a site, by the site's policy. Pure, except for third-party policies."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Choice:
     """Finds a location for each job of a site that one takes now.
 
     :param now: epoch seconds
-    :param policies: those of third parties, by their names
-    :param allocations: where jobs are; what is placed is added
-    :param trouble: by site, of the jobs for which its policy has failed: what it did
-    :param foreseen: by site, what the plan of all that is to come asks for
-    :param coming: by site of allocations, what is to come there
+    :param policies: third-party policies by name
+    :param allocations: where jobs are; newly placed jobs are added
+    :param trouble: by site and job: how the policy failed
+    :param foreseen: by site, the actions requested by the plan of all upcoming work
+    :param coming: by site of allocations, the upcoming work there
     """
 
     now: float
@@ -56,10 +56,10 @@ class Choice:
     coming: Mapping[str, ComingWork] = field(default_factory=dict)
 
     def run(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
-        """The location of each job that one can run at once, or that a queue takes, by the job's name."""
+        """Return the location of each job that can run at once, or that a queue takes, by job name."""
         there, jobs = site.locations, self._in_order(site, jobs)
         by = PRICED if site.policy == PRICED else GREEDY
-        # Seven Bridges' algorithm orders jobs by price, where machines have one.
+        # Seven Bridges' algorithm orders jobs by the price of machines, if there is one.
         prices = site.market.catalogue if site.policy == GREEDY and isinstance(site.market, MachineMarket) else None
 
         def filled(some: Sequence[PlannedJob], locations: Sequence[Location]) -> dict[str, str]:
@@ -78,13 +78,12 @@ class Choice:
             return each_by(rooms, jobs, choose)
         if site.policy in FILLING:
             taken = filled(jobs, there)
-            # It fills each location by its own figures alone.
+            # Packing ignores stacking, so each of its choices is checked here against what it is stacked on.
             first = each_by(rooms, [job for job in jobs if job.name in taken], lambda job: taken[job.name])
             return first | each_by(rooms, [job for job in jobs if job.name not in first], rooms.oldest)
         return each_by(rooms, jobs, rooms.oldest)
 
     def prefetch(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
-        """The location of each job that is prefetched to one, by the job's name."""
         if site.policy not in FILLING or stacks(site.locations):
             return {}
         given: dict[str, str] = {}
@@ -93,34 +92,33 @@ class Choice:
             planned, prefetch_to = plan
             given = fill_planned(site, jobs, prefetch_to, limits, self.now)
             there = with_jobs(there, jobs, given)
-            # What has a place in a plan, or is about to get one, would keep a machine up for which that has no use.
+            # On another machine, a job with a place in the plan would keep up a machine that the plan does not need.
             jobs = [job for job in jobs if job.name not in planned]
         return given | fill(may_be_prefetched(site, jobs), machines(there), limits, now=self.now)
 
     def _in_order(self, site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
-        """The jobs as they go into allocations where these are asked for by a plan."""
+        """Reorder jobs by the plan, if the site's allocations are requested by one."""
         coming = self.coming.get(site.name)
         return jobs if coming is None or coming.plan is None else in_planned_order(jobs, coming.plan.starts)
 
     def _planned(self, site: SiteView) -> tuple[frozenset[str], Mapping[str, str]] | None:
-        """The jobs that a plan has, or is about to have, and the machines of a site to which they may be prefetched;
-        None: there is no plan."""
+        """Return the jobs of a plan, and the machines to which they can be prefetched; None without a plan."""
         if (foreseen := self.foreseen.get(site.name)) is not None:
             return foreseen.planned | foreseen.pending, foreseen.prefetch_to
         coming = self.coming.get(site.name)
         return None if coming is None or coming.plan is None else (coming.plan.planned, coming.plan.prefetch_to)
 
     def _asked(self, policy: Policy, context: PolicyContext, job: PlannedJob, rooms: Rooms) -> str | None:
-        """What a policy of a third party answers."""
+        """Ask a third-party policy for a location; a failure is recorded in ``trouble``."""
         available = rooms.available(job)
         if not available:
             return None
-        # What it must not change: the next jobs are placed by the same.
+        # Read-only views: the next jobs are placed with the same data.
         free, jobs = MappingProxyType(available), MappingProxyType(self.allocations.jobs)
         locations, trouble = MappingProxyType(self.allocations.locations), self.trouble.setdefault(context.site, {})
         try:
             name = policy.get_location(context, job, job.resources, free, jobs, locations)
-        except Exception as error:  # a third party's may raise anything
+        except Exception as error:  # a third-party policy can raise anything
             trouble[job.name] = because("policy_failed", text=f"{type(error).__name__}: {error}")
             return None
         if name is not None and not (isinstance(name, str) and name in available):
@@ -134,7 +132,7 @@ class Choice:
 def fill_planned(
     site: SiteView, jobs: Sequence[PlannedJob], prefetch_to: Mapping[str, str], limits: InstanceLimits, now: float
 ) -> dict[str, str]:
-    """The location of each job that is prefetched to the machine on which a plan has it, by the job's name."""
+    """Prefetch each job to the machine that a plan chose for it; return these locations by job name."""
     by_machine: dict[str, list[PlannedJob]] = {}
     for job in jobs:
         if (machine := prefetch_to.get(job.name)) is not None:
@@ -148,7 +146,7 @@ def fill_planned(
 
 
 def each_by(rooms: Rooms, jobs: Sequence[PlannedJob], choose: Callable[[PlannedJob], str | None]) -> dict[str, str]:
-    """Give one job after the other to the location that is chosen for it, if that has room."""
+    """Give jobs one by one to the location chosen for each, if it has room."""
     placed: dict[str, str] = {}
     for job in jobs:
         name = choose(job)
@@ -165,15 +163,15 @@ def begin_foreseen(
     limits: InstanceLimits,
     foreseen: ForeseenActions,
 ) -> dict[str, str]:
-    """The location of each job that begins now, by the job's name, where a plan of all that is to come says so.
+    """Return the location of each job that starts now under a plan of all upcoming work, by job name.
 
-    Those that are not in the plan fill what is left, and those for which it may launch nothing now.
+    The remaining room goes to jobs outside the plan, and to those for which the plan cannot launch anything now.
 
-    :param fill: fills locations with jobs; where it finds room for none, there is none
+    :param fill: fills locations with jobs; if it finds no room for a job, there is none
     """
     up, waiting = {each.name for each in site.locations}, {job.name: job for job in jobs}
     taken: dict[str, str] = {}
-    allowed = Allowance(limits, site.locations)  # a plan that is not quite of now may have jobs on more machines
+    allowed = Allowance(limits, site.locations)  # a slightly outdated plan can spread jobs over more machines
     for each in foreseen.actions.placements:
         if each.location in up and (job := waiting.get(each.job)) is not None and allowed.admits(job, each.location):
             allowed.put(job, each.location)
@@ -184,7 +182,7 @@ def begin_foreseen(
 
 
 def with_jobs(there: Sequence[Location], jobs: Sequence[PlannedJob], taken: Mapping[str, str]) -> list[Location]:
-    """Machines when jobs are on them that they have taken."""
+    """Return the machines with the jobs that they have taken."""
     theirs: dict[str, list[PlannedJob]] = {}
     for job in jobs:
         if job.name in taken:
@@ -198,7 +196,7 @@ def begin_promised(
     fill: Callable[[Sequence[PlannedJob], Sequence[Location]], dict[str, str]],
     now: float,
 ) -> dict[str, str]:
-    """The location of each job that begins now, by the job's name: first of those that were promised a place.
+    """Return the location of each job that starts now, by job name; jobs that were promised a place come first.
 
     :param fill: see :func:`begin_foreseen`
     :param now: epoch seconds
@@ -213,9 +211,10 @@ def begin_promised(
 
 
 def may_be_prefetched(site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
-    """Those that may wait on a machine: short ones, and where no forecast buys all for which none boots.
+    """Return the jobs that can be prefetched.
 
-    The rest is worth a question when there is room.
+    Where no forecast decides what is bought, these are all jobs for which no machine is booting, and short ones. Where
+    a forecast does, only short ones: the others are better placed once there is room.
     """
     market = site.market
     if isinstance(market, MachineMarket) and market.policy == FORECAST and market.held is None:

@@ -1,4 +1,4 @@
-"""What the locations of a site take of the jobs that come to it: machines are packed, queues take their number."""
+"""Fill the locations of a site with jobs: machines by packing, queues up to their number of jobs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning.planner import placements
 
-# Finds a location of a site for each job that one takes now, by the job's name, within limits of tasks and runs.
+# Returns the location of each job that a site takes now, by job name, within the limits of tasks and runs.
 Filling: TypeAlias = Callable[[SiteView, Sequence[PlannedJob], InstanceLimits], dict[str, str]]
 
 
 def in_turn(
     jobs: Sequence[tuple[WaitingJob, PlannedJob]], taken: Mapping[str, str], locations: Sequence[Location]
 ) -> dict[str, str]:
-    """What of this may be placed now: nothing goes where jobs that come before it could go next.
+    """Drop placements that would use a location which earlier jobs could use next.
 
-    That is so where there are more jobs of a shape than were looked at. Their turn is the next tick.
+    This happens if a shape has more jobs than were examined; the rest of them are examined in the next tick.
 
-    :param jobs: those that are taken, and the last of each such shape, in the order in which they should start, each
-        with what it takes there
-    :param taken: the location of each job that one takes, by the job's name
+    :param jobs: those that are taken, and the last of each shape with unexamined jobs, in the order in which they
+        should start, each with what it takes there
+    :param taken: the location of each job that one takes, by job name
     """
     kept: dict[str, str] = {}
     closed: set[str] = set()
@@ -42,11 +42,11 @@ def in_turn(
 
 
 def in_planned_order(jobs: Sequence[PlannedJob], starts: Mapping[str, float]) -> Sequence[PlannedJob]:
-    """The jobs with other arrivals, so that those of a plan which would go by arrival alone go in its order.
+    """Reorder jobs that differ only by arrival into the order of a plan.
 
-    They exchange their arrivals with each other, so nothing else comes later by it.
+    They exchange their arrival times with each other, so no other job is delayed.
 
-    :param starts: when they are to start by the plan, by their names, epoch seconds
+    :param starts: planned starts by job name, epoch seconds
     """
     alike: dict[tuple[int, float, float], list[int]] = {}
     for number, job in enumerate(jobs):
@@ -63,7 +63,7 @@ def in_planned_order(jobs: Sequence[PlannedJob], starts: Mapping[str, float]) ->
 
 
 def machines(locations: Sequence[Location]) -> list[Location]:
-    """Those that their capacity fills; the others are queues."""
+    """Return the locations that are filled by capacity; the others are queues."""
     return [each for each in locations if each.max_jobs is None]
 
 
@@ -76,10 +76,10 @@ def run_now(
     prices: Catalogue | None = None,
     now: float,
 ) -> dict[str, str]:
-    """The location of each job that a machine can run at once, which is the planner's choice, or that a queue takes.
+    """Return the location of each job that a machine can run at once (chosen by the planner) or that a queue takes.
 
-    :param limits: on how many of these locations jobs of a task or a run may be
-    :param policy: that of the planner
+    :param limits: on the number of these locations with jobs of a task or a run
+    :param policy: of the planner
     :param prices: see :func:`lading.scheduling.provisioning.planner.placements`
     """
     there = machines(locations)
@@ -98,9 +98,9 @@ def run_now(
 def queue_up(
     jobs: Sequence[PlannedJob], queues: Sequence[Location], allowance: Allowance, *, now: float
 ) -> dict[str, str]:
-    """The queue of each job that one takes now, by the job's name: each takes its number of jobs, in their order.
+    """Return the queue of each job that one takes now, by job name, in the order of the jobs.
 
-    :param allowance: what is left of the limits of groups, of which each job uses as many machines as it has nodes
+    :param allowance: what is left of the limits of groups; each job counts as many machines as it has nodes
     """
     left = {each.name: (each.max_jobs or 0) - each.jobs for each in queues}
     placed: dict[str, str] = {}

@@ -1,7 +1,8 @@
-"""Classes of jobs that are alike, on their way from site to site. Pure.
+"""Classes of equal jobs, on their way from site to site. Pure.
 
-There may be thousands of jobs, and few that differ. Binding filters, and rankings of plugins, may send each of them
-another way: so those that are at one stop are together there, wherever they come from and go next.
+There can be thousands of jobs with few differences. Binding filters and rankings of plugins can send each of them along
+a different path, so jobs of a class that are at the same stop are handled together, wherever they come from and go
+next.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ NAME = attrgetter("name")
 
 @dataclass(slots=True, eq=False)
 class JobClass:
-    """Jobs that are alike, of which there may be thousands.
+    """Equal jobs; there can be thousands of them.
 
-    :param route: where they may ever run
-    :param refused: why nowhere; None: there is a route
+    :param route: where they can ever run
+    :param refused: why they can run nowhere; None: there is a route
     :param jobs: in their order
-    :param order: in which they go to the stops of the route
-    :param orders: of those that have binding filters, or that a plugin ranks: in which each does, by its name
-    :param matches: the places that a plugin may put in another order for each of them
-    :param needs: what they take where they ask for the same: by what that is, by their names
-    :param why_not: by the number of a stop: why that does not take them now
-    :param passed: by the stops before their own: why these do not, as one reason
-    :param steps: the numbers of the stops by their targets; ``known``: the orders that follow from targets
+    :param order: in which they visit the stops of the route
+    :param orders: by job name, the individual orders of jobs with binding filters or a plugin's ranking
+    :param matches: the places that a plugin can rank differently for each job
+    :param needs: what jobs take, by job name, for each distinct set of requests
+    :param why_not: by stop number, why that stop does not take them now
+    :param passed: by the sequence of stops before their own, why these did not take them, combined into one reason
+    :param steps: the stop numbers by their targets; ``known``: orders already derived from targets
     """
 
     route: Route
@@ -57,29 +58,28 @@ class JobClass:
         self.steps = by_step(self.route)
 
     def send(self, job: WaitingJob, targets: tuple[str, ...]) -> None:
-        """One of the jobs goes to these targets in this order."""
+        """Let a job visit these targets in this order."""
         if (order := self.known.get(targets)) is None:
             order = self.known[targets] = by_targets(self.steps, targets)
         self.orders[job.name] = order
 
     def order_of(self, job: PlannedJob) -> Order:
-        """The order in which a job goes to the stops."""
         return self.orders.get(job.name, self.order) if self.orders else self.order
 
     def prefetched(self) -> JobClass:
-        """The same where nothing has room for them now: they are prefetched with the least that will do."""
+        """Return the class with the smallest acceptable requests first: nothing has room for the jobs now."""
         if all(stop.rule is None for stop in self.route):
             return self
         orders = {name: least_first(self.route, order) for name, order in self.orders.items()}
         return replace(self, order=least_first(self.route, self.order), orders=orders)
 
     def stop_at(self, job: PlannedJob, site: str) -> Stop | None:
-        """The first stop of a job at a site; None: it has none there."""
+        """Return a job's first stop at a site; None if it has none there."""
         stops = (self.route[number] for number in self.order_of(job))
         return next((stop for stop in stops if stop.site == site), None)
 
     def by_order(self, jobs: Sequence[WaitingJob]) -> Iterator[tuple[Order, Sequence[WaitingJob]]]:
-        """These of its jobs together that go to the stops in the same order."""
+        """Group these of its jobs by the order in which they visit the stops."""
         if not self.orders:
             yield self.order, jobs
             return
@@ -91,7 +91,7 @@ class JobClass:
 
 @dataclass(slots=True)
 class ClassAtStop:
-    """Jobs that are alike and are at the same stop, or come there next.
+    """Equal jobs at the same stop, or on their way to it.
 
     :param at: the number of the stop in their route
     """
@@ -106,7 +106,7 @@ class ClassAtStop:
         return self.alike.route[self.at]
 
     def needs(self, site: SiteView) -> Iterable[tuple[str, PlannedJob]]:
-        """What its jobs take at its stop, each with its name."""
+        """Return the name of each of its jobs with what it takes at the stop."""
         stop = self.stop
         if isinstance(site.market, Market):
             of_these: Hashable = self.at
@@ -121,31 +121,31 @@ class ClassAtStop:
         return [(job.name, known[job.name]) for job in self.jobs]
 
     def first(self, positions: Mapping[str, int]) -> int:
-        """The least of the positions of its jobs, which are given by their names."""
+        """Return the lowest of its jobs' positions."""
         if self._first is None:
             self._first = min(map(positions.__getitem__, map(NAME, self.jobs)))
         return self._first
 
     def join(self, other: ClassAtStop, positions: Mapping[str, int]) -> None:
-        """Let the jobs of another party come along that are alike and at the same stop."""
+        """Add other jobs of the same class at the same stop."""
         self._first = min(self.first(positions), other.first(positions))
         self.jobs = [*self.jobs, *other.jobs]
 
     def by_next(self) -> Iterable[tuple[int | None, Sequence[WaitingJob]]]:
-        """Its jobs by the number of their next stop; None: they have none."""
+        """Group its jobs by the number of their next stop; None: they have none."""
         alike, at = self.alike, self.at
         if not alike.orders:
             return [(next(iter(after(alike.order, at)), None), self.jobs)] if self.jobs else []
         by_stop: dict[int | None, list[WaitingJob]] = defaultdict(list)
         orders = alike.orders
-        for job in self.jobs:  # of ten thousand, at each of their stops
+        for job in self.jobs:  # runs for up to ten thousand jobs at each of their stops
             order = orders[job.name]
             number = order.index(at) + 1
             by_stop[order[number] if number < len(order) else None].append(job)
         return by_stop.items()
 
     def stops_after(self) -> Counter[str]:
-        """How many stops its jobs have after this one, by their sites."""
+        """Count the stops that its jobs have after this one, by site."""
         alike, at = self.alike, self.at
         if alike.orders:
             stops = Counter(chain.from_iterable([after(alike.orders[job.name], at) for job in self.jobs]))
@@ -158,14 +158,13 @@ class ClassAtStop:
 
 
 def after(order: Order, at: int) -> Order:
-    """The stops after one."""
     return order[order.index(at) + 1 :]
 
 
 class ApproachingClasses:
-    """The parties on their way, by the site to which each comes next.
+    """The classes of jobs on their way, by the site each visits next.
 
-    :param positions: of a job among all, by its name
+    :param positions: each job's position among all jobs, by name
     """
 
     def __init__(self, positions: Mapping[str, int]) -> None:
@@ -174,17 +173,17 @@ class ApproachingClasses:
         self._later: Counter[str] = Counter()
 
     def set_out(self, party: ClassAtStop) -> None:
-        """A party sets out to its first stop."""
+        """Send a class to its first stop."""
         self._later.update(party.stops_after())
         self._add(party)
 
     def go_on(self, party: ClassAtStop) -> None:
-        """A party moves to its stop, from the one before."""
+        """Move a class from its previous stop to its present one."""
         self._later[party.stop.site] -= len(party.jobs)
         self._add(party)
 
     def leave(self, party: ClassAtStop) -> None:
-        """A party stays where it is."""
+        """Stop expecting a class at its later stops."""
         self._later.subtract(party.stops_after())
 
     def _add(self, party: ClassAtStop) -> None:
@@ -193,13 +192,13 @@ class ApproachingClasses:
             before.join(party, self._positions)
 
     def pop(self, site: str) -> list[ClassAtStop]:
-        """Those that come to a site, which are there now."""
+        """Remove and return the classes that visit a site next."""
         return list(self._at.pop(site, {}).values())
 
     def next_site(self, sites: Iterable[str]) -> str | None:
-        """The site that is visited next; None: no job moves any further.
+        """Return the site to visit next; None if no job moves any further.
 
-        It is one to which no job can come later, from another one; where there is none, that of the first job.
+        Prefer a site to which no job can still come from another one; otherwise take the site of the first job.
 
         :param sites: all, in their order
         """

@@ -1,7 +1,7 @@
-"""The policy ``data_locality``: a job goes where its largest input file is that can be had. Pure.
+"""The policy ``data_locality``: a job goes to a location that holds its largest available input file. Pure.
 
-StreamFlow's DataLocalityPolicy (https://streamflow.di.unito.it): inputs are looked at by their weight, the heaviest
-first; a location that has one and has room for the job gets it. Where none has, one of the others gets it by chance.
+StreamFlow's DataLocalityPolicy (https://streamflow.di.unito.it): inputs are checked by size, the largest first; the
+first location that has one and has room for the job gets it. If there is none, another location is chosen at random.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from lading.scheduling.placing.rooms import Rooms
 
 
 class DataLocality:
-    """The choice for the jobs that come to a site.
+    """Chooses locations for the jobs at a site.
 
-    :param fallback: where a job goes whose inputs are nowhere that has room: ``random`` or ``cheapest``
-    :param wait: seconds for which a job waits for a location that has one of its inputs before it goes to another
+    :param fallback: how to choose if no location with an input has room: ``random`` or ``cheapest``
+    :param wait: seconds that a job waits for a location with one of its inputs before it goes to another one
     """
 
     def __init__(self, context: PolicyContext, rooms: Rooms, fallback: str, wait: float) -> None:
@@ -29,7 +29,7 @@ class DataLocality:
         self._order = {name: number for number, name in enumerate(rooms.by_name)}
 
     def location(self, job: PlannedJob) -> str | None:
-        """Where a job goes; None: it waits."""
+        """Return where a job goes; None: it waits."""
         holders = [name for name in self._holders(job) if self.rooms.suits(job, name)]
         for name in holders:
             if self.rooms.has_room(job, name):
@@ -40,7 +40,7 @@ class DataLocality:
         return self._cheapest(job, suiting) if self.fallback == CHEAPEST else self._by_chance(job, suiting)
 
     def _holders(self, job: PlannedJob) -> Iterator[str]:
-        """The locations of the site that have an input of a job, by the weight of the inputs, then by age."""
+        """Yield the site's locations that have an input of the job, by size of the input, then by age."""
         files = self.context.files
         inputs = files.inputs.get(job.name, {})
         for uri in sorted(inputs, key=lambda uri: (-inputs[uri], uri)):
@@ -48,10 +48,10 @@ class DataLocality:
             yield from sorted((name for name in here if name in self._order), key=self._order.__getitem__)
 
     def _by_chance(self, job: PlannedJob, suiting: list[str]) -> str | None:
-        """One of those that have room, another one for each job, and the same whenever that job is asked for."""
+        """Return a random location with room. The seed is the job's name, so repeated calls give the same answer."""
         chance = None
         while suiting:
-            chance = chance or Random(job.name)  # which takes a while to make
+            chance = chance or Random(job.name)  # slow to construct, so only if needed
             number = chance.randrange(len(suiting))
             if self.rooms.has_room(job, suiting[number]):
                 return suiting[number]

@@ -1,8 +1,8 @@
 """Placement: which job goes to which location of which site. Pure; one decision over all sites.
 
-A job goes to the first site that can ever run it. Where it finds no room there it waits for as long as that site says,
-then the next one that takes jobs which name no site may have it. A job that names a site goes to no other, and one that
-has targets to these alone, in their order.
+A job goes to the first site that can ever run it. If it finds no room there, it waits for as long as that site
+specifies, and can then go to the next site that accepts jobs without a site of their own. A job that names a site goes
+to no other; a job with targets goes only to these, in their order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lading.scheduling.placing.placement_pass import PlacementPass
 from lading.scheduling.reasons import because
 from lading.scheduling.shares.bounds import ShareBounds
 
-# A job that has been given to a site, and the location.
+# A job that has been given to a site, the site, and the location.
 AtWork: TypeAlias = tuple[PlannedJob, str, str]
 
 
@@ -44,20 +44,20 @@ def assign(
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
-    First all sites get what they can run at once, then what is prefetched to them: so no job lies behind others at one
-    site while the next one is idle. What is launched is decided in between, as if what is prefetched had no place: a
-    job waits for that, and goes to no other site.
+    First every site gets what it can run at once, then what is prefetched to it: so no job queues behind others at one
+    site while another site is idle. Launches are decided in between, as if prefetched jobs had no place: a job for
+    which something is launched waits for that, and goes to no other site.
 
     :param jobs: in the order in which they should start
     :param sites: all of them, in their order
-    :param at_work: the jobs of groups whose machines are limited that sites have been given and that have not ended
+    :param at_work: unfinished jobs already given to sites, of groups whose number of machines is limited
     :param now: epoch seconds
     :param filters: the binding filters by name
-    :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
-    :param rank: orders the sites of each job that names no place; None: that is done for all together that are alike
-    :param wanted: by site, gang members, there or to come, to launch capacity for; the gang pass places them
-    :param bounds: what is left for the jobs of each share, of which what is placed is taken; None: all there is
-    :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
+    :param rules: how jobs reduce their requests if nothing has room for the full ones, in this order
+    :param wanted: by site, present or upcoming gang members for which to launch capacity; the gang pass places them
+    :param choice: how locations are chosen; None: by Lading's own policies
+    :param rank: orders the sites of each job that names no place; None: equal jobs are ordered together
+    :param bounds: what is left for the jobs of each share, reduced by what is placed; None: no bounds
     """
     choice = choice or Choice(now)
 
@@ -107,7 +107,6 @@ def assign(
 def used_by_groups(
     jobs: Sequence[WaitingJob], at_work: Sequence[AtWork], sites: Mapping[str, SiteView]
 ) -> GroupMachines:
-    """The machines on which the jobs of limited groups are."""
     found = GroupMachines.from_jobs(jobs)
     for job, site, location in at_work:
         found.put(job, site, location, is_queue=site in sites and sites[site].is_queue(location))

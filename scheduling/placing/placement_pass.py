@@ -1,4 +1,4 @@
-"""The placement pass: how waiting jobs go from site to site until one has room for them. Pure."""
+"""The placement pass: waiting jobs go from site to site until one has room for them. Pure."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.reasons import Reason, because, combined
 from lading.scheduling.shares.bounds import ShareBounds
 
-# So often a site is filled at most where jobs find no place that keep others of their shares from it.
+# A job that finds no place takes its share's room all the same, so a site is filled again without it, up to this often.
 MOST_LOOKS = 4
-# Seconds for which a job must have waited before it is given a reason: short waits are not worth one.
+# A job gets a reason once it has waited for this many seconds; shorter waits need none.
 SECONDS_UNTIL_EXPLAINED = 10.0
 
 
 @dataclass(slots=True)
 class PlacementPass:
-    """The way of jobs from site to site. They go in parties, for there may be thousands of them and few that differ.
+    """Moves jobs from site to site, in classes of equal jobs (:class:`ClassAtStop`), because there can be thousands.
 
     :param kinds: the jobs that some site can ever run
-    :param sites: by name, with what they were given
-    :param groups: on which machines the jobs of limited groups are
-    :param failures: by site, of the jobs for which its policy has failed: what it did
-    :param wanted: by site, further jobs for which it is to launch what they need
-    :param foreseen: by site, what the plan of all that is to come asks for
-    :param coming: by site of allocations, what is to come there
-    :param positions: of a job among all, by its name
-    :param hidden: those behind which others come that were not looked at, each with all that are alike
-    :param resting: the jobs that come to no other site now, at the stop that has turned them away last
-    :param held: those that nothing takes now, because others that have not been examined come before them
-    :param awaited: of the jobs for which something is launched, or is there: the site, by their names
-    :param wanting: by site, what those need for which something may be launched there, and since when
-    :param is_decided: whether it is decided what is launched
-    :param bounds: what is left for the jobs of each share; None: all there is
-    :param barred: by site, of the jobs that may not go there whatever is free: why, by their names
+    :param sites: by name, updated with the jobs they are given
+    :param groups: the machines used by jobs of limited groups
+    :param failures: by site and job: how the site's policy failed
+    :param wanted: by site, further jobs for which it launches what they need
+    :param foreseen: by site, the actions requested by the plan of all upcoming work
+    :param coming: by site of allocations, the upcoming work there
+    :param positions: each job's position among all jobs, by name
+    :param hidden: jobs behind which jobs of their shape were not examined, each with its class
+    :param resting: the jobs that go to no other site now, at the stop that turned them away last
+    :param held: jobs that no location takes now because unexamined jobs come before them
+    :param awaited: by job, the site where a machine exists or is launched for it
+    :param wanting: by site, what each job for which the site can launch needs, and since when
+    :param is_decided: whether launches are decided
+    :param bounds: what is left for the jobs of each share; None: no bounds
+    :param barred: by site and job: why the job cannot go there even if there is room
     """
 
     jobs: Sequence[WaitingJob]
@@ -74,7 +74,7 @@ class PlacementPass:
         self.hidden = {job.name: each for each in self.kinds for job in each.jobs if job.hidden}
 
     def begin_prefetching(self) -> None:
-        """Go on with what is prefetched to locations: what runs now, and what is launched, is decided."""
+        """Switch to prefetching: what runs now, and what is launched, is decided."""
         self.kinds = [each.prefetched() for each in self.kinds]
         self.is_decided = True
         self.found.barred = {site: frozenset(jobs) for site, jobs in self.barred.items() if jobs}
@@ -82,7 +82,7 @@ class PlacementPass:
     def visit(self, filling: Filling, now: float) -> None:
         """Let each site take what it can of the jobs that come to it, in their order."""
         coming = self._set_out()
-        unvisited = dict.fromkeys(self.sites)  # something may be released where no job comes
+        unvisited = dict.fromkeys(self.sites)  # a site that no job visits can still release machines
         while (name := coming.next_site(self.sites) or next(iter(unvisited), None)) is not None:
             unvisited.pop(name, None)
             site, parties = self.sites[name], coming.pop(name)
@@ -117,10 +117,10 @@ class PlacementPass:
         limits: InstanceLimits,
         filling: Filling,
     ) -> dict[str, str]:
-        """The location of each job that one takes, by the job's name, within what is left for the shares.
+        """Return the location of each job that a site takes, by job name, within what is left for the shares.
 
-        A job that finds no place leaves what was left for it to those of its share that come behind it, as often as
-        that is worth a look.
+        If a job finds no place, what was reserved of its share goes to the jobs of that share behind it, in at most
+        ``MOST_LOOKS`` rounds.
         """
         if self.bounds is None:
             return filling(site, [needs[token] for token in trying], limits)
@@ -141,9 +141,9 @@ class PlacementPass:
     def _admitted(
         self, site: SiteView, trying: Iterable[str], needs: Mapping[str, PlannedJob], barred: dict[str, Reason]
     ) -> list[str]:
-        """Those of the jobs for which something is left for their shares, of which each takes it.
+        """Return the jobs for which their shares have something left; each takes its amount.
 
-        :param barred: why not the others, by their names
+        :param barred: output: why the others are not admitted, by job name
         """
         assert self.bounds is not None
         admitted = []
@@ -163,7 +163,7 @@ class PlacementPass:
         return admitted
 
     def _give_back(self, site: SiteView, names: Iterable[str], needs: Mapping[str, PlannedJob]) -> None:
-        """Jobs do not take after all what was left for their shares."""
+        """Give back to the shares what these jobs took from them."""
         if self.bounds is not None:
             taken_at = once_per_need(site)
             for job in (needs[token] for token in names):
@@ -173,7 +173,7 @@ class PlacementPass:
     def _launchable(
         self, site: SiteView, jobs: Sequence[WaitingJob], needs: Mapping[str, PlannedJob]
     ) -> Sequence[WaitingJob]:
-        """Those of the jobs for which something may be launched at a site within what is left for their shares."""
+        """Return the jobs for which a site can launch something within what is left for their shares."""
         if self.bounds is None:
             return jobs
         admitted = self._admitted(site, [job.name for job in jobs], needs, self.barred.setdefault(site.name, {}))
@@ -182,7 +182,7 @@ class PlacementPass:
         return [job for job in jobs if job.name in names]
 
     def _set_out(self) -> ApproachingClasses:
-        """The jobs that have no place, by the sites to which they come first."""
+        """Return the jobs without a place, by the site each visits first."""
         done = self.found.placed.keys() | self.held
         self.resting = []
         coming = ApproachingClasses(self.positions)
@@ -193,7 +193,7 @@ class PlacementPass:
         return coming
 
     def _first_stops(self, alike: JobClass, jobs: list[WaitingJob]) -> Mapping[int, list[WaitingJob]]:
-        """Jobs by the stop to which they come first: where something is launched for them."""
+        """Group jobs by their first stop: where something is launched for them, or the first of their order."""
         if not (self.awaited or alike.orders):
             return {alike.order[0]: jobs} if jobs else {}
         by_stop: dict[int, list[WaitingJob]] = {}
@@ -204,7 +204,7 @@ class PlacementPass:
         return by_stop
 
     def _send_on(self, party: ClassAtStop, coming: ApproachingClasses) -> None:
-        """Send those to their next stop that may go there; the others have none now."""
+        """Send jobs that can move on to their next stop; the others rest here."""
         for at, jobs in party.by_next():
             going = [] if at is None else self._leaving(party, jobs, at)
             if at is not None and going:
@@ -216,38 +216,36 @@ class PlacementPass:
                 self.resting.append(resting)
 
     def _leaving(self, party: ClassAtStop, jobs: Sequence[WaitingJob], at: int) -> Sequence[WaitingJob]:
-        """Those jobs of a party that may go to the next stop now, which is that of this number."""
+        """Return the jobs of a class that can go to stop number ``at``, their next one, now."""
         site, is_there = self.sites[party.stop.site], party.alike.route[at].site == party.stop.site
         if (is_there or site.lets_all_go) and not self.groups.most and not self.awaited:
             return jobs
         return [job for job in jobs if self._may_leave(job, site, is_there=is_there)]
 
     def _may_leave(self, job: WaitingJob, site: SiteView, *, is_there: bool) -> bool:
-        """Whether a job that found no room at a site may go to its next stop.
+        """Return whether a job that found no room at a site can go to its next stop.
 
-        :param is_there: whether that is at the same site, where it asks for something else
+        :param is_there: whether the next stop is at the same site, with different requests
         """
         if (full := self.groups.full(job)) is not None and not self.groups.are_at(full, site.name):
-            return True  # nothing that comes free there is for it
+            return True  # its group cannot use anything that becomes free there
         return self.awaited.get(job.name) != site.name and (is_there or site.lets_go(job))
 
     def _in_order(self, names: Collection[str]) -> list[str]:
-        """Names of jobs in the order in which these should start."""
         if len(names) == len(self.positions):
             return list(self.positions)
-        if 4 * len(names) > len(self.positions):  # a look at all of them is quicker then than sorting
+        if 4 * len(names) > len(self.positions):  # then scanning all jobs is faster than sorting
             return [name for name in self.positions if name in names]
         return sorted(names, key=self.positions.__getitem__)
 
     def _needs(self, site: SiteView, parties: Iterable[ClassAtStop]) -> dict[str, PlannedJob]:
-        """What the jobs of parties take at a site, by their names."""
         found: dict[str, PlannedJob] = {}
         for each in parties:
             found.update(each.needs(site))
         return found
 
     def _kept(self, site: SiteView, taken: Mapping[str, str], needs: Mapping[str, PlannedJob]) -> dict[str, str]:
-        """What of this may be placed at a site now."""
+        """Return the placements that keep the order of the jobs, see :func:`in_turn`."""
         if not self.hidden:
             return {name: taken[name] for name in self._in_order(taken)}
         in_order = []
@@ -266,11 +264,11 @@ class PlacementPass:
         needs: Mapping[str, PlannedJob],
         now: float,
     ) -> None:
-        """Decide what is launched for jobs that found no room at a site, with those that did so before in this tick."""
+        """Decide what is launched for jobs that found no room at a site, in this and earlier visits of the tick."""
         wanting = self.wanting.setdefault(site.name, {})
         for job in self._launchable(site, jobs, needs):
             need = needs[job.name]
-            if job.hidden:  # of those that were not looked at nothing is known but that they are alike
+            if job.hidden:  # the unexamined jobs have the same shape
                 need = replace(need, count=1 + job.hidden)
             wanting[job.name] = need, now - site.turned_away.get(job.name, 0.0)
         waiting = [need for need, _ in wanting.values()]
@@ -298,19 +296,19 @@ class PlacementPass:
         kept_waits = {name: reason for name, reason in before.items() if name not in wanting}
         self.found.provisions[site.name] = replace(provision, waits={**kept_waits, **provision.waits})
         for name in provision.waits.keys() | provision.refused.keys():
-            wanting.pop(name, None)  # it may come again, and ask for less
+            wanting.pop(name, None)  # it can come again with smaller requests
             if self.awaited.get(name) == site.name:
                 del self.awaited[name]
         self.awaited |= dict.fromkeys(wanting, site.name)
-        # What makes way takes nothing more.
+        # Locations that make way take no more jobs.
         there = [each for each in site.locations if each.name not in provision.releases]
         self.sites[site.name] = replace(site, locations=there)
 
     def _place(self, site: SiteView, locations: Mapping[str, str], parties: Iterable[ClassAtStop]) -> None:
         """Give jobs to the locations of a site.
 
-        :param locations: by the names of the jobs, in their order
-        :param parties: those that are there
+        :param locations: by job name, in the order of the jobs
+        :param parties: the classes at the site
         """
         theirs = {job.name: (job, each) for each in parties for job in each.jobs if job.name in locations}
         for token, location in locations.items():
@@ -325,19 +323,19 @@ class PlacementPass:
                 self.found.passed[token] = self._passed(job, party.alike, order[:number])
 
     def _awaited(self, job: WaitingJob, site: SiteView, asked: WaitingJob) -> Reason | None:
-        """What a job waits for that has a place in what boots or in a plan, at its last site.
+        """Return what a job waits for that has a place on a booting machine or in a plan, at its last site.
 
-        :param asked: the same with what it asks for there
+        :param asked: the job with what it requests there
         """
         its_own, of_site = self.found.provisions[site.name].awaits.get(job.name), site.coming(asked)
         if its_own is None:
             return of_site
         if its_own.code == "machine_boots" and of_site is not None and of_site.code != "not_begun":
-            return its_own.with_also(of_site)  # what may keep it from that
+            return its_own.with_also(of_site)  # what can delay it further
         return its_own
 
     def _passed(self, job: WaitingJob, alike: JobClass, stops: Order) -> Reason:
-        """Why the stops before its own have not taken a job: most often what was said of all that are alike."""
+        """Return why the stops before its own did not take a job. Most jobs share the reason of their class."""
         if any(self._its_own(job, alike.route[number].site) is not None for number in stops):
             return combined(self._met(job, alike, stops))
         if stops not in alike.passed:
@@ -345,7 +343,6 @@ class PlacementPass:
         return alike.passed[stops]
 
     def _met(self, job: WaitingJob, alike: JobClass, stops: Order) -> list[Reason]:
-        """Why some stops have not taken a job."""
         return list(dict.fromkeys(self._why_not(job, alike, number) for number in stops))
 
     def _why_not(self, job: WaitingJob, alike: JobClass, at: int) -> Reason:
@@ -357,7 +354,7 @@ class PlacementPass:
         return alike.why_not[at]
 
     def _its_own(self, job: WaitingJob, site: str) -> Reason | None:
-        """What was said of this very job at a site; None: nothing, it waits there as those do that are alike."""
+        """Return the reason found for this job alone at a site; None if it waits there like the rest of its class."""
         if site in self.failures and (failure := self.failures[site].get(job.name)) is not None:
             return failure
         if site in self.barred and (why := self.barred[site].get(job.name)) is not None:
@@ -368,7 +365,6 @@ class PlacementPass:
         return found.waits.get(job.name) if refused is None else refused
 
     def explain(self, now: float) -> None:
-        """Say why the others wait."""
         self.found.waits |= dict.fromkeys(self.held)
         provisions = self.found.provisions.values()
         known: list[Mapping[str, Hashable]] = [
@@ -387,10 +383,10 @@ class PlacementPass:
         known: Sequence[Mapping[str, Hashable]],
         latest: float,
     ) -> None:
-        """Say why those of a party wait that go to their stops in the same order.
+        """Record why those jobs of a class wait that visit their stops in the same order.
 
-        :param known: reasons that were found for single jobs, by their names; thousands of others wait for the same
-        :param latest: those that were queued after that have not waited for long
+        :param known: reasons found for single jobs, by name; jobs with equal reasons share one explanation
+        :param latest: jobs queued after this have not waited for long
         """
         number = order.index(party.at) + 1
         for site in dict.fromkeys(party.alike.route[each].site for each in order[:number]):
@@ -406,11 +402,11 @@ class PlacementPass:
     def _reason(
         self, job: WaitingJob, alike: JobClass, order: Order, number: int, full: Label | None, *, is_late: bool
     ) -> Reason | None:
-        """Why a job waits; None: for its turn, or only for a moment.
+        """Return why a job waits; None: for its turn, or not for long.
 
-        :param order: in which it goes to its stops, of which so many have turned it away
-        :param full: its group that may use no further machine
-        :param is_late: whether it has waited for so long that it is worth a reason
+        :param order: in which it visits its stops; the first ``number`` have turned it away
+        :param full: its group that can use no further machine
+        :param is_late: whether it has waited long enough for a reason
         """
         if full is not None:
             return self.groups.reason(full) if is_late else None

@@ -1,4 +1,4 @@
-"""What a policy is: the choice of one location of a site for each job, and what it may know. Pure data."""
+"""The interface of policies, which choose a location of a site for each job, and the data they can use. Pure data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lading.scheduling.resources import Resources
 
 GREEDY, PRICED = "greedy", "priced"
 FIRST_COME, DATA_LOCALITY = "first_come", "data_locality"
-# Those that come with Lading, which see all jobs of a site at once. By the first ones machines are filled, and get more
-# than they can run now. By the others a place is sought when something has come free.
+# Lading's own policies see all jobs of a site at once. The filling ones also prefetch jobs to machines before there is
+# room; the others place a job only when there is room.
 FILLING = (GREEDY, PRICED, FORECAST)
 BUILT_IN = (*FILLING, FIRST_COME, DATA_LOCALITY)
-# Those that a site may have whose machines are there, and one that buys them.
+# The policies that a site with existing machines can have, and a site that buys machines.
 OF_ANY_SITE = (GREEDY, PRICED, FIRST_COME, DATA_LOCALITY)
 OF_BUYERS = (FORECAST, GREEDY, FIRST_COME, DATA_LOCALITY)
-# Where a job goes when no location that has its data has room.
+# How data_locality chooses if no location with a job's data has room.
 RANDOM, CHEAPEST = "random", "cheapest"
 
 
@@ -28,8 +28,8 @@ RANDOM, CHEAPEST = "random", "cheapest"
 class JobAllocation:
     """Where a job is, or was.
 
-    :param target: the site, and where it has been given one the queue: ``hpc/long``
-    :param locations: their names, without those in which they lie
+    :param target: the site, with the queue if the job was given one: ``hpc/long``
+    :param locations: their names, without those they are stacked on
     :param state: placed, running, succeeded, failed or cancelled
     :param resources: what it has of its location
     """
@@ -44,7 +44,7 @@ class JobAllocation:
 class LocationAllocation:
     """A location that has had a job.
 
-    :param jobs: the names of all that it has had, and of those of the locations that are stacked on it
+    :param jobs: the names of all jobs that it, or a location stacked on it, has had
     """
 
     name: str
@@ -54,10 +54,10 @@ class LocationAllocation:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What is known of files.
+    """Input files and their locations.
 
-    :param inputs: of each waiting job by its name: the bytes of its input files by their URIs
-    :param holders: by its URI, where a file is: pairs of a site and a location
+    :param inputs: by waiting job: the bytes of its input files by URI
+    :param holders: by URI, where a file is: pairs of a site and a location
     """
 
     inputs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """What else a policy may know.
+    """The context of a policy's decision.
 
     :param site: the name of the site that the job has come to
     :param now: epoch seconds
@@ -78,7 +78,7 @@ class PolicyContext:
 
 
 class Policy(Protocol):
-    """A policy of a third party. It is called for one job after the other, with what the ones before have taken."""
+    """A third-party policy. It is called for one job at a time, after the jobs before it have been placed."""
 
     def get_location(
         self,
@@ -89,19 +89,20 @@ class Policy(Protocol):
         jobs: Mapping[str, JobAllocation],
         locations: Mapping[str, Mapping[str, LocationAllocation]],
     ) -> str | None:
-        """The name of one of the locations that are available; None: the job waits.
+        """Return the name of one of the available locations; None: the job waits.
 
         :param requirement: what it takes there
-        :param available: those that have room for it, oldest first: a stacked one only if what it lies in has, too
-        :param jobs: by their names
+        :param available: those with room for it, oldest first; a stacked location only if those beneath it have room,
+            too
+        :param jobs: by name
         :param locations: by site and name
         """
 
 
 class Allocations:
-    """Where jobs are and were, as policies of third parties see it.
+    """Where jobs are and were, as third-party policies see it.
 
-    :param stacks: by site and location, those in which it lies with all that its jobs take
+    :param stacks: by site and location, the locations it is stacked on, which its jobs use as well
     """
 
     def __init__(
@@ -116,7 +117,6 @@ class Allocations:
             self.put(name, each)
 
     def put(self, job: str, allocation: JobAllocation) -> None:
-        """Note where a job is."""
         is_new = job not in self.jobs
         self.jobs[job] = allocation
         site = allocation.target.partition("/")[0]

@@ -1,7 +1,7 @@
-"""What the locations of a site have free while jobs are given to them one after the other. Pure.
+"""The free room of a site's locations while jobs are given to them one by one. Pure.
 
-A stacked location lies in another one, and what its jobs take is taken of that as well, however deep it goes. Of any
-other its own figures count alone.
+A stacked location lies in another one, and what its jobs take is taken from that one as well, at any depth. For any
+other location only its own figures count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lading.scheduling.resources import Resources
 
 
 def stacks(locations: Iterable[Location]) -> dict[str, tuple[str, ...]]:
-    """By the name of each location that is stacked: those in which it lies, down to one that is not."""
+    """Return for each stacked location the locations it lies in, down to one that is not stacked."""
     by_name = {each.name: each for each in locations}
     beneath_by_name = {}
     for name, location in by_name.items():
@@ -32,7 +32,7 @@ def stacks(locations: Iterable[Location]) -> dict[str, tuple[str, ...]]:
 
 
 def within_stacks(locations: Sequence[Location]) -> tuple[Location, ...]:
-    """Locations with what a job can ever have there: at a stacked one no more than what it lies in has."""
+    """Return the locations with the capacity that a job can ever have there, bounded by those they lie in."""
     by_name = {each.name: each for each in locations}
     beneath = stacks(locations)
 
@@ -47,7 +47,7 @@ def within_stacks(locations: Sequence[Location]) -> tuple[Location, ...]:
 class Rooms:
     """The locations that take jobs now, oldest first.
 
-    :param limits: on how many of them jobs of a task or a run may be
+    :param limits: on the number of them with jobs of a task or a run
     :param now: epoch seconds
     """
 
@@ -65,9 +65,10 @@ class Rooms:
             self._take(self.by_name[name].used, self._beneath[name])
 
     def suiting(self, job: PlannedJob) -> list[str]:
-        """The locations that may have room for a job, the latest first; jobs of one shape have the same list.
+        """Return the locations that could have room for a job, the latest first; jobs of one shape share the list.
 
-        What has no room for one of them has none for those that follow, so the caller that finds that out removes it.
+        A location without room for one job has none for later ones of its shape, so the caller removes it from the
+        list.
         """
         key = job.resources, job.wish, job.time, job.nodes, job.queue, job.native, *labels(job)
         if key not in self._suiting:
@@ -76,16 +77,16 @@ class Rooms:
         return self._suiting[key]
 
     def suits(self, job: PlannedJob, name: str, wish: Wish | None = None) -> bool:
-        """Whether a job can run at a location, busy or not, for as long as that stays.
+        """Return whether a job can run at a location, busy or not, before the location ends.
 
-        :param wish: what it asks for besides amounts, where that is at hand
+        :param wish: the job's wish, if the caller has it
         """
         location = self.by_name[name]
         fits = job.resources.fits(location.capacity) and location.lasts(job.time, self.now)
         return fits and self._kinds[name].grants(wish or job.wish) and location.has_nodes(job)
 
     def has_room(self, job: PlannedJob, name: str) -> bool:
-        """Whether a location that suits a job has room for it now, and all in which it lies."""
+        """Return whether a location that suits a job, and every location beneath it, has room now."""
         location = self.by_name[name]
         if location.max_jobs is not None:
             return self._queued[name] < location.max_jobs and not self._allowance.full(job)
@@ -95,14 +96,13 @@ class Rooms:
         return all(each in self._free and job.resources.fits(self._free[each]) for each in beneath)
 
     def oldest(self, job: PlannedJob) -> str | None:
-        """The oldest location that has room for a job; None: none has."""
         suiting = self.suiting(job)
         while suiting and not self.has_room(job, suiting[-1]):
             suiting.pop()
         return suiting[-1] if suiting else None
 
     def available(self, job: PlannedJob) -> dict[str, Location]:
-        """The locations that have room for a job now, oldest first."""
+        """Return the locations with room for a job now, oldest first."""
         suiting = self.suiting(job)
         suiting[:] = [name for name in suiting if self.has_room(job, name)]
         for name in self._changed:
@@ -112,7 +112,6 @@ class Rooms:
         return {name: self.by_name[name] for name in reversed(suiting)}
 
     def put(self, job: PlannedJob, name: str) -> None:
-        """Give a job to a location."""
         location = self.by_name[name]
         if location.max_jobs is not None:
             self._queued[name] += 1
@@ -124,6 +123,6 @@ class Rooms:
 
     def _take(self, used: Resources, names: Sequence[str]) -> None:
         for name in names:
-            if name in self._free:  # it takes no jobs now where it is not
+            if name in self._free:  # a location beneath that takes no jobs now is not tracked
                 self._free[name] -= used
                 self._changed.add(name)

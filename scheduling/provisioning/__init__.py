@@ -1,7 +1,7 @@
-"""Provisioning: what is launched at a site that launches machines, which of them make way, and what waits for that.
+"""Provisioning: what a site launches, which machines or allocations it releases, and what jobs wait for.
 
-Pure; called by the controller alone, for all that no location has room for. Which job goes to what is there is
-:mod:`lading.scheduling.placing.placement`'s matter.
+Pure; called by the controller alone, for jobs that no location has room for. Placing jobs on existing locations is
+:mod:`lading.scheduling.placing.placement`'s task.
 """
 
 from __future__ import annotations

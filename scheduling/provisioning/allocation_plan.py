@@ -1,8 +1,8 @@
-"""Allocations by a plan of all that is to come: how large they are, how many, and when they are asked for. Pure.
+"""Allocations by a plan of all upcoming work: how large they are, how many, and when they are requested. Pure.
 
-The plan is that by which machines are bought. A part of a node is a machine, its cpu-hours are its USD, and what it
-waits in its queue is its boot, which costs nothing. So work that is behind what the run waits for in any case shares
-small allocations, and what is wide for a while gets more of them for that while.
+The plan is the one by which machines are bought. A part of a node is a machine, its cpu-hours are its USD, and its
+queue wait is its boot, which costs nothing. So work that is not on the critical path of its run shares small
+allocations, and a wide phase gets more allocations for as long as it lasts.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning.launch import AllocationPlan, Launch
 from lading.scheduling.resources import Resources
 
-# One that has waited for longer than others is expected after as much again, so many times the time that has passed.
+# An allocation that has waited longer than expected is expected at LONGER times the last estimate, again and again.
 LONGER = 1.5
-# A GPU counts as so many cpus, and each allocation as so much of one beside: of what costs as much otherwise, fewer and
-# larger ones are asked for.
+# The cost of a GPU in cpus, and a surcharge for each allocation, so that of equally expensive choices the one with the
+# fewest and largest allocations is requested.
 CPUS_PER_GPU, CPUS_PER_ALLOCATION = 1.0, 0.1
-# From its start until its first job begins, and from the end of its last one to its own, one is paid for so long.
+# Seconds that an allocation is paid for before its first job starts and after its last job finishes.
 SECONDS_PAID = 60.0
-# No smaller part of a node is planned: in very small ones jobs that come in another order than planned wait for long.
+# No smaller part of a node is planned: in very small ones, jobs that arrive out of order wait for a long time.
 MOST_PARTS = 4
 
 
 def parts(market: Market) -> dict[str, Resources]:
-    """What allocations can be, by names: a node, its half and its quarter; with its GPUs and without."""
+    """Return the possible sizes of allocations by name: a node, a half and a quarter, with GPUs and without."""
     whole, numbers = market.capacity, [1]
     while not market.whole and whole.cpus >= 2 * numbers[-1] and numbers[-1] < MOST_PARTS:
         numbers.append(2 * numbers[-1])
@@ -45,7 +45,7 @@ def parts(market: Market) -> dict[str, Resources]:
 
 
 def part_of(market: Market, number: int) -> Resources:
-    """One of so many equal parts of a node."""
+    """Return one of ``number`` equal parts of a node."""
     whole = market.capacity
     if number == 1:
         return whole
@@ -58,12 +58,12 @@ def part_of(market: Market, number: int) -> Resources:
 
 
 def shaped(packed: Resources, market: Market) -> Resources:
-    """The smallest part of a node that holds so much: all of it, a half, a quarter, ... at least one cpu."""
+    """Return the smallest part of a node (all, a half, a quarter, ..., at least one cpu) that holds ``packed``."""
     if market.whole:
         return market.capacity
     part = _part(market, 1, packed)
     parts = 2
-    # As exactly as the planner, or what is launched could turn out too small for its jobs.
+    # Compares with the planner's exact integers; otherwise the allocation could turn out too small for its jobs.
     while market.capacity.cpus >= parts and fits(vector(packed), vector(smaller := _part(market, parts, packed))):
         part, parts = smaller, parts * 2
     return part
@@ -75,19 +75,19 @@ def _part(market: Market, number: int, packed: Resources) -> Resources:
 
 
 def size_of(part: Resources) -> str:
-    """What tells allocations of one kind from each other in a plan."""
+    """Return the name of a size, which identifies kinds of allocations in a plan."""
     return f"{part.cpus:g} cpus, {part.gpus:g} gpus"
 
 
 def usd_of(part: Resources) -> float:
-    """What stands for the USD of an hour."""
+    """Return the cost of an hour in cpus, which the plan uses as USD."""
     return part.cpus + CPUS_PER_GPU * part.gpus + CPUS_PER_ALLOCATION
 
 
 def as_machines(market: Market, waits: Mapping[str, float]) -> MachineMarket:
-    """What can be launched, as a plan of machines has it.
+    """Represent the allocations that can be launched as a market of machines.
 
-    :param waits: the kinds of allocations that are to come, and for how many seconds they wait in their queues
+    :param waits: the kinds of allocations that are needed, and their expected queue waits in seconds
     """
     types = {
         f"{kind} {size}": InstanceType(kind, part, (Offering(usd_of(part), capacity_type=size),))
@@ -105,10 +105,10 @@ def as_machines(market: Market, waits: Mapping[str, float]) -> MachineMarket:
 
 
 def as_machine(allocation: Location, seen_at: float, up_at: float | None, wait: float, now: float) -> Location:
-    """One that is there or in its queue, as a plan of machines has it.
+    """Represent a running or queued allocation as a machine.
 
-    :param seen_at: when it was seen first, epoch seconds; ``up_at``: when it was up first, None: it is not
-    :param wait: seconds that others have waited
+    :param seen_at: when it was first seen, epoch seconds; ``up_at``: when it was first up, None: not yet
+    :param wait: the expected queue wait, seconds
     """
     ready_at = None
     if allocation.booting:
@@ -126,7 +126,7 @@ def as_machine(allocation: Location, seen_at: float, up_at: float | None, wait: 
 
 
 def needed_soon(actions: Actions, live: Sequence[Location], waits: Mapping[str, float], now: float) -> frozenset[str]:
-    """The allocations that a plan needs sooner than another one would come out of its queue."""
+    """Return the allocations that a plan needs sooner than a new one would leave its queue."""
     kinds = {each.name: str(each.instance_type) for each in live}
     soon = (name for name, begin in actions.needed.items() if name in kinds and begin <= now + waits[kinds[name]])
     return frozenset((*soon, *(each.location for each in actions.placements)))
@@ -143,14 +143,14 @@ def allocation_plan(
     market: Market,
     margin: float,
 ) -> AllocationPlan:
-    """What a plan asks for now.
+    """Turn the actions of a plan into an :class:`AllocationPlan`.
 
-    :param planned: the waiting jobs that have a place in it, or for which it is being made
-    :param tokens: the names of steps by the tokens of the jobs that wait
-    :param begins: when steps are to begin by it, epoch seconds
-    :param sure: the steps that are still to come and for which may be launched before they have come
-    :param needed: the allocations that it needs sooner than another one would come out of its queue
-    :param margin: by how many seconds a walltime is longer than what its jobs may take
+    :param planned: the waiting jobs that have a place in the plan, or for which it is being made
+    :param tokens: step names by the tokens of waiting jobs
+    :param begins: planned starts of steps, epoch seconds
+    :param sure: upcoming steps for which something can be launched ahead
+    :param needed: the allocations that the plan needs sooner than a new one would leave its queue
+    :param margin: how many seconds a walltime exceeds the time limits of its jobs
     """
     sizes, launches = parts(market), []
     for machine in actions.launches:
@@ -161,7 +161,7 @@ def allocation_plan(
             continue
         limits = (forecast.steps[tokens.get(name, name)].job.time or 0.0 for name in jobs)
         seconds = max(market.seconds, max(limits) + margin)
-        # Where all that it is for fits into less at once, it does so in any order.
+        # If all its jobs fit together into a smaller part, that part suffices in any order.
         least = shaped(sum((forecast.steps[tokens.get(name, name)].job.resources for name in names), NOTHING), market)
         capacity = min(sizes[machine.capacity_type], least, key=usd_of)
         launches.append(Launch(machine.instance_type, capacity, seconds, jobs))

@@ -1,11 +1,11 @@
-"""Which allocations are launched at a batch cluster, which of them make way, and what waits for that.
+"""Decide which allocations a batch cluster launches and releases, and what jobs wait for.
 
-Pure. An allocation is a batch job in which a node agent runs many jobs. Packing is the planner's. A job's
-``instance_type`` is the kind of allocation that it needs here, and each job has one: jobs with other directives of the
+Pure. An allocation is a batch job in which a node agent runs many jobs. Packing is left to the planner. A job's
+``instance_type`` is the kind of allocation it needs here, and every job has one: jobs with different directives of the
 batch system share no allocation.
 
-A job without a time limit may run for as long as its allocation lasts. It is placed only where ``Market.unlimited``
-seconds are left, which its ``time`` says then, so that it has at least those.
+A job without a time limit can run for as long as its allocation lasts. It is placed only where ``Market.unlimited``
+seconds are left (its ``time`` has that value), so that it gets at least these.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.provisioning.recall import suits
 from lading.scheduling.reasons import Reason, because
 
-# An allocation makes way for one that is at least so many times as large.
+# An allocation makes way only for one that is at least this many times as large.
 WORTH_A_CHANGE = 2
-# What has waited for so long and is in no plan is decided about without it, seconds.
+# A job that is in no plan after this many seconds is handled without a plan.
 SECONDS_UNTIL_PLANNED = 10.0
 
 
@@ -47,15 +47,15 @@ def decide(
 ) -> Provision:
     """Decide what is launched and what makes way.
 
-    Nothing smaller than a node is launched while jobs arrive. Nothing in which jobs run is ended for money: it makes
-    way for what could otherwise never run, and takes no more jobs then.
+    Nothing smaller than a node is launched while jobs are arriving. An allocation with running jobs is never ended to
+    save money: it only makes way for jobs that could otherwise never run, and then takes no more jobs.
 
     :param jobs: those that wait and have no place yet
-    :param live: the allocations that are there or asked for, with what is on them, oldest first
-    :param since: when each of the jobs was seen first to find no room, by its name; without it, when it came
-    :param limits: on how many of these allocations, and of those to be launched, jobs of a task or a run may be
+    :param live: the running and requested allocations, with their jobs, oldest first
+    :param since: when each job first found no room, by name; without an entry, when it was queued
+    :param limits: on the number of allocations, live or to be launched, with jobs of a task or a run
     :param now: epoch seconds
-    :param coming: what live runs still have to do here; None: that is not asked, or not known
+    :param coming: what live runs still have to do here; None: unknown, or not used
     """
     names = frozenset(each.name for each in live)
     margin = SECONDS_TO_BEGIN if coming is None else coming.margin
@@ -68,7 +68,7 @@ def decide(
     if near is not None:
         launches = needs.launches
         if plan is not None:
-            # What is prefetched is at work in a plan.
+            # To a plan, prefetched jobs are already running.
             left_to_plan = plan.planned | plan.prefetched | _just_come(wanting, near.known, since, now)
             launches = tuple(each for each in launches if not left_to_plan.issuperset(each.jobs))
             if any(not left_to_plan.isdisjoint(each.jobs) for each in launches):
@@ -84,9 +84,9 @@ def decide(
         return Provision(releases=_unused(live, names, market, now, coming), spare=names)
     waiting = [job for job in jobs if job.name not in needs.refused]
     releases = _unused(live, names - needs.used, market, now, coming)
-    # What can't be followed by anything, or need not be, does not make way.
+    # Nothing makes way if nothing can be launched in its place, or if other launches or releases already help.
     may_give_way = market.held is None and not (needs.launches or releases)
-    # A plan has what it needs make way when that is idle.
+    # A plan releases idle allocations itself if it needs others.
     unplanned = [job for job in waiting if plan is None or job.name not in plan.planned]
     if may_give_way and (first := _giving_way(unplanned, live, needs.used, market, limits, now)) is not None:
         releases |= first
@@ -105,9 +105,9 @@ def decide(
 def _just_come(
     jobs: Sequence[PlannedJob], known: Collection[str], since: Mapping[str, float] | None, now: float
 ) -> frozenset[str]:
-    """The jobs for which a plan is not there yet: those of runs that are planned, for a moment.
+    """Return the recently arrived jobs of planned runs, which the plan does not include yet.
 
-    :param known: these runs
+    :param known: the planned runs
     """
     seen = since or {}
     return frozenset(
@@ -119,9 +119,9 @@ def _just_come(
 class _Needs:
     """What jobs need.
 
-    :param launches: what has to be launched, as far as it may be
-    :param used: the allocations in which they have a place
-    :param left: the jobs for which there is neither, each with the reason of the planner
+    :param launches: what to launch, as far as the limits allow
+    :param used: the allocations in which jobs have a place
+    :param left: the jobs without either, each with the planner's reason
     :param refused: the jobs that nothing can ever hold, each with the reason
     """
 
@@ -139,7 +139,7 @@ def _needed(
     now: float,
     margin: float = SECONDS_TO_BEGIN,
 ) -> _Needs:
-    """What jobs need if none of them has a place.
+    """Return what jobs need, planned as if none of them had a place.
 
     :param margin: seconds from the start of an allocation to that of its jobs
     """
@@ -147,9 +147,9 @@ def _needed(
         return _Needs((), frozenset(), {}, {})
     jobs = _in_turn(jobs)
     kinds = {str(job.instance_type) for job in jobs}
-    # Of no other one a job could make use, and the planner looks at each for every job.
+    # Jobs cannot use other kinds, and the planner checks every location for every job.
     open_ones = [each for each in live if each.instance_type in kinds and not each.draining]
-    # All at one price: the planner then launches as few as it can.
+    # With equal prices the planner launches as few allocations as possible.
     planned = plan(
         jobs,
         [replace(each, used=each.running, prefetched=(), usd_per_hour=1.0) for each in open_ones],
@@ -163,7 +163,7 @@ def _needed(
     )
     by_name = {job.name: job for job in jobs}
     ordered, placements = tuple(planned.launches), tuple(planned.placements)
-    # Some policies place jobs that are alike one by one.
+    # Some policies place equal jobs one by one, so counts are summed.
     packed: dict[str, Counter[str]] = {each.name: Counter() for each in ordered}
     for each in placements:
         if each.location in packed:
@@ -184,7 +184,6 @@ def _needed(
 
 
 def _waits(jobs: Sequence[PlannedJob], live: Sequence[Location], needs: _Needs, market: Market) -> dict[str, Reason]:
-    """Why nothing is launched for those of the jobs that have no place either."""
     if market.held is not None:
         to_launch = {name for launch in needs.launches for name in launch.jobs}
         return {job.name: market.held for job in jobs if job.name in to_launch or job.name in needs.left}
@@ -194,9 +193,9 @@ def _waits(jobs: Sequence[PlannedJob], live: Sequence[Location], needs: _Needs, 
 
 
 def _in_turn(jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
-    """The jobs, each with a priority of its own: the one that came first, or has the longest rest, is served first.
+    """Give each job a unique priority: earlier turns, longer rests and earlier arrivals are served first.
 
-    Without it the planner goes by size, and a job could wait forever for an allocation of another kind or length.
+    Without this the planner orders by size, and a job could wait forever for an allocation of another kind or length.
     """
     ordered = sorted(jobs, key=lambda job: (-job.priority, job.turn, -job.rest, job.queued_at))
     return [replace(job, priority=-rank) for rank, job in enumerate(ordered)]
@@ -209,15 +208,16 @@ def _settled(
     market: Market,
     now: float,
 ) -> tuple[Launch, ...]:
-    """The launches that are due: a part of a node is not as long as more jobs come."""
+    """Return the launches that are due; while jobs are arriving, only launches of whole nodes are."""
     return settled(launches, jobs, since, now, lambda each: each.capacity.cpus >= market.capacity.cpus)
 
 
 def _unused(
     live: Sequence[Location], spare: frozenset[str], market: Market, now: float, coming: ComingWork | None
 ) -> dict[str, Reason]:
-    """The allocations that wait in their queue and nothing has needed for a while, nor will; and those that are up and
-    that nothing which is to come needs: where that is not known, one ends by itself."""
+    """Return the queued allocations that nothing has needed for a while or will need, and the running ones that no
+    upcoming work needs. If upcoming work is unknown, running allocations end by themselves.
+    """
     ends, kept = ({}, frozenset()) if coming is None else coming_work.ended(live, spare, coming, market, now)
     if coming is not None and coming.plan is not None:
         needed = coming.plan.needed
@@ -241,14 +241,15 @@ def abandoned(
     active: Collection[str],
     spare: Collection[str],
 ) -> dict[str, Reason]:
-    """The allocations that wait in their queue for members of gangs alone none of which looks for room any more.
+    """Return the queued allocations whose requesting gang members have all stopped looking for room.
 
-    Others are kept for ``idle_seconds``; a gang comes back after minutes, if at all, and asks for the whole of it then.
+    Other unused allocations are kept for ``idle_seconds``; a gang returns after minutes, if at all, and then requests
+    all its room again.
 
-    :param ordered_for: the members for which each was asked for, by its name
-    :param active: those of gangs that look for room, or have started
-    :param spare: the allocations in which nothing that waits has a place
-    :returns: with the reason
+    :param ordered_for: by allocation, the members for which it was requested
+    :param active: members of gangs that look for room, or have started
+    :param spare: the allocations in which no waiting job has a place
+    :returns: the allocations with the reason
     """
     return {
         each.name: because("gang_gone")
@@ -266,15 +267,15 @@ def _giving_way(
     limits: InstanceLimits,
     now: float,
 ) -> dict[str, Reason] | None:
-    """The allocation that should end, for what waits needs another or a larger one and there are as many as may be.
+    """Return the allocation that should end in favour of another kind or a larger one if the limit is reached.
 
-    :param used: those for which there is work
-    :returns: with the reason; None: none
+    :param used: those in which jobs have a place
+    :returns: the allocation with the reason; None: none should end
     """
     if not jobs or len(live) < market.most or any(each.draining for each in live):
         return None
-    # One for which there is work is not released before any of it has started: nothing would ever run. Nor is one in
-    # which a gang is to start: that would lose its room.
+    # An allocation with work is not released before some of it has started, or nothing would ever run. Nor is one in
+    # which a gang is about to start: the gang would lose its room.
     yielding = [each for each in live if each.held == NOTHING and (each.running != NOTHING or each.name not in used)]
     if not yielding:
         return None
@@ -285,7 +286,7 @@ def _giving_way(
     def without(abandoned: Location, jobs: Sequence[PlannedJob]) -> tuple[Launch, ...]:
         return _needed(jobs, [each for each in live if each is not abandoned], market, limits, now).launches
 
-    # Of those that are alike the one that is there longest will do: there may be hundreds, and a thousand jobs.
+    # Of equal allocations only the one with the most time left is checked: there can be hundreds, and a thousand jobs.
     longest = {(each.kind, each.capacity): each for each in sorted(live, key=left)}.values()
     odd = {job.name for job in jobs if not any(suits(each, job, now) for each in longest)}
     if odd:

@@ -1,8 +1,8 @@
-"""Room that is asked for ahead of jobs for which no plan provides it. Pure.
+"""Room requested ahead for jobs for which no plan provides it. Pure.
 
-Members of gangs, and jobs that share few machines, find their places together when they have come; some sites go by no
-plan at all. When such a job begins is known from what is to come of its run: what it needs is asked for so long before
-as it takes until there is room, but for what comes free where those before it end.
+Members of gangs, and jobs that share few machines, are placed together once they have come, and some sites use no plan
+at all. The start of such a job is predicted from what its run still has to do. Room is requested ahead by the time it
+takes to become available, unless the job inherits room from earlier jobs that finish.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning.coming_work import after_unknown
 from lading.scheduling.provisioning.inheritance import Inheritance
 
-# Of a run so many jobs are looked at, those first for which room is asked for already, then those that start first: the
-# others when they come nearer.
+# The number of jobs examined per run: first those with requested room, then those that start first. The others are
+# examined when their start is closer.
 MOST_JOBS = 1_000
 
 
 class AskedJob(NamedTuple):
-    """A job that is to come and for which room is asked for.
+    """An upcoming job for which room is requested.
 
     :param name: as in the forecast
-    :param start: when it is to begin, epoch seconds
+    :param start: predicted start, epoch seconds
     """
 
     name: str
@@ -40,7 +40,7 @@ class AskedJob(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A job that is to come and for which room may be asked for.
+    """An upcoming job for which room can be requested.
 
     :param wait: seconds until there is room
     """
@@ -51,13 +51,12 @@ class Request(NamedTuple):
 
 
 def asked_ahead(run: ComingRun, sites: Iterable[SiteView], asked_at: Mapping[str, float], now: float) -> list[AskedJob]:
-    """The jobs of a run for which room is asked for now.
+    """Return the jobs of a run for which room is requested now.
 
-    Of those behind a job of which it is not known how long it takes there are none, nor of those that wait for a retry
-    or come after it.
+    Excluded are jobs behind one whose length is unknown, jobs that wait for a retry, and those behind them.
 
     :param sites: with what is on them
-    :param asked_at: since when it is asked for, by the names of jobs, epoch seconds
+    :param asked_at: since when room is requested, by job name, epoch seconds
     :param now: epoch seconds
     """
     requests = {
@@ -92,7 +91,7 @@ def asked_ahead(run: ComingRun, sites: Iterable[SiteView], asked_at: Mapping[str
             room.asked(request.site, missing)
             found += [AskedJob(each.name, task_id, request.site, start) for each in missing]
             for name in set(names).difference(each.name for each in missing):
-                # It waits for nothing, so what comes after it starts sooner.
+                # It inherits room without waiting, so the jobs after it start sooner.
                 steps[name] = replace(steps[name], room_wait=None)
                 inherits = True
         if not inherits:
@@ -104,14 +103,16 @@ def asked_ahead(run: ComingRun, sites: Iterable[SiteView], asked_at: Mapping[str
 
 
 def _retried(run: ComingRun) -> list[str]:
-    """The jobs that wait for a retry, and the members of gangs that begin with such a one."""
+    """Return the jobs that wait for a retry, and the members of gangs that start with such a job."""
     gangs = {task.gang for task in run.tasks.values() if any(job.retries for job in task.jobs)} - {None}
     return [job.name for task in run.tasks.values() for job in task.jobs if job.retries or task.gang in gangs]
 
 
 def _at_once(steps: Mapping[str, WorkflowStep], most: int, asked_at: Mapping[str, float], now: float) -> set[str]:
-    """The steps that begin as early as they may with others where so many are at work at a time: those first that start
-    first, and of these what is asked for already."""
+    """Return the steps that can start as soon as possible under a limit of ``most`` concurrent steps.
+
+    Earlier starts come first; ties go to running steps, then to those with requested room.
+    """
     starts, found, ends = Forecast(steps).soonest(now), set[str](), list[float]()
 
     def place(name: str) -> tuple[float, bool, bool, str]:
@@ -132,7 +133,7 @@ def _together(
     steps: Mapping[str, WorkflowStep],
     requests: Mapping[str, Request],
 ) -> list[list[str]]:
-    """The jobs of a task that wait for the same ones together, those first that start first."""
+    """Group jobs of the same task and with the same parents, by their starts."""
     alike: dict[tuple[object, ...], list[str]] = {}
     for name in sorted(due, key=lambda name: (starts[name], name)):
         alike.setdefault((requests[name].task_id, steps[name].parents), []).append(name)
@@ -140,7 +141,7 @@ def _together(
 
 
 def _all_before(parents: Iterable[str], steps: Mapping[str, WorkflowStep]) -> frozenset[str]:
-    """The names of all steps that come before those with such parents, however far."""
+    """Return the names of all direct and indirect predecessors of steps with these parents."""
     found, further = set[str](), [*parents]
     while further:
         name = further.pop()
@@ -151,7 +152,7 @@ def _all_before(parents: Iterable[str], steps: Mapping[str, WorkflowStep]) -> fr
 
 
 def _room(run: ComingRun, sites: Iterable[SiteView]) -> Inheritance:
-    """What comes free when jobs of the run end."""
+    """Return the room that becomes free when jobs of the run finish."""
     at_work = [
         (job.name, (job.site, job.location), job.need.resources)
         for task in run.tasks.values()

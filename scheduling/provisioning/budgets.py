@@ -1,8 +1,8 @@
-"""What the runs of Dags, and teams, may cost: nothing more is launched for those that have spent their budget. Pure.
+"""What Dag runs and teams can cost: nothing more is launched for those that have spent their budget. Pure.
 
-How long jobs will run is not known, so each machine counts as if it stayed for an hour: there are no more machines for
-a budget than what is left pays for an hour, but one at least until all is spent. Running jobs continue, and machines
-that are there may be used. A job that has several budgets needs room in each.
+How long jobs will run is unknown, so each machine counts as if it stayed for an hour: a budget can have as many
+machines as its remainder pays for an hour, but always one until all is spent. Running jobs continue, and existing
+machines can be used. A job with several budgets needs room in each.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lading.scheduling.reasons import Reason, because
 
 
 def coming(jobs: Iterable[PlannedJob], places: Mapping[str, str], live: Iterable[Location]) -> dict[str, float]:
-    """What the machines cost that boot for the jobs of each budget, USD per hour.
+    """Return the cost of the machines booting for the jobs of each budget, USD per hour.
 
-    :param places: the locations at which jobs have a place, by their names
+    :param places: the locations at which jobs have a place, by job name
     """
     booting = {each.name: each.usd_per_hour for each in live if each.booting}
     hosts = {(it.name, place) for job in jobs for it in job.budgets if (place := places.get(job.name))}
@@ -32,10 +32,10 @@ def coming(jobs: Iterable[PlannedJob], places: Mapping[str, str], live: Iterable
 def within(
     launches: Iterable[Launch], jobs: Iterable[PlannedJob], coming: Mapping[str, float]
 ) -> tuple[tuple[Launch, ...], dict[str, Reason]]:
-    """The launches for which the budgets can pay, and why the others are not made, by the names of their jobs.
+    """Return the launches that the budgets can pay, and why the others are not made, by job name.
 
-    A machine for jobs of several budgets is paid for by each according to how many of the jobs are its own, and
-    launched when one of the jobs can pay.
+    A machine for jobs of several budgets is paid by each in proportion to its number of jobs, and launched if all
+    budgets of at least one job can pay.
 
     :param coming: see :func:`coming`
     """
@@ -61,16 +61,15 @@ def within(
 
 
 def can_pay(budget: Budget, used: float, more: float) -> bool:
-    """Whether a budget can pay for more machines.
+    """Return whether a budget can pay for more machines.
 
-    :param used: what its machines cost by now, USD per hour; ``more``: what these would
+    :param used: cost of its present machines, USD per hour; ``more``: cost of the new ones
     """
     left = budget.most - budget.spent
     return left > 0 and (used == 0 or used + more <= left)
 
 
 def reason(budget: Budget, used: float) -> Reason:
-    """Why nothing more is launched."""
     if budget.until is not None:
         code, rate = ("budget_spent", {}) if budget.spent >= budget.most else ("budget_rate", {"used": used})
         spent = {"spent": budget.said_spent, "most": budget.most, "until": budget.until}

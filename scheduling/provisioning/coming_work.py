@@ -1,10 +1,10 @@
-"""Allocations by what is to come: for how long they are asked for, which idle ones are kept, which end. Pure.
+"""Allocations and upcoming work: their walltimes, which idle ones are kept, and which end. Pure.
 
-What live runs still have to do is played forward over the allocations that are there and those that are asked for, by
-the longest rest of each run first and each step where it begins soonest. What has room by that sooner than another one
-would come out of its queue waits for it. A walltime covers what begins in an allocation by that; and an idle allocation
-stays while something is to begin there sooner than another one would come out of its queue. How much is asked for, how
-large and how far ahead, a plan says (:mod:`lading.scheduling.provisioning.allocation_plan`).
+The remaining work of live runs is simulated on the running and requested allocations, each run by its longest rest
+first and each step where it can start soonest. A step that finds room there sooner than a new allocation would leave
+its queue waits for that room. A walltime covers the steps that start in the allocation in this simulation. An idle
+allocation stays if a step will start there sooner than a new allocation would leave its queue. How many allocations are
+requested, how large and how far ahead, is decided by a plan (:mod:`lading.scheduling.provisioning.allocation_plan`).
 """
 
 from __future__ import annotations
@@ -26,40 +26,42 @@ from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.provisioning.launch import AllocationPlan, Launch
 from lading.scheduling.reasons import Reason, because
 
-# From the start of an allocation to that of its jobs it may take so long at least, and as long as it is not known how
-# long it takes, seconds.
+# Seconds allowed from the start of an allocation to that of its jobs: at least, and until it has been measured.
 SECONDS_TO_BEGIN, NOT_MEASURED = 120.0, 900.0
-# It may take so many times as long as it has taken at most.
+# Allowed factor over the longest measured time from the start of an allocation to that of its jobs.
 SLOWER = 1.25
-# From the end of a job to the start of one that waits for it, Airflow's share included, it may take so long, seconds.
+# Seconds allowed from the end of a job to the start of a job that waits for it, including Airflow's share.
 SECONDS_BETWEEN_STEPS = 5.0
-# Where the logarithm of a length has at least so large a standard deviation, nothing is known of what comes behind it.
+# If the logarithm of a length has at least this standard deviation, the starts of later steps count as unknown.
 UNKNOWN_SPREAD = 1.0
-# Jobs find room in another order than is planned: by any order all is done in less than twice the least time (Graham,
-# "Bounds on multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17, 1969).
+# Jobs find room in another order than planned; any order takes less than twice the minimum time (Graham, "Bounds on
+# multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17, 1969).
 OTHER_ORDER = 2.0
-# What needs something is asked for ahead where the steps before it end by at most this part of the wait sooner or later
-# than expected, but for those whose hints say so.
+# Room for a step is requested ahead if the end of the steps before it is uncertain by at most this fraction of the
+# queue wait. A hint of the step overrides this.
 CERTAIN = 0.1
-# A walltime is whole minutes, seconds.
+# Walltimes are rounded up to whole minutes.
 MINUTE = 60.0
-# So many looks at an allocation for a step are made in one decision: what comes last is left out.
+# Limit on the pairs of step and allocation examined in one decision; the last steps are left out.
 MOST_LOOKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ComingWork:
-    """What is to come at a site of allocations.
+    """The upcoming work at a site of allocations.
 
     :param forecast: what live runs still have to do there
-    :param tokens: the names of its steps by the tokens of the jobs that wait
-    :param known: the runs of which it is known what comes after their jobs
+    :param tokens: step names by the tokens of waiting jobs
+    :param known: the runs whose later jobs are predicted
     :param foreseen: the allocations in which only jobs of such runs have been
-    :param is_blind: whether it is not known of another live run, so that none ends before ``idle_seconds`` have passed
-    :param site: its name; ``waits``: for how long allocations have waited in their queues
-    :param not_ahead: the runs for which nothing is asked for before their jobs wait, for a budget of theirs is spent
-    :param plan: what a plan of all that asks for; None: there is none
-    :param begins_in: seconds from the start of an allocation to that of its jobs, at most; None: none was measured
+    :param is_blind: whether some live run is not predicted, so that no allocation ends before ``idle_seconds`` have
+        passed
+    :param site: its name; ``waits``: how long allocations have waited in their queues
+    :param not_ahead: the runs for which nothing is requested before their jobs wait, because a budget of theirs is
+        spent
+    :param plan: what a plan of all this work requests; None: there is none
+    :param begins_in: longest measured time from the start of an allocation to that of its jobs, seconds; None: not
+        measured
     """
 
     forecast: Forecast
@@ -75,34 +77,34 @@ class ComingWork:
 
     @property
     def margin(self) -> float:
-        """By how many seconds a walltime is longer than what its jobs may take."""
+        """How many seconds a walltime exceeds the time limits of its jobs."""
         return NOT_MEASURED if self.begins_in is None else max(SECONDS_TO_BEGIN, SLOWER * self.begins_in)
 
     def wait(self, kind: str, cpus: float, market: Market) -> float:
-        """Seconds that an allocation is expected to wait in its queue: as those before it, else by the sites file."""
+        """Return the expected queue wait in seconds: measured on earlier allocations, or else from the sites file."""
         known = self.waits.expected(self.site, queue_of(kind), cpus)
         return market.queue_seconds if known is None else known
 
     def without_launches(self) -> ComingWork:
-        """The same a moment later, when what its plan has asked for is there."""
+        """Return the work after its plan's launches have been made."""
         if self.plan is None or not self.plan.launches:
             return self
         return replace(self, plan=replace(self.plan, launches=()))
 
     def within_reach(self, locations: int, now: float) -> Forecast:
-        """The steps that are looked at."""
+        """Return the steps that are examined, see :data:`MOST_LOOKS`."""
         return self.forecast.nearest(max(1, MOST_LOOKS // max(1, locations)), now)
 
 
 def timed(
     launches: Sequence[Launch], live: Sequence[Location], coming: ComingWork, market: Market, now: float
 ) -> tuple[Launch, ...]:
-    """The launches with walltimes that cover what is to begin in them, none longer than it was.
+    """Return the launches with walltimes that cover the steps that will start in them; none gets longer.
 
-    Where something else waits than jobs of runs that are known to their end, or lengths are not known, it stays as it
-    was. A length is taken for as long as it probably is at most, and an allocation for one that starts at once.
+    A launch keeps its walltime if it includes jobs of runs that are not predicted, or if lengths are unknown. A length
+    counts with its probable maximum, and an allocation as if it started at once.
 
-    :param live: what is there or asked for
+    :param live: running or requested allocations
     """
     if not launches:
         return ()
@@ -133,10 +135,10 @@ def timed(
 def needed(
     launches: Sequence[Launch], live: Sequence[Location], coming: ComingWork, market: Market, now: float
 ) -> tuple[tuple[Launch, ...], dict[str, Reason]]:
-    """The launches without those whose jobs begin in what is there before a new allocation would come out of its queue.
+    """Drop the launches whose jobs will start in live allocations before a new one would leave its queue.
 
-    :param live: what is there or asked for
-    :returns: with what the jobs of the others wait for, by their names
+    :param live: running or requested allocations
+    :returns: also what the jobs of the omitted launches wait for, by job name
     """
     if not (launches and live):
         return tuple(launches), {}
@@ -155,23 +157,23 @@ def needed(
             continue
         for job, name in steps.items():
             home = schedule.homes[name].location
-            assert home is not None  # nothing is launched in it
+            assert home is not None  # the simulated schedule launches nothing
             awaits[job] = because("room_soon", location=home.name, seconds=rounded_up(schedule.starts[name] - now))
     return tuple(kept), awaits
 
 
 def at_most(forecast: Forecast, market: Market) -> Forecast:
-    """The same where each step takes as long as it probably does at most."""
+    """Return the forecast with the probable maximum length of each step."""
     return replace(forecast, steps={name: _at_most(step, market.unlimited) for name, step in forecast.steps.items()})
 
 
 def is_sure(name: str, step: WorkflowStep, unsure: Collection[str], doubts: Mapping[str, float], wait: float) -> bool:
-    """Whether it is certain enough when a step begins for something to be asked for before it has come."""
+    """Return whether the start of a step is certain enough to request room ahead."""
     return name not in unsure and bool(step.ahead or doubts[name] <= CERTAIN * wait)
 
 
 def sure_steps(coming: ComingWork, market: Market, now: float) -> frozenset[str]:
-    """The steps that are still to come and for which may be asked before they have come."""
+    """Return the upcoming steps for which room can be requested before their jobs are queued."""
     forecast, runs = coming.forecast, coming.known - coming.not_ahead
     unsure, doubts = after_unknown(forecast), doubted(forecast, now)
     come, found = {*coming.tokens.values()}, set()
@@ -185,7 +187,7 @@ def sure_steps(coming: ComingWork, market: Market, now: float) -> frozenset[str]
 
 
 def doubted(forecast: Forecast, now: float) -> dict[str, float]:
-    """By how many seconds the steps before each one may end sooner or later than expected."""
+    """Return by how many seconds the predecessors of each step can finish earlier or later than expected."""
     expected, found = as_expected(forecast).steps, dict[str, float]()
     for name in forecast.order:
         before = [each for each in forecast.steps[name].parents if each in forecast.steps]
@@ -195,8 +197,9 @@ def doubted(forecast: Forecast, now: float) -> dict[str, float]:
 
 
 def as_expected(forecast: Forecast) -> Forecast:
-    """The same where what is at work ends when it should: of what is asked for ahead it is counted by itself how much
-    sooner or later that may be."""
+    """Return the forecast in which running steps finish when expected. For requests ahead, the uncertainty of running
+    steps is calculated separately.
+    """
     steps = {
         name: replace(step, spread=0.0) if step.begun is not None else step for name, step in forecast.steps.items()
     }
@@ -204,10 +207,10 @@ def as_expected(forecast: Forecast) -> Forecast:
 
 
 def walltime(steps: Sequence[str], latest: Mapping[str, float], forecast: Forecast, now: float, margin: float) -> float:
-    """Seconds that an allocation needs which begins now, for its steps to begin and reach their limits in it.
+    """Return the seconds that an allocation starting now needs until all its steps reach their time limits.
 
-    :param latest: when steps begin at the latest, epoch seconds; those that are left out begin at once
-    :param margin: seconds until the first of them begins
+    :param latest: latest starts of steps, epoch seconds; missing ones start at once
+    :param margin: seconds until the first of them starts
     """
     ends = (
         max(0.0, latest.get(name, now) - now) + (forecast.steps[name].job.time or 0.0)
@@ -218,7 +221,7 @@ def walltime(steps: Sequence[str], latest: Mapping[str, float], forecast: Foreca
 
 
 def served(machine: PlannedMachine, schedule: Schedule, most_idle: float) -> list[str]:
-    """The steps that begin in an allocation before it has been idle for so long that it ends, in their order.
+    """Return the steps that start in an allocation before it ends for being idle, in their order.
 
     :param most_idle: seconds
     """
@@ -233,7 +236,7 @@ def served(machine: PlannedMachine, schedule: Schedule, most_idle: float) -> lis
 
 
 def after_unknown(forecast: Forecast) -> frozenset[str]:
-    """The steps of which it is not known when they begin, for the length of one before them is not known."""
+    """Return the steps whose start is unknown because the length of a predecessor is unknown."""
     found: set[str] = set()
     for name in forecast.order:
         before = [each for each in forecast.steps[name].parents if each in forecast.steps]
@@ -243,7 +246,7 @@ def after_unknown(forecast: Forecast) -> frozenset[str]:
 
 
 def _is_unsure(steps: Sequence[str], schedule: Schedule, forecast: Forecast, unsure: Collection[str]) -> bool:
-    """Whether it is not known when the last of the steps of an allocation begins there."""
+    """Return whether the start of an allocation's last step is unknown."""
     last = max((schedule.starts[name] for name in steps), default=0.0)
     return any(
         name in unsure or (forecast.steps[name].spread >= UNKNOWN_SPREAD and schedule.starts[name] < last)
@@ -252,24 +255,23 @@ def _is_unsure(steps: Sequence[str], schedule: Schedule, forecast: Forecast, uns
 
 
 def _are_known(launch: Launch, coming: ComingWork) -> bool:
-    """Whether all jobs for which is launched are of runs of which is known what comes after them."""
+    """Return whether all jobs of a launch belong to runs whose later jobs are predicted."""
     steps = _steps(launch, coming)
     return len(steps) == len(launch.jobs) and all(coming.forecast.steps[name].job.run in coming.known for name in steps)
 
 
 def _steps(launch: Launch, coming: ComingWork) -> list[str]:
-    """The steps for which is launched, as far as the jobs have any."""
     names = (coming.tokens.get(job, job) for job in launch.jobs)
     return [name for name in names if name in coming.forecast.steps]
 
 
 def _at_most(step: WorkflowStep, unlimited: float) -> WorkflowStep:
-    """A step that takes as long as it probably does at most.
+    """Return a step with its probable maximum length.
 
-    :param unlimited: what jobs without a limit of their own say that they take at least
+    :param unlimited: the ``time`` given to jobs without a limit of their own, which is not a limit
     """
     if not step.seconds:
-        return step  # it is the end of others
+        return step  # it only marks the end of other steps
     seconds, limit = step.seconds * math.exp(step.spread), step.job.time
     if limit is not None and limit != unlimited:
         seconds = max(step.seconds, min(seconds, limit))
@@ -277,8 +279,9 @@ def _at_most(step: WorkflowStep, unlimited: float) -> WorkflowStep:
 
 
 def first_needs(live: Sequence[Location], coming: ComingWork, market: Market, now: float) -> Mapping[str, float]:
-    """When the next step that does not run yet begins in each allocation, epoch seconds; those that none needs are left
-    out."""
+    """Return when the next step that is not running starts in each allocation, epoch seconds. Allocations that no step
+    needs are left out.
+    """
     there = as_played(live, coming, market, now)
     forecast = coming.within_reach(len(there), now)
     schedule = play(forecast, there, now)
@@ -289,9 +292,9 @@ def first_needs(live: Sequence[Location], coming: ComingWork, market: Market, no
 def ended(
     live: Sequence[Location], spare: Collection[str], coming: ComingWork, market: Market, now: float
 ) -> tuple[dict[str, Reason], frozenset[str]]:
-    """The idle allocations that end, each with the reason, and those that are kept for what is to come.
+    """Return the idle allocations that end, each with the reason, and those that are kept for upcoming work.
 
-    :param spare: those in which nothing that waits has a place
+    :param spare: those in which no waiting job has a place
     """
     idle = [each for each in live if each.name in spare and each.empty and not each.draining]
     if not idle:
@@ -299,7 +302,7 @@ def ended(
     needs, ends = first_needs(live, coming, market, now), dict[str, Reason]()
     kept = set()
     number = sum(not each.draining for each in live)
-    # Of what lies beyond it is not known which allocations it needs.
+    # Whether steps were left out: these could need any of the allocations.
     is_cut = len(coming.within_reach(number, now).steps) < len(coming.forecast.steps)
     for each in idle:
         comes_in = needs.get(each.name, math.inf) - now
@@ -319,7 +322,7 @@ def ended(
 
 
 def as_played(live: Sequence[Location], coming: ComingWork, market: Market, now: float) -> list[Location]:
-    """The allocations that take jobs, or will: one in its queue is expected to wait there for as long as others."""
+    """Return the allocations that take jobs, now or later, with the expected queue wait for those in their queues."""
     found = []
     for each in live:
         if each.draining:
@@ -331,6 +334,6 @@ def as_played(live: Sequence[Location], coming: ComingWork, market: Market, now:
 
 
 def play(forecast: Forecast, locations: Sequence[Location], now: float) -> Schedule:
-    """When everything begins if no further allocation is asked for, each step where it begins soonest."""
+    """Return the schedule if no further allocation is requested, with each step where it starts soonest."""
     problem = pose([], locations, None, InstanceLimits(), Objective(), now, None)
     return FleetRun(FleetWork(forecast, locations, problem, 0.0, now), None).schedule()

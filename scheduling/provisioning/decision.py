@@ -1,4 +1,4 @@
-"""The decision, whatever it is that a site launches."""
+"""The provisioning decision for any kind of market: machines by forecast, machines for waiting jobs, or allocations."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def decide(
     """Decide what is launched and what makes way.
 
     :param jobs: those that wait and have no place yet
-    :param live: all that was launched or is ordered, with what is on it, oldest first
+    :param live: everything launched or ordered, with what is on it, oldest first
     :param market: what can be launched
-    :param since: when each of the jobs was seen first to find no room, by its name; without it, when it came
-    :param limits: on how many of these locations, and of those to be launched, jobs of a task or a run may be
+    :param since: when each job first found no room, by name; without an entry, when it was queued
+    :param limits: on the number of these locations, and of those to be launched, with jobs of a task or a run
     :param now: epoch seconds
-    :param foreseen: what the plan of all that is to come asks for; None: there is none for the site
-    :param coming: what is to come at a site of allocations; None: that is not known
+    :param foreseen: the actions requested by the plan of all upcoming work; None: the site has no plan
+    :param coming: the upcoming work at a site of allocations; None: unknown
     """
     if isinstance(market, MachineMarket) and foreseen is not None:
         return by_forecast.decide(jobs, live, market, since, limits, foreseen, now=now)
@@ -60,13 +60,14 @@ def decide_apart(
     *,
     now: float,
 ) -> tuple[Provision, list[Location], frozenset[str]]:
-    """Decide what is launched for members of gangs no two of which may share a location.
+    """Decide what is launched for members of gangs that must be on different locations.
 
-    The planner packs, so each is decided about for itself, as if what others have could take nothing.
+    The planner packs jobs together, so each member is decided separately, as if the locations of other members took
+    nothing.
 
     :param jobs: those that wait and have no place yet, each with its gang
-    :returns: what is launched; what is there, with those on it that have a place, and what is launched, which takes no
-        others and counts against limits; and the names of all that has one of them
+    :returns: what is launched; the live locations, with the members that have a place on them, followed by the launched
+        ones, which take no other jobs and count against limits; and the names of all locations with such a member
     """
     there, kept, provision = list(live), set[str](), Provision()
     taken: dict[str, set[str]] = {}
@@ -92,7 +93,7 @@ def decide_apart(
             refused={**provision.refused, **alone.refused},
         )
         for launch in alone.launches:
-            # It counts against limits, and takes a member of another gang.
+            # The new machine counts against limits, and can take a member of another gang.
             name = f"for {job.name}"
             price = launch.usd_per_hour or 0.0
             made = Location(name, launch.capacity, instance_type=launch.kind, usd_per_hour=price, booting=True)

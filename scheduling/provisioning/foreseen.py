@@ -1,8 +1,8 @@
-"""Machines that are bought by a forecast: what its plan asks for becomes launches, what is kept, and releases. Pure.
+"""Provision machines by a forecast: turn the actions of its plan into launches, kept machines and releases. Pure.
 
-What is needed again sooner than another machine would boot is kept, and what is not goes at once; ``idle_seconds``
-bounds what no plan says anything of. A plan that is not of now, for jobs or machines have changed since it was made,
-lets nothing go. What it cannot have within the limits, and jobs that are not in it, are planned by themselves
+A machine is kept if it is needed again sooner than another one would boot, and released at once if not;
+``idle_seconds`` bounds the machines that no plan mentions. An outdated plan, made before jobs or machines changed,
+releases nothing. Launches of the plan that exceed the limits, and jobs outside the plan, are planned separately
 (:mod:`lading.scheduling.provisioning.waiting_jobs`).
 """
 
@@ -31,19 +31,19 @@ NO_NEED = Resources()
 
 @dataclass(frozen=True, slots=True)
 class ForeseenActions:
-    """What a plan of all that is to come asks for at a site now, in which jobs have their tokens as names.
+    """The actions requested now by the plan of all upcoming work at a site. In it, jobs have their tokens as names.
 
-    :param actions: what is to be done; of a plan that is not of now no releases
-    :param is_of_now: whether jobs and machines are as the plan has them
+    :param actions: what to do; without releases if the plan is outdated
+    :param is_of_now: whether jobs and machines are as the plan assumes
     :param planned: the waiting jobs that have a place in it
-    :param pending: those for which a plan is being made, so that nothing is bought for them otherwise
-    :param withheld: those of them for which a budget or a limit does not allow a launch now
-    :param homes: the machines that are there on which waiting jobs have their places, by the names of the jobs
-    :param prefetch_to: those of these machines to which jobs may go before there is room on them, likewise
-    :param budgets: what the runs of steps that are still to come may cost, by the names of the steps
-    :param not_ahead: steps for which nothing is bought before they wait: Airflow could have queued them and has not, or
-        it is not known what their runs have cost
-    :param begins: when steps are planned to begin that are still to come, by their names, epoch seconds
+    :param pending: those for which a plan is being made, so that nothing else is bought for them
+    :param withheld: those of ``planned`` for which a budget or a limit does not allow a launch now
+    :param homes: the existing machines on which waiting jobs have their places, by job name
+    :param prefetch_to: of these, the machines to which jobs can be prefetched before there is room, by job name
+    :param budgets: the budgets of the runs of upcoming steps, by step name
+    :param not_ahead: steps for which nothing is bought before they are queued: Airflow could have queued them and has
+        not, or the cost of their runs so far is unknown
+    :param begins: planned starts of upcoming steps, by name, epoch seconds
     """
 
     actions: Actions
@@ -79,18 +79,18 @@ def decide(
     others = [
         job for job in jobs if job.name in dropped or not (job.name in foreseen.planned or job.name in foreseen.pending)
     ]
-    # What a machine has been given has its place there.
+    # Jobs already given to a machine have their place there and are not planned again.
     there = [*(replace(each, prefetched=()) for each in live), *map(as_ordered, paid)]
     found = machines.decide(others, there, market, since, limits, now=now)
     kinds = {each.name: each.instance_type for each in live}
-    # What is needed later than another one would boot is bounded by `idle_seconds`.
+    # A machine needed only after a new one would have booted is bounded by `idle_seconds`.
     soon = {
         name
         for name, begin in actions.needed.items()
         if not foreseen.is_of_now or begin <= now + market.boot_of(kinds.get(name))
     }
     needed = soon | {each.location for each in actions.placements}
-    # What the plan needs does not go because other jobs do not need it.
+    # A machine that the plan needs is not released just because the other jobs do not need it.
     releases = {name: reason for name, reason in found.releases.items() if name not in needed}
     if foreseen.is_of_now:
         free = {each.name for each in live if each.empty and each.name in found.spare}
@@ -109,9 +109,9 @@ def decide(
 
 
 def first_to_come(launch: Launch, begins: Mapping[str, float]) -> tuple[str, float] | None:
-    """The step that begins first of those for which is launched, and when, if it is still to come; else None.
+    """Return the first step of a launch and its start, if all of its steps are still upcoming; else None.
 
-    :param begins: of those that are, epoch seconds
+    :param begins: starts of upcoming steps, epoch seconds
     """
     if not all(name in begins for name in launch.jobs):
         return None
@@ -121,7 +121,7 @@ def first_to_come(launch: Launch, begins: Mapping[str, float]) -> tuple[str, flo
 def wanted(
     foreseen: ForeseenActions, live: Sequence[Location], market: MachineMarket
 ) -> tuple[list[Launch], frozenset[str]]:
-    """The launches of a plan that may be made within the limits, and the steps of the others."""
+    """Return the launches of a plan that fit into the limits, and the steps of the others."""
     launches: list[Launch] = []
     dropped: set[str] = set()
     there = [as_launch_of(each) for each in live]
@@ -141,13 +141,13 @@ def wanted(
 
 
 def as_launch_of(location: Location) -> Launch:
-    """A machine that is there, as limits count it."""
+    """Represent an existing machine as a launch, for counting limits."""
     kind, usd = str(location.instance_type), location.usd_per_hour
     return Launch(kind, location.capacity, math.inf, (), None, str(location.capacity_type), usd)
 
 
 def as_ordered(launch: Launch) -> Location:
-    """What is launched now, which counts against limits and takes none of the other jobs."""
+    """Represent a new launch as a location that counts against limits and takes no other jobs."""
     return Location(
         f"for {launch.jobs[0] if launch.jobs else launch.kind}",
         launch.capacity,
@@ -160,7 +160,7 @@ def as_ordered(launch: Launch) -> Location:
 
 
 def is_within(launch: Launch, others: Sequence[Launch], limits: InstanceLimits) -> bool:
-    """Whether a machine may be launched beside others."""
+    """Return whether a machine can be launched in addition to others within the limits."""
     if limits.instances is not None and len(others) >= limits.instances:
         return False
     most = limits.types.get(launch.kind)
@@ -177,7 +177,7 @@ def is_within(launch: Launch, others: Sequence[Launch], limits: InstanceLimits) 
 
 
 def affordable(bins: Iterable[Bin], live: Sequence[Location], limits: InstanceLimits) -> list[Bin]:
-    """Those of what can be launched of which the limits allow one more now, but for that on all machines.
+    """Return the bins that the limits allow once more, ignoring the limit on the number of machines.
 
     :param live: the machines that take jobs or boot
     """
@@ -204,7 +204,7 @@ def affordable(bins: Iterable[Bin], live: Sequence[Location], limits: InstanceLi
 def budgeted(
     launches: Iterable[Launch], jobs: Iterable[PlannedJob], budgets: Mapping[str, tuple[Budget, ...]]
 ) -> list[PlannedJob]:
-    """The jobs for which is launched, those that are still to come as well, with what their runs may cost."""
+    """Return the jobs of these launches, including upcoming ones, with the budgets of their runs."""
     waiting = {job.name: job for job in jobs}
     names = dict.fromkeys(name for launch in launches for name in launch.jobs)
     found = []
@@ -219,9 +219,9 @@ def budgeted(
 def within_least(
     asked: Mapping[str, Reason], others: Mapping[str, Reason], live: Sequence[Location], least: int
 ) -> dict[str, Reason]:
-    """Those of the releases by which so many machines stay; the youngest go first.
+    """Return the releases that leave at least ``least`` machines; the youngest are released first.
 
-    :param others: what goes in any case
+    :param others: machines that are released in any case
     """
     staying = sum(not each.draining and each.name not in others for each in live)
     spare = max(0, staying - least)

@@ -1,4 +1,4 @@
-"""Inheritance: the room that comes free for a job because those before it end, and is not asked for. Pure."""
+"""Inheritance: room that becomes free for a job because earlier jobs finish, so that it is not requested. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lading.scheduling.resources import Resources
 
 
 class JobShare(NamedTuple):
-    """What a job takes somewhere.
+    """What a job takes at a spot.
 
-    :param is_there: whether it counts as used where it is; else it is to come there
+    :param is_there: True: it is included in the spot's use; False: it is promised to an upcoming job
     """
 
     job: str
@@ -24,9 +24,9 @@ class JobShare(NamedTuple):
 
 @dataclass(slots=True)
 class Spot:
-    """A location with jobs of a run, or room that was asked for ahead for a job of it.
+    """A location with jobs of a run, or room that was requested ahead for one of its jobs.
 
-    :param location: None: it was asked for, and where that will be is not known
+    :param location: None: the room was requested, and its location is unknown
     :param free: what is free now
     """
 
@@ -36,7 +36,7 @@ class Spot:
     shares: list[JobShare] = field(default_factory=list)
 
     def left(self, before: Collection[str]) -> Resources:
-        """What is free when these jobs have ended."""
+        """Return what is free once these jobs have finished."""
         free = self.free
         for share in self.shares:
             if share.is_there and share.job in before:
@@ -46,7 +46,7 @@ class Spot:
         return free
 
     def has_room(self, job: PlannedJob, before: Collection[str], start: float) -> bool:
-        """Whether a job has room there from a moment on, epoch seconds, when these jobs have ended."""
+        """Return whether a job has room from ``start`` (epoch seconds) on, once these jobs have finished."""
         there = self.location
         suits = there is None or (there.suits(job) and there.lasts(job.time, start))
         return suits and job.resources.fits(self.left(before))
@@ -55,8 +55,8 @@ class Spot:
 class Inheritance:
     """The room of one run.
 
-    :param locations: by the names of their sites, and their own
-    :param at_work: the name, the place and the resources of each job of the run that has a place
+    :param locations: by site and name
+    :param at_work: name, place and resources of each job of the run that has a place
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class Inheritance:
             spot.shares.append(JobShare(job, resources, is_there=True))
         self.spots = list(there.values())
         self.asked_for: dict[str, tuple[int, Spot]] = {}
-        """The room that is asked for, by the names of the jobs for which it is, with its number."""
+        """The requested rooms, numbered, by the name of the job each was requested for."""
 
     def missing(self, before: Collection[str], site: str, jobs: Sequence[PlannedJob], start: float) -> list[PlannedJob]:
-        """Those of some jobs for which nothing comes free; for the others it is kept.
+        """Return the jobs that inherit no room; for the others, room is kept.
 
-        :param before: the names of all jobs that come before them
-        :param jobs: as they are at the site, all alike: what has no room for one has none for those after it
+        :param before: the names of all their predecessors
+        :param jobs: equal jobs, as they are at the site: a spot without room for one has none for the next
         :param start: epoch seconds
         """
-        # What is asked for comes free when the job has ended for which it is.
+        # Requested room becomes free when the job it was requested for has finished.
         after = sorted(self.asked_for[name] for name in self.asked_for.keys() & frozenset(before))
         spots = iter([each for each in (*self.spots, *(spot for _, spot in after)) if each.site == site])
         spot, left = next(spots, None), list[PlannedJob]()
@@ -96,7 +96,6 @@ class Inheritance:
         return left
 
     def asked(self, site: str, jobs: Iterable[PlannedJob]) -> None:
-        """Room is asked for these jobs."""
         for job in jobs:
             spot = Spot(site, shares=[JobShare(job.name, job.resources, is_there=True)])
             self.asked_for[job.name] = len(self.asked_for), spot

@@ -1,4 +1,4 @@
-"""What is launched and released, and when: the data of provisioning."""
+"""The data of provisioning: what is launched and released, and when."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from lading.scheduling.machine_traits import ON_DEMAND
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
-# Airflow hands over the instances of a mapped task in several goes. What could turn out too small, or one of many, is
-# launched when no job has come for so long, and after the second number in any case, seconds.
+# Airflow queues the instances of a mapped task in several batches. A launch that later jobs could change waits until no
+# job has arrived for SECONDS_UNTIL_SETTLED, but no longer than LONGEST_ARRIVAL (seconds) after the first of its jobs.
 SECONDS_UNTIL_SETTLED = 2.0
 LONGEST_ARRIVAL = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A machine to launch, or an allocation.
+    """A machine or an allocation to launch.
 
-    :param kind: which jobs may use it, by their ``instance_type``; of a machine its instance type
+    :param kind: which jobs can use it, by their ``instance_type``; the instance type of a machine
     :param capacity: what jobs can use of it
-    :param seconds: that it has for jobs; infinite: it stays until it is released
-    :param jobs: the names of those for which it is launched; they go where there is room first
-    :param zone: in which it is launched; None: where its site has zones, in any of them
+    :param seconds: how long jobs can use it; infinite: until it is released
+    :param jobs: the names of the jobs for which it is launched; they can still go wherever there is room first
+    :param zone: in which it is launched; None: in any zone of the site
     :param capacity_type: ``on-demand`` or ``spot``
-    :param usd_per_hour: its price when it was decided, USD; None: it has none
-    :param idle_seconds: after which an allocation ends by itself in which nothing runs; None: as its site says
+    :param usd_per_hour: its price when it was decided, USD; None: it has no price
+    :param idle_seconds: seconds without running jobs after which an allocation exits; None: the site's value
     """
 
     kind: str
@@ -42,19 +42,18 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class AllocationPlan:
-    """What a plan of all that is to come asks for at a site of allocations now, in which jobs that have come have their
-    tokens as names.
+    """What a plan of all upcoming work requests at a site of allocations. Waiting jobs are named by their tokens.
 
-    :param launches: the allocations that are asked for now
-    :param planned: the waiting jobs that have a place in it, or for which it is being made: nothing else is asked for
+    :param launches: the allocations that are requested now
+    :param planned: the waiting jobs that have a place in it, or for which it is being made: nothing else is requested
         for them
-    :param awaits: what some of them wait for
-    :param begins: when the jobs are to begin that are still to come and for which is launched, epoch seconds
-    :param needed: the allocations that it needs sooner than another one would come out of its queue
-    :param releases: the idle ones that it does not, each with the reason
-    :param starts: when waiting jobs are to start by it, epoch seconds
-    :param prefetch_to: the allocations that are there to which they may go before there is room in them
-    :param prefetched: those that were prefetched so, too
+    :param needed: the allocations that it needs sooner than a new one would leave its queue
+    :param releases: the idle allocations that it does not need, each with the reason
+    :param awaits: what some of the waiting jobs wait for
+    :param begins: planned starts of upcoming jobs for which something is launched, epoch seconds
+    :param starts: planned starts of waiting jobs, epoch seconds
+    :param prefetch_to: the allocations to which waiting jobs can be prefetched before there is room, by job
+    :param prefetched: the jobs that were prefetched in this way
     """
 
     launches: tuple[Launch, ...] = ()
@@ -70,17 +69,16 @@ class AllocationPlan:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """What is to be done so that all that waits at a site can run.
+    """What to launch and release so that everything that waits at a site can run.
 
     :param launches: what is launched now
-    :param releases: what ends with its running jobs, each with the reason
-    :param spare: that in which nothing that waits has a place
-    :param waits: why nothing is launched for jobs, by their names: the others have a place, or are to get one
-    :param refused: jobs that are too large for all that can be launched, each with the reason
-    :param homes: the machines that boot and on which jobs have a place, by the names of the jobs
-    :param awaits: what jobs wait for that have a place in a forecast, by their names
-    :param ahead: when jobs are to begin that are still to come and for which something is launched now, epoch
-        seconds, by their names
+    :param releases: what ends once its running jobs have finished, each with the reason
+    :param spare: machines or allocations in which no waiting job has a place
+    :param waits: why nothing is launched for jobs, by name; the others have a place, or are about to get one
+    :param refused: jobs that are too large for anything that can be launched, each with the reason
+    :param homes: the booting machines on which jobs have a place, by job name
+    :param awaits: what jobs with a place in a forecast wait for, by name
+    :param ahead: planned starts of upcoming jobs for which something is launched now, by name, epoch seconds
     """
 
     launches: tuple[Launch, ...] = ()
@@ -100,16 +98,16 @@ def settled(
     now: float,
     is_whole: Callable[[Launch], bool] = lambda _: False,
 ) -> tuple[Launch, ...]:
-    """The launches that are due: all when no more jobs come, before that those whose jobs have waited for long enough.
+    """Return the due launches: all if no more jobs arrive, else those whose jobs have waited long enough.
 
     :param jobs: all that wait
-    :param since: when each of them was seen first to find no room, by its name; without it, when it came
-    :param is_whole: whether a launch would be the same whatever else comes
+    :param since: when each job first found no room, by name; without an entry, when it was queued
+    :param is_whole: whether a launch would be the same whatever else arrives
     """
     if not launches:
         return launches
     arrived = {job.name: job.queued_at for job in jobs} | {**(since or {})}
-    # One that counts for others came first of them; when the last one came is not known.
+    # A job with a count stands for jobs that came after it; when the last of them came is unknown.
     last = max(now if job.count > 1 else arrived[job.name] for job in jobs)
     if now - last > SECONDS_UNTIL_SETTLED:
         return launches

@@ -1,8 +1,8 @@
-"""Which machines are bought, which are released, and what waits for that.
+"""Decide which machines a site buys and releases, and what jobs wait for.
 
-Pure. A machine is bought by the hour and stays until it is released. Packing is the planner's: by the forecast, in
-which each of the jobs is a run by itself, or by Seven Bridges' algorithm (``greedy``). Both fill what is there, and
-machines that boot with their whole capacity, and buy within the limits of the market.
+Pure. A machine is bought by the hour and stays until it is released. Packing is left to the planner: by the forecast,
+with each job as a run of its own, or by Seven Bridges' algorithm (``greedy``). Both fill the existing machines, count
+booting ones with their whole capacity, and buy within the limits of the market.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from lading.scheduling.quotas import quota, vcpus
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.scale_in import ScaleIn, releases
 
-# Where jobs of several shares wait for machines of which there may be no more, those that come first are packed in so
-# many steps.
+# If jobs of several shares wait and the limits allow no more machines, the first ones by turn are packed in this many
+# steps.
 MOST_TURNS = 32
 # An overdue machine is expected within this many seconds, or within its boot time if that is shorter, again and again:
-# never later than a new machine of its kind, which would be bought in its place. Its launch deadline gives it up.
+# never later than a new machine of its kind, which would be bought in its place. It is given up at its launch deadline.
 MORE_SECONDS = 10.0
 MAKES_WAY = because("makes_way")
 LEARNING = because("first_gpu_machine")
-# The limits for which machines count that take no more jobs.
+# The limits that still count machines which take no more jobs.
 COUNTED = ("group_instances", "site_instances", "type_instances")
 NEEDED = because("limit_needed")
 
@@ -44,11 +44,11 @@ NEEDED = because("limit_needed")
 class _Needs:
     """What jobs need.
 
-    :param launches: what has to be bought, as far as it may be
-    :param used: the machines on which they have a place
-    :param left: the jobs for which there is neither, each with the reason of the planner
+    :param launches: what to buy, as far as the limits allow
+    :param used: the machines on which jobs have a place
+    :param left: the jobs without either, each with the planner's reason
     :param refused: the jobs that nothing can ever hold, each with the reason
-    :param coming: what boots for the jobs of each run that has a budget, USD per hour
+    :param coming: cost of the machines booting for the jobs of each budget, USD per hour
     :param homes: see :class:`Provision`
     """
 
@@ -71,9 +71,9 @@ def decide(
 ) -> Provision:
     """See :func:`lading.scheduling.provisioning.decision.decide`.
 
-    Nothing is bought while jobs arrive. Only what is empty is released for money, after ``idle_seconds``, or at once
-    where something else could then be bought for what waits. Where nothing that is there can ever run a job, and the
-    limits allow no more, one machine takes no more jobs, and makes way when its jobs have ended.
+    Nothing is bought while jobs are arriving. Only empty machines are released to save money: after ``idle_seconds``,
+    or at once if something else can then be bought for waiting jobs. If no existing machine can ever run some job, and
+    the limits allow no more machines, one machine takes no more jobs and makes way once its jobs have finished.
     """
     prefetched = [job for each in live for job in each.prefetched]
     waiting = [*jobs, *prefetched]
@@ -100,7 +100,7 @@ def _needed(
     limits: InstanceLimits,
     now: float,
 ) -> _Needs:
-    """What jobs need if none of them has a place."""
+    """Return what jobs need if none of them has a place."""
     there = [
         replace(each, used=each.running, prefetched=(), jobs=each.jobs - len(each.prefetched))
         for each in live
@@ -136,8 +136,10 @@ def _needed(
 def learnt(
     launches: tuple[Launch, ...], live: Sequence[Location], market: MachineMarket
 ) -> tuple[tuple[Launch, ...], dict[str, Reason]]:
-    """The launches without those for which is waited until a machine has shown that its image has its GPUs, and why
-    jobs wait for that, by their names."""
+    """Hold back launches of GPU types until one machine has shown that its image supports the GPUs.
+
+    Return the other launches, and the reason for each job that is held back, by name.
+    """
     kept: list[Launch] = []
     waits: dict[str, Reason] = {}
     left = MOST_TO_LEARN - sum(each.instance_type in market.learning and each.booting for each in live)
@@ -151,7 +153,7 @@ def learnt(
 
 
 def bought(found: Plan, market: MachineMarket) -> tuple[tuple[Launch, ...], list[Placement]]:
-    """What a plan buys, and what it places on what is there."""
+    """Return what a plan buys, and its placements on existing machines."""
     placements, ordered = tuple(found.placements), tuple(found.launches)
     packed: dict[str, dict[str, None]] = {each.name: {} for each in ordered}
     for each in placements:
@@ -173,22 +175,21 @@ def bought(found: Plan, market: MachineMarket) -> tuple[tuple[Launch, ...], list
 
 
 def begins_all(machine: Location) -> bool:
-    """Whether all that a machine has been given begins there at once, so that nothing need be bought for it."""
+    """Return whether every job given to a machine starts there at once, so that nothing needs to be bought for them."""
     return not machine.draining and machine.used.fits(machine.capacity)
 
 
 def less(launch: Launch, begins: AbstractSet[str]) -> Launch:
-    """A launch without the jobs that begin at once where they have been given a place."""
     return replace(launch, jobs=tuple(name for name in launch.jobs if name not in begins))
 
 
 def promised(
     jobs: Sequence[PlannedJob], there: Sequence[Location], now: float
 ) -> tuple[list[Location], dict[str, str]]:
-    """The machines with the jobs that have been promised a place there, and where these are, by their names.
+    """Add jobs to the machines on which they were promised a place; return the machines, and the machine of each job.
 
-    A machine that boots is not looked at again in each tick as if it were empty: jobs would change places as others
-    come, and for those that lose theirs another machine would be bought.
+    A booting machine is not planned again in each tick as if it were empty: jobs would change places as others arrive,
+    and another machine would be bought for those that lose theirs.
     """
     is_any = any(each.promised for each in there)
     by_name = {job.name: job for job in jobs if job.count == 1 and not is_short(job)} if is_any else {}
@@ -210,11 +211,11 @@ def planned(
     limits: InstanceLimits,
     now: float,
 ) -> Plan:
-    """The plan for jobs by which machines are bought and filled.
+    """Return the plan by which machines are bought and filled.
 
-    :param there: the machines that take jobs, now or when they have booted, oldest first
-    :param closed: those that take no more
-    :param limits: on how many of them jobs of a task or a run may be
+    :param there: the machines that take jobs, now or once booted, oldest first
+    :param closed: those that take no more jobs
+    :param limits: on the number of them with jobs of a task or a run
     """
     there, kept = with_kept(there, market.min_instances - len(closed))
     allowed = left_of(market.limits, groups.limits_left(limits, closed), closed)
@@ -232,12 +233,10 @@ def planned(
 
 
 def by_turn(jobs: Sequence[PlannedJob], found: Plan) -> list[PlannedJob] | None:
-    """The jobs with priorities by which those whose shares have least come first, where not all have a place; None:
-    all have, or there is one share.
+    """Prioritise the jobs of the shares with least; None if all have a place or there is only one share.
 
-    Within a priority the planner goes by price. So of each priority several are made: in :data:`MOST_TURNS` steps those
-    of the jobs that come first by their turns, as many as need what those take together that have a place; and one of
-    the others, which fill what is left.
+    Within a priority the planner orders by price. So each priority is split: the first jobs by turn, as many as need in
+    total what the placed jobs take, get up to :data:`MOST_TURNS` steps, and the others come last and fill what is left.
     """
     left = {each.job for each in found.waits}
     if not left or len({job.share for job in jobs}) < 2:
@@ -253,29 +252,28 @@ def by_turn(jobs: Sequence[PlannedJob], found: Plan) -> list[PlannedJob] | None:
     )
     taken, first = [0.0, 0.0, 0.0], dict[str, int]()
     for job in in_order:
-        # What none of those has that have a place says nothing: there may be no machine with GPUs.
+        # A resource that no placed job uses says nothing: perhaps no machine has GPUs.
         if any(have >= most for have, most in zip(taken, amounts, strict=True) if most):
             break
         taken = [have + need for have, need in zip(taken, _need(job), strict=True)]
         first[job.name] = len(first)
     if left.isdisjoint(first):
-        return None  # they have a place as it is
+        return None  # the first jobs by turn already have a place
     step = -(-len(first) // MOST_TURNS)
     turns = {name: MOST_TURNS - number // step for name, number in first.items()}
     return [replace(job, priority=(MOST_TURNS + 1) * job.priority + turns.get(job.name, 0)) for job in jobs]
 
 
 def _need(job: PlannedJob) -> tuple[float, float, float]:
-    """What a job takes, with all that are equal to it: cpus, MiB and GPUs."""
+    """Return what a job, times its count and nodes, takes: cpus, MiB and GPUs."""
     asked, number = job.resources, job.count * job.nodes
     return asked.cpus * number, float(asked.memory * number), asked.gpus * number
 
 
 def with_kept(there: Sequence[Location], least: int) -> tuple[Sequence[Location], float]:
-    """The machines, of which the idle ones that are kept in any case cost nothing more, and what those cost, USD per
-    hour.
+    """Return the machines, with price 0 for idle ones that are kept in any case, and the price of those, USD per hour.
 
-    :param least: so many are kept, busy ones included
+    :param least: how many machines are kept, including busy ones
     """
     idle = [each for each in there if each.empty]
     number = max(0, least - (len(there) - len(idle)))
@@ -285,9 +283,9 @@ def with_kept(there: Sequence[Location], least: int) -> tuple[Sequence[Location]
 
 
 def left_of(market: InstanceLimits, its_groups: InstanceLimits, closed: Sequence[Location]) -> InstanceLimits:
-    """The limits of a market and of groups, less what the planner does not see.
+    """Return the limits of a market and of groups, less the closed machines, which the planner does not see.
 
-    :param closed: machines that take no more jobs, and cost money until they have gone
+    :param closed: machines that take no more jobs, and cost money until they are gone
     """
     types = Counter(each.instance_type for each in closed)
     free: dict[str, float] = dict(market.vcpus)
@@ -306,9 +304,8 @@ def left_of(market: InstanceLimits, its_groups: InstanceLimits, closed: Sequence
 
 
 def _idle(live: Sequence[Location], used: frozenset[str], market: MachineMarket, now: float) -> dict[str, Reason]:
-    """What is empty and nothing has needed for a while."""
     rules = ScaleIn(idle_seconds=market.idle_seconds, min_instances=market.min_instances)
-    # Since when it has nothing to do is not known of what was needed a moment ago.
+    # A machine that was needed a moment ago has no ``idle_since`` yet.
     there = [each for each in live if not each.draining and (each.idle_since is not None or each.name in used)]
     rules = replace(rules, min_instances=max(0, market.min_instances - (len(live) - len(there))))
     return {each.location: each.reason for each in releases(there, used, rules, now)}
@@ -323,7 +320,7 @@ def _sooner(
     limits: InstanceLimits,
     now: float,
 ) -> dict[str, Reason]:
-    """Empty machines that keep others from being launched for jobs within the limits."""
+    """Return the empty machines whose release lets the limits admit launches for more of the waiting jobs."""
     empty = {each.name for each in live if each.name in spare and each.empty and not each.draining}
     if not empty:
         return {}
@@ -339,11 +336,11 @@ def _making_way(
     limits: InstanceLimits,
     now: float,
 ) -> dict[str, Reason]:
-    """The machine that should end, for something waits that nothing which is there can ever run."""
+    """Return the machine that should end because a waiting job can never run on any existing machine."""
     if any(each.draining for each in live):
         return {}
     odd = {job.name for job in jobs if not any(each.suits(job) for each in live)}
-    # Of those that are alike the one with the least to do will do.
+    # Of equal machines only the one with the fewest used cpus is tried.
     least: dict[tuple[str | None, str | None], Location] = {}
     yielding = [each for each in live if each.held == NOTHING]  # a gang that is to start there would lose its room
     for each in sorted(yielding, key=lambda each: each.used.cpus) if odd else ():
@@ -357,9 +354,9 @@ def _making_way(
 
 
 def _waits(jobs: Sequence[PlannedJob], needs: _Needs, market: MachineMarket, closed: int) -> dict[str, Reason]:
-    """Why nothing is bought for those of the jobs that have no place either.
+    """Return why nothing is bought for the jobs that have no place.
 
-    :param closed: how many machines take no more jobs; the planner sees only what they leave of the limits
+    :param closed: how many machines take no more jobs; the planner sees only the limits that these leave
     """
     if market.held is not None:
         to_buy = {name for launch in needs.launches for name in launch.jobs}
@@ -373,7 +370,7 @@ def _waits(jobs: Sequence[PlannedJob], needs: _Needs, market: MachineMarket, clo
 
 
 def as_planned(location: Location, market: MachineMarket, now: float) -> Location:
-    """A machine as the planner sees it: of one that boots it is known when it is up, and what it is then.
+    """Return a machine as the planner sees it; a booting one with its ready time and its type's properties.
 
     :param now: epoch seconds
     """

@@ -1,4 +1,4 @@
-"""The planner: from jobs, locations and a catalogue to a plan. Pure: the same input gives the same plan."""
+"""The planner: turns jobs, locations and a catalogue into a plan. Pure: the same input gives the same plan."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lading.scheduling.packing.problem import Going, Problem, always, fits, pose
 from lading.scheduling.plan import EFFORTS, InstanceLimits, Objective, Placement, Plan, Wait
 from lading.scheduling.scale_in import ScaleIn, releases
 
-# What the extra ``planning`` installs, by the module that is imported.
+# The packages that the extra ``planning`` installs, by module name.
 PLANNING = {"numpy": "NumPy", "highspy": "HiGHS"}
 
-# A policy gets a problem and an effort and answers with a packing.
+# A policy maps a problem and an effort to a packing.
 Policy: TypeAlias = Callable[[Problem, str], Packing]
 
 
 def planning_missing() -> str | None:
-    """What is missing for the policies that need NumPy and HiGHS, and what installs it, as text; None: nothing is."""
+    """Describe which packages the policies with NumPy and HiGHS lack, and how to install them; None: none."""
     missing = [name for module, name in PLANNING.items() if find_spec(module) is None]
     if not missing:
         return None
@@ -35,14 +35,14 @@ def planning_missing() -> str | None:
 
 
 def priced(problem: Problem, effort: str) -> Packing:
-    """Pack by the priced policy, which is imported when it is used: it needs NumPy and HiGHS."""
+    """Pack by the priced policy. It is imported on first use because it needs NumPy and HiGHS."""
     from lading.scheduling.packing.priced import pack
 
     return pack(problem, effort)
 
 
 def alone(problem: Problem, effort: str) -> Packing:
-    """Give each job an instance of its own, an empty one that is there before a new one."""
+    """Give each job an instance of its own; existing empty ones come before new ones."""
     base = greedy.pack(problem)
     if base.left or any(problem.labels(shape) for shape in problem.shapes):
         return base
@@ -65,7 +65,7 @@ def alone(problem: Problem, effort: str) -> Packing:
 
 
 def lower_bound(problem: Problem, counts: list[int]) -> float:
-    """The least USD per hour for so many jobs of each shape; needs NumPy and HiGHS where something can be launched."""
+    """Return the least USD per hour for these jobs. Needs NumPy and HiGHS if something can be launched."""
     if not problem.bins or not any(counts):
         return 0.0
     from lading.scheduling.packing import bound
@@ -94,16 +94,16 @@ def plan(
 ) -> Plan:
     """Decide where jobs go, which instances to launch and which to release.
 
-    :param locations: the machines that are there, oldest first; they are filled before anything is launched
-    :param catalogue: what can be launched, overheads taken off; None: nothing can, jobs go to locations or wait
+    :param locations: the existing machines, oldest first; they are filled before anything is launched
+    :param catalogue: what can be launched, less overheads; None: nothing, jobs go to locations or wait
     :param policy: a key of ``policies``
     :param now: epoch seconds
-    :param effort: ``fast`` for every tick of a controller, ``best`` for paper and for large launches
-    :param patience: seconds that a job may be overtaken before room is kept free for it; None: forever
+    :param effort: ``fast`` for every tick of a controller, ``best`` for offline planning and for large launches
+    :param patience: seconds after which room is kept free for a job that others overtake; None: never
     :param scale_in: when empty instances are released; None: at once
     :param bound: whether to compute the lower bound
-    :param going: called between two rounds with what is improved and which part of it is done (0 to 1); when it answers
-        False, nothing more is tried, and the best plan so far is the answer
+    :param going: called between rounds with the name of the current step and the fraction done (0 to 1); if it returns
+        False, the best plan so far is returned
     :raises ValueError: an unknown policy or effort
     """
     if policy not in policies:
@@ -143,14 +143,13 @@ def placements(
     prices: Catalogue | None = None,
     now: float,
 ) -> tuple[Placement, ...]:
-    """Where a policy puts jobs on the machines that are there.
+    """Return where a policy puts jobs on existing machines.
 
-    The placements of :func:`plan` where nothing is launched, and nothing else of it: a controller that places thousands
-    of jobs in every tick needs no reason for each that waits.
+    These are the placements of :func:`plan` with nothing to launch, and nothing else: a controller that places
+    thousands of jobs in every tick does not need a reason for each that waits.
 
-    :param limits: those of tasks and runs count
-    :param prices: jobs of one priority come in the order of what the cheapest type that fits each costs; None: of their
-        arrival
+    :param limits: only those of tasks and runs matter
+    :param prices: order jobs of one priority by the price of the cheapest type that fits each; None: by their arrival
     :param policy: a key of :data:`POLICIES`
     :param now: epoch seconds
     """
@@ -160,7 +159,7 @@ def placements(
 
 
 def gap(cost: float, bound: float | None, placed: bool) -> float | None:
-    """cost / bound - 1; None where it says nothing."""
+    """cost / bound - 1; None if no job is placed or no bound is known."""
     if not placed or bound is None:
         return None
     if cost == 0:
@@ -177,7 +176,6 @@ def placed_counts(problem: Problem, packing: Packing) -> list[int]:
 
 
 def waits(problem: Problem, packing: Packing) -> Iterator[Wait]:
-    """Every job that waits, with its reason."""
     members = {number: ShapeJobs(problem.members[number]) for number in {number for number, _, _, _ in packing.left}}
     for number, start, count, reason in packing.left:
         for job, waiting in members[number].between(start, count):

@@ -1,4 +1,4 @@
-"""Which jobs come back from where they have not begun."""
+"""Which prefetched jobs are recalled from a location where they have not started."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lading.scheduling.provisioning.planner import placements
 
 
 def recalls(live: Sequence[Location], settled: frozenset[str], *, now: float) -> dict[str, list[str]]:
-    """By location, the prefetched jobs that another one could run at once, or that their own cannot run any more.
+    """Return, by location, the prefetched jobs that it can no longer run, or that another could run at once.
 
-    :param settled: those that were prefetched a while ago; the others may begin at any moment
+    :param settled: those that were prefetched a while ago; the others could start at any moment
     """
     home = {job.name: each.name for each in live for job in each.prefetched}
     recalled = {job.name for each in live for job in each.prefetched if not suits(each, job, now)}
@@ -33,10 +33,8 @@ def recalls(live: Sequence[Location], settled: frozenset[str], *, now: float) ->
 
 
 def takes(allocation: Location) -> bool:
-    """Whether an allocation can be given jobs now."""
     return not (allocation.booting or allocation.draining)
 
 
 def suits(allocation: Location, job: PlannedJob, now: float) -> bool:
-    """Whether the job could run there, now or later."""
     return allocation.suits(job) and allocation.lasts(job.time or 0.0, now) and not allocation.draining

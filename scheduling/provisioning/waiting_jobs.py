@@ -1,7 +1,7 @@
-"""The plan for jobs that wait and are in no forecast: each of them is planned as a run of one step. Pure.
+"""The plan for waiting jobs outside any forecast: each is planned as a run of one step. Pure.
 
-Such are members of gangs, jobs that come from another site as it is full, and all of a site whose forecast has failed.
-Where limits make jobs wait, the policy ``greedy`` decides: it takes them by priority and says what keeps each.
+These are members of gangs, jobs that come from another site because it is full, and all jobs of a site whose forecast
+has failed. If limits make jobs wait, the policy ``greedy`` decides: it takes them by priority and gives each a reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placemen
 from lading.scheduling.prediction import Prediction, predicted
 from lading.scheduling.provisioning.planner import plan
 
-# Of more jobs only the fleet is planned that is most often the best one: a tick waits for this.
+# For more jobs, fleets are not compared but the usually best one is used, because a tick waits for this.
 MOST_COMPARED = 200
 
 
@@ -36,10 +36,10 @@ def plan_waiting(
     *,
     now: float,
 ) -> Plan:
-    """Where jobs go, which machines are launched for them now, and which of them wait for what.
+    """Return where jobs go, which machines are launched for them now, and what the others wait for.
 
     :param there: the machines that take jobs or boot, oldest first
-    :param limits: those of the market and of groups of jobs, as far as something is left of them
+    :param limits: those of the market and of groups of jobs, less what is already used
     :param now: epoch seconds
     """
     by_greedy = plan(jobs, there, market.catalogue, limits, now=now, bound=False)
@@ -64,7 +64,7 @@ def plan_waiting(
     planner.follow(work)
     schedule = planner.schedule
     if schedule is None or not schedule.homes.keys() >= owners.keys():
-        return by_greedy  # its machines leave more of the limits
+        return by_greedy  # unlike the fleet, it found a place for every job within the limits
     actions = planner.act(forecast, list(owners), problem, now)
     reasons = {each.job: each.reason for each in actions.waits}
     launches: dict[int, PlannedLaunch] = {}
@@ -93,14 +93,14 @@ def plan_waiting(
 
 
 def first_start(machine: PlannedMachine, now: float) -> float:
-    """When a machine takes its first jobs if it is launched now, epoch seconds."""
+    """Return when a machine takes its first jobs if it is launched now, epoch seconds."""
     if machine.location is None:
         return now + machine.boot
     return max(now, machine.location.ready_at or now)
 
 
 def at_work(there: Iterable[Location]) -> Iterable[WorkflowStep]:
-    """The steps that are at work on machines, as far as it is known how long they run."""
+    """Yield the steps running on machines, with their predicted lengths."""
     for location in there:
         for number, each in enumerate(location.running_jobs):
             name = f"{location.name} at work {number}"
@@ -109,5 +109,4 @@ def at_work(there: Iterable[Location]) -> Iterable[WorkflowStep]:
 
 
 def as_step(job: PlannedJob, expected: Prediction) -> WorkflowStep:
-    """A job that is a run by itself."""
     return WorkflowStep(job, max(1.0, expected.seconds), spread=expected.spread, measured=expected.number)

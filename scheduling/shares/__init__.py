@@ -1,1 +1,1 @@
-"""Who gets how much where more is wanted than there is."""
+"""Shares: how machines and budgets are divided when jobs want more than is available."""

@@ -1,7 +1,8 @@
-"""What jobs of a share may not have though there is room: more than its own, where it does not borrow, and what another
-share that does not lend keeps for itself. Pure, but that it counts what is given away.
+"""The bounds of shares: what their jobs are not given although there is room.
 
-Nothing that runs is ended: where a share has more than it may, it gets nothing until it has less.
+A share that does not borrow gets no more than its own part, and nobody else gets what a share that does not lend keeps
+for itself. Running jobs are never stopped: a share above its bound gets nothing more until it is below it. Pure, except
+that :class:`ShareBounds` counts what is given away.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from lading.scheduling.shares.usage import Standing, entitled
 from lading.scheduling.site_names import declared_name, is_named
 
 TOLERANCE = 1e-6
-# Reasons that say what a share has, and of all shares.
+# The reasons that quote a share's own use, and all reasons that concern shares.
 OWN_BOUNDS = ("share_bound", "share_by_weight")
 OF_SHARES = (*OWN_BOUNDS, "share_closed")
-# How each of the amounts is called, and by what it is divided where it is shown.
+# The displayed name of each amount, and the divisor that converts it to that unit.
 UNITS = (("cpus", 1.0), ("GiB of memory", 1024.0), ("GPUs", 1.0), ("machines", 1.0), ("USD per hour", 1.0))
 
 
 class Bound(NamedTuple):
-    """What the jobs of a share may have at most.
+    """The most that the jobs of a share can have.
 
-    :param site: there; None: over all sites together
-    :param most: in the order of the fields of :class:`ShareAmounts`; None: any amount
-    :param by_weight: whether that is the part that its weight gives it
+    :param site: where it applies; None: over all sites together
+    :param most: in the order of the fields of :class:`ShareAmounts`; None: no limit
+    :param by_weight: whether the bound follows from the share's weight
     """
 
     site: str | None
@@ -38,11 +39,11 @@ class Bound(NamedTuple):
 
 
 class ShareBounds:
-    """What is left for the jobs of each share.
+    """Tracks what is left for the jobs of each share.
 
-    :param standing: what shares use; its total is what there can be, what may be launched included
-    :param totals: the same by site
-    :param priced: the sites at which each job costs something that none would cost
+    :param standing: what shares use; its total is the possible capacity, including what can be launched
+    :param totals: the possible capacity by site
+    :param priced: the sites where each job has a cost of its own
     """
 
     def __init__(
@@ -62,24 +63,24 @@ class ShareBounds:
         self._parts = entitled(shares, standing.used)
 
     def anew(self) -> ShareBounds:
-        """The same as it is now, whatever is given away of this one or of that."""
+        """Return an independent copy; what either gives away later does not count for the other."""
         found = ShareBounds(self._shares, self._standing, self._totals, self._priced)
         found._used = {key: list(amounts) for key, amounts in self._used.items()}
         found._hours = dict(self._hours)
         return found
 
     def admits(self, share: str, site: str, need: ShareAmounts, budgets: Sequence[Budget] = ()) -> Reason | None:
-        """Why a job may not go to a site; None: it may.
+        """Return why a job cannot go to a site; None if it can.
 
         :param need: what it takes there
-        :param budgets: what launches for it are bounded by, as are jobs of a site that are each paid for
+        :param budgets: the budgets that bound launches for it, and starts at sites where each job costs money
         """
         return self._unpaid(site, budgets) or self._beyond_own(share, site, need) or self._of_others(share, site, need)
 
     def out_of_hours(self, budgets: Sequence[HourBudget], hours: float) -> Reason | None:
-        """The budget that has no cpu-hours left for a start; None: each has.
+        """Return the reason of the first budget without enough cpu-hours for a start; None if all have enough.
 
-        :param hours: what will be used
+        :param hours: the cpu-hours that the job will use
         """
         for it in budgets:
             now = it._replace(promised=it.promised + self._hours.get(it.name, 0.0))
@@ -88,12 +89,12 @@ class ShareBounds:
         return None
 
     def promise(self, budgets: Sequence[HourBudget], hours: float, times: int = 1) -> None:
-        """A start is allowed that will use so many cpu-hours; with ``times = -1`` that is taken back."""
+        """Count the cpu-hours that a permitted start will use; ``times = -1`` takes this back."""
         for it in budgets:
             self._hours[it.name] = self._hours.get(it.name, 0.0) + times * hours
 
     def _unpaid(self, site: str, budgets: Sequence[Budget]) -> Reason | None:
-        """The budget that does not pay for one more job of a site; None: each does, or it costs nothing."""
+        """Return which budget cannot pay for another job at a site, as a reason; None: all can."""
         for it in budgets if site in self._priced else ():
             if it.until is not None and it.spent >= it.most:
                 said = {"spent": it.said_spent, "most": it.most, "until": it.until}
@@ -101,7 +102,7 @@ class ShareBounds:
         return None
 
     def _beyond_own(self, share: str, site: str, need: ShareAmounts) -> Reason | None:
-        """What a share that does not borrow has too little of; None: it has enough."""
+        """Return which bound of its own share the job would exceed, as a reason; None: none."""
         for bound in self._bounds(share):
             if bound.site is not None and not is_named(site, bound.site):
                 continue
@@ -116,7 +117,7 @@ class ShareBounds:
         return None
 
     def _of_others(self, share: str, site: str, need: ShareAmounts) -> Reason | None:
-        """What others keep for themselves; None: there is more than that."""
+        """Return which other share's reserve the job would use, as a reason; None: none."""
         for other in self._closed:
             for kept in other.kept if other.name != share else ():
                 if kept.site is not None and not is_named(site, kept.site):
@@ -134,7 +135,7 @@ class ShareBounds:
         return None
 
     def put(self, share: str, site: str, need: ShareAmounts, times: int = 1) -> None:
-        """A job of a share is given to a site; with ``times = -1`` that is taken back."""
+        """Count a job of a share as given to a site; ``times = -1`` takes this back."""
         for name in (share, ""):
             for where in {site, declared_name(site), None}:
                 used = self._use(share, where) if name else self._all(where)
@@ -142,7 +143,7 @@ class ShareBounds:
                     used[number] += times * more
 
     def as_now(self, reason: Reason) -> Reason:
-        """A reason of :meth:`admits` with what its share has now, where it was found with more given to it."""
+        """Update the use quoted in a reason of :meth:`admits`, which can include jobs that got no place after all."""
         params = dict(reason.params)
         if reason.code not in OWN_BOUNDS:
             return reason

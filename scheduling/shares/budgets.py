@@ -1,7 +1,7 @@
-"""Budgets: what jobs of a team, Dags, an owner or a tag may cost in a day, a week or a month. Pure.
+"""Budgets: what the jobs of a team, Dags, an owner or a tag can cost in a day, a week or a month. Pure.
 
-Periods are those of the calendar, in the time zone of the budget: a day begins at midnight, a week on Monday, a month
-on its first day.
+Periods follow the calendar in the budget's time zone: a day begins at midnight, a week on Monday, a month on its first
+day.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from lading.scheduling.text.units import format_count, format_usd
 
 Period = Literal["day", "week", "month"]
 PERIODS: tuple[str, ...] = get_args(Period)
-# From this part of a budget on its use is warned of.
+# A warning appears once this fraction of a budget is spent.
 NEAR = 0.8
-# A job of which nothing is known counts as if it stayed for so long, as machines do (provisioning/budgets.py).
+# The assumed running time of a job without a prediction, the same as for machines (provisioning/budgets.py).
 SECONDS_UNFORESEEN = 3600.0
 
 
 class Unit(str, Enum):
-    """What a budget is counted in."""
-
     USD = "USD"
     CPU_HOURS = "cpu-hours"
 
     def written(self, amount: float) -> str:
-        """An amount without its unit, as people read it."""
+        """Format an amount for people, without its unit."""
         return format_usd(amount) if self is Unit.USD else format_count(amount)
 
 
@@ -43,10 +41,10 @@ class PeriodBudget:
 
     :param name: unique
     :param who: whose jobs count
-    :param most: what they may cost in a period
-    :param unit: what that is counted in
-    :param per: how long a period is
-    :param zone: the time zone of the calendar
+    :param most: what they can cost in a period
+    :param unit: of ``most``
+    :param per: length of the period
+    :param zone: time zone of the calendar
     """
 
     name: str
@@ -57,7 +55,7 @@ class PeriodBudget:
     zone: str = "UTC"
 
     def period(self, now: float) -> tuple[float, float]:
-        """When the period of a moment begins, and when the next one does, epoch seconds."""
+        """Return when the period that contains ``now`` begins and ends, epoch seconds."""
         zone = ZoneInfo(self.zone)
         day = datetime.datetime.fromtimestamp(now, zone).date()
         if self.per == "week":
@@ -72,18 +70,18 @@ class PeriodBudget:
 
 
 def _midnight(day: datetime.date, zone: ZoneInfo) -> float:
-    """When a day begins, epoch seconds; where clocks are set forward then, its first moment."""
+    """Return when a day begins, epoch seconds; if clocks skip midnight on that day, its first moment."""
     return datetime.datetime.combine(day, datetime.time(), zone).timestamp()
 
 
 class BudgetUse(NamedTuple):
-    """How a budget stands.
+    """The use of a budget in its current period.
 
     :param spent: in this period until now
-    :param per_hour: what the jobs at work add in an hour
-    :param since: when the period has begun, epoch seconds; ``until``: when the next one begins
-    :param lifted_by: who has lifted it for this period; None: it is not lifted
-    :param promised: the cpu-hours that jobs will still use which sites were given
+    :param per_hour: what the running jobs add per hour
+    :param since: start of the period, epoch seconds; ``until``: its end
+    :param lifted_by: who lifted the budget for this period; None: it is not lifted
+    :param promised: the cpu-hours that jobs already given to sites will still use
     """
 
     budget: PeriodBudget
@@ -96,36 +94,34 @@ class BudgetUse(NamedTuple):
 
     @property
     def part(self) -> float:
-        """What part of it is spent; it may be more than 1, for what runs goes on."""
+        """The fraction that is spent. It can exceed 1, because running jobs continue."""
         return self.spent / self.budget.most
 
     @property
     def is_near(self) -> bool:
-        """Whether so much is spent that it is warned of."""
         return self.part >= NEAR
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing more is launched."""
+        """Whether the budget blocks new launches or starts."""
         return self.part >= 1 and self.lifted_by is None
 
     @property
     def for_starts(self) -> HourBudget | None:
-        """The same as starts are bounded by it; None: they are not."""
+        """The budget as a bound on starts; None if it does not bound them."""
         if self.budget.unit is not Unit.CPU_HOURS or self.lifted_by is not None:
             return None
         return HourBudget(self.budget.name, self.budget.most, self.spent, self.promised, self.until)
 
     @property
     def reason(self) -> Reason:
-        """Why nothing more is launched."""
         code = "budget_spent" if self.budget.unit is Unit.USD else "budget_spent_cpu_hours"
         spent = by_hundredth(self.spent, self.budget.most)
         return because(code, budget=self.budget.name, spent=spent, most=self.budget.most, until=self.until)
 
     @property
     def for_launches(self) -> Budget | None:
-        """The same as launches are bounded by it; None: they are not."""
+        """The budget as a bound on launches; None if it does not bound them."""
         if self.budget.unit is not Unit.USD or self.lifted_by is not None:
             return None
         return Budget(self.budget.name, self.budget.most, self.spent, self.per_hour, self.until)
@@ -134,10 +130,10 @@ class BudgetUse(NamedTuple):
 class BudgetTerms(NamedTuple):
     """What budgets allow the jobs of a tenant.
 
-    :param launches: what launches for them are bounded by
-    :param held: why none of those that wait may start; None: some may
-    :param starts: what their starts are bounded by
-    :param withdrawn: why those are withdrawn that sites were given and that have not started; None: they are not
+    :param launches: bounds on launches for them
+    :param held: why none of the waiting jobs can start; None: some can
+    :param starts: bounds on their starts
+    :param withdrawn: why jobs that were given to sites but have not started are withdrawn; None: they are not
     """
 
     launches: tuple[Budget, ...] = ()
@@ -147,7 +143,7 @@ class BudgetTerms(NamedTuple):
 
     @property
     def may_launch(self) -> bool:
-        """Whether anything may be launched for them, also before they wait."""
+        """Whether machines can be launched for the jobs, including before they are queued."""
         return self.held is None and all(each.spent < each.most for each in self.launches)
 
 
@@ -155,7 +151,6 @@ NO_BUDGETS = BudgetTerms()
 
 
 def budget_terms(uses: Iterable[BudgetUse], tenant: Tenant) -> BudgetTerms:
-    """What budgets allow the jobs of a tenant, who may have several."""
     its = [each for each in uses if each.budget.who.meets(tenant)]
     launches = tuple(each for each in (one.for_launches for one in its) if each is not None)
     starts = tuple(each for each in (one.for_starts for one in its) if each is not None)
@@ -165,25 +160,25 @@ def budget_terms(uses: Iterable[BudgetUse], tenant: Tenant) -> BudgetTerms:
 
 
 def may_start(budget: HourBudget, more: float) -> bool:
-    """Whether a budget has cpu-hours left for one more job: one may start in any case until all is spent.
+    """Return whether a budget has cpu-hours left for one more job. Until all is spent, one job can always start.
 
-    :param more: what it will use
+    :param more: the cpu-hours it will use
     """
     left = budget.most - budget.spent
     return left > 0 and (budget.promised == 0 or budget.promised + more <= left)
 
 
 def hours_promised(budget: HourBudget) -> Reason:
-    """Why a job may not start for which a budget has nothing left, or not enough."""
+    """The reason why a job cannot start: the budget's remaining cpu-hours are spent or promised."""
     parts = {name: by_hundredth(getattr(budget, name), budget.most) for name in ("spent", "promised")}
     return because("budget_promised", budget=budget.name, most=budget.most, until=budget.until, **parts)
 
 
 def foreseen_hours(cpus: float, seconds: float | None, ran: float | None = None) -> float:
-    """The cpu-hours that a job will still use.
+    """Return the cpu-hours that a job will still use.
 
     :param cpus: on all of its nodes
-    :param seconds: that it will run; None: that is not known, and it counts as if it stayed for an hour
-    :param ran: seconds for which it has run; None: it has not begun
+    :param seconds: its predicted running time; None: unknown, taken as ``SECONDS_UNFORESEEN``
+    :param ran: seconds for which it has run; None: it has not started
     """
     return cpus * (SECONDS_UNFORESEEN if seconds is None else max(0.0, seconds - (ran or 0.0))) / 3600

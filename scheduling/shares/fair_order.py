@@ -1,14 +1,14 @@
-"""The order in which jobs of several shares go. Pure.
+"""The order in which jobs of several shares are placed. Pure.
 
-Progressive filling: the next job is of the share that has least for its weight, where what the jobs before it would get
-counts as if they had it. A share that has less than is kept for it goes first. What is compared is the dominant share
-(Ghodsi et al., Dominant resource fairness, NSDI 2011): the part of any resource of which a share has most; to it comes
-the mean part that the share has used lately. Half of the job in question counts too, as in Webster's method of
-apportionment (Balinski and Young, Fair Representation, 1982): without it shares of large jobs would get more than their
-weight, with all of it less. Within a share jobs keep their order.
+Progressive filling: the next job comes from the share with the smallest use relative to its weight, counting the jobs
+before it as if they had been placed. A share that has less than is kept for it goes first. The measure is the dominant
+share (Ghodsi et al., Dominant resource fairness, NSDI 2011): the largest fraction that a share has of any resource. The
+mean fraction that the share has used lately is added. Half of the job in question counts too, as in Webster's method of
+apportionment (Balinski and Young, Fair Representation, 1982): without it shares with large jobs would get more than
+their weight, and with the whole job less. Within a share jobs keep their order.
 
-Jobs for which no place was found last, though it was sought, count for themselves alone: thousands that wait for a GPU
-must not make their share go last where it waits for cpus, of which there are some.
+Jobs that recently found no place are queued separately: thousands that wait for a GPU must not put their share's other
+jobs last when only cpus are needed, and these are available.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lading.scheduling.shares.table import Kept, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing
 from lading.scheduling.site_names import is_named
 
-# Sums of many parts differ by so much.
+# Tolerance for the float errors of sums of many parts.
 TOLERANCE = 1e-9
 # Cpus, memory and GPUs.
 Need = tuple[float, float, float]
@@ -33,9 +33,9 @@ class Candidate(NamedTuple):
 
     :param share: the name of its share
     :param need: what it takes
-    :param level: those of a higher one go before all others, whatever their shares have
-    :param apart: what is alike of those that found no place last; None: it is not known of it
-    :param site: the only one that it may go to; None: any
+    :param level: jobs of a higher level go first, whatever their shares have
+    :param apart: key shared by equal jobs that recently found no place; None: the job is not one of these
+    :param site: the only one it can go to; None: any
     """
 
     share: str
@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
 
 
 class _Queue:
-    """The jobs of one share, or those of them that are alike and found no place, and what it has while they go."""
+    """The jobs of one share, or equal jobs of it that recently found no place, with the use counted so far."""
 
     __slots__ = ("at", "cpus", "gpus", "inverse", "jobs", "kept", "lately", "memory")
 
@@ -63,9 +63,9 @@ class _Queue:
         self.at = 0
 
     def key(self, job: Candidate, of_each: Need) -> float:
-        """What it has for its weight, half of a job included.
+        """Return the share's use relative to its weight, including half of this job.
 
-        :param of_each: one over all there is of cpus, memory and GPUs
+        :param of_each: the reciprocals of the total cpus, memory and GPUs
         """
         cpus, memory, gpus = job.need
         of_cpus, of_memory, of_gpus = of_each
@@ -76,7 +76,7 @@ class _Queue:
 
 
 class _Left:
-    """What is kept for a share, less what it has."""
+    """The unused remainder of what is kept for a share."""
 
     __slots__ = ("amounts", "site")
 
@@ -90,8 +90,8 @@ class _Left:
         return cls(kept.site, left)
 
     def covers(self, job: Candidate) -> bool:
-        """Whether what is kept is enough for a job, and for anything that it needs."""
-        # A name in a hint may be that of the table whose account the kept one is, or the other way round.
+        """Return whether the remainder covers a job in all resources it limits, and limits any that the job needs."""
+        # Either name can be a table of the sites file, and the other one of its accounts.
         site, hint = self.site, job.site
         if site is not None and hint is not None and not (is_named(hint, site) or is_named(site, hint)):
             return False
@@ -101,7 +101,7 @@ class _Left:
                 if need > left + TOLERANCE:
                     return False
                 is_any = True
-        # Of machines and of money it is not known what the job will take before it has a place.
+        # How many machines and how much money the job takes is unknown before it has a place.
         for left in self.amounts[3:]:
             if left is not None:
                 if left <= TOLERANCE:
@@ -128,7 +128,7 @@ def fair_order(
     :param largest: what the largest machine has, by which it is guessed how many machines jobs will take
     """
     if not any(standing.total[:3]) and jobs:
-        # No machine is there yet: parts are of what is asked for.
+        # Without any machine, fractions are taken of the total request.
         asked = (sum(amounts) for amounts in zip(*(job.need for job in jobs), strict=True))
         standing = replace(standing, total=ShareAmounts(*asked))
     order: list[int] = []
@@ -145,7 +145,7 @@ def fair_order(
                 here[id(queue)] = queue
                 queue.jobs, queue.at = [], 0
             queue.jobs.append(number)
-        if len(here) == 1:  # nothing to compare; what it takes counts for the levels below
+        if len(here) == 1:  # nothing to compare, but its use counts for the levels below
             queue = next(iter(here.values()))
             order += queue.jobs
             for number in queue.jobs:
@@ -156,7 +156,6 @@ def fair_order(
 
 
 def _levels(jobs: Sequence[Candidate]) -> Iterable[Sequence[int]]:
-    """The numbers of the jobs of each level, highest first."""
     levels: dict[int, list[int]] = {}
     for number, job in enumerate(jobs):
         levels.setdefault(job.level, []).append(number)
@@ -178,8 +177,8 @@ def _take(queue: _Queue, job: Candidate, total: ShareAmounts, largest: Need) -> 
 def _fill(
     order: list[int], jobs: Sequence[Candidate], queues: Sequence[_Queue], total: ShareAmounts, largest: Need
 ) -> None:
-    """Append the jobs of these queues: always one of the queue that has least."""
-    # Ten thousand of them: nothing is built but what the heap needs.
+    """Append the jobs of these queues, each time one of the queue that has least."""
+    # Up to ten thousand jobs, so the loop builds nothing but the heap's entries.
     of_cpus, of_memory, of_gpus = (1.0 / each if each > 0 else 0.0 for each in total[:3])
     of_each = of_cpus, of_memory, of_gpus
     heap: list[tuple[bool, float, int, int]] = []
@@ -210,5 +209,5 @@ def _fill(
 
 
 def _is_kept(queue: _Queue, job: Candidate) -> bool:
-    """Whether what is kept for its share is enough for a job."""
+    """Return whether the remainder kept for the job's share is enough for it."""
     return any(left.covers(job) for left in queue.kept)

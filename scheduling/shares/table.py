@@ -1,4 +1,4 @@
-"""Shares: whose jobs they are for, how much of what there is belongs to each, and what is kept for it. Pure."""
+"""The table of shares: whose jobs each share is for, its weight, and what is kept for it. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from lading.scheduling.shares.who import Tenant, Who
 
-# What jobs have that no share of the table is for.
+# The share of jobs that match no share of the table.
 OTHERS = "others"
-# Seconds after which what a share has used counts half.
+# Seconds after which past use counts half.
 HALF_LIFE = 86400.0
 
 
 class ShareAmounts(NamedTuple):
-    """ShareAmounts of all that shares are counted by: cpus, MiB of memory, GPUs, machines, and USD per hour.
+    """Amounts of everything that shares are counted by: cpus, MiB of memory, GPUs, machines, and USD per hour.
 
-    A job that has a part of a machine counts as that part: the largest of its parts of any resource.
+    A job on part of a machine counts as that fraction of a machine: the largest of its fractions of any resource.
     """
 
     cpus: float = 0.0
@@ -36,7 +36,7 @@ NONE_USED = ShareAmounts()
 class Kept(NamedTuple):
     """What is kept for a share.
 
-    :param site: there; None: over all sites together
+    :param site: where; None: over all sites together
     :param amounts: by the names of the fields of :class:`ShareAmounts`
     """
 
@@ -45,7 +45,7 @@ class Kept(NamedTuple):
 
     @property
     def most(self) -> tuple[float | None, ...]:
-        """The same in the order of the fields; None: nothing is said of that."""
+        """The amounts in the order of the fields; None: not given."""
         return tuple(self.amounts.get(name) for name in ShareAmounts._fields)
 
 
@@ -55,10 +55,10 @@ class Share:
 
     :param name: unique
     :param who: whose jobs it is for
-    :param weight: of what is contended for, it gets as much as its weight is of those of all that contend
-    :param kept: what it has before all others while it has jobs for it
-    :param lends: whether others may use what is kept for it and it does not use now
-    :param borrows: whether it may use more than what is kept for it; where nothing is, than its part by weight
+    :param weight: relative to the weights of all shares that compete for the same resources
+    :param kept: what its jobs get before all others
+    :param lends: whether other shares can use what is kept for it while it does not
+    :param borrows: whether it can use more than is kept for it or, if nothing is, more than its part by weight
     """
 
     name: str
@@ -71,10 +71,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """All shares, in the order of their table. Without a table each Dag has one of its own.
+    """All shares, in the order of their table. Without a table each Dag has a share of its own.
 
-    :param table: the first that is for a job counts
-    :param half_life: seconds after which what was used counts half; it counts where there is a table
+    :param table: the first share that matches a job is its share
+    :param half_life: seconds after which past use counts half; only used with a table
     """
 
     table: tuple[Share, ...] = ()
@@ -82,7 +82,6 @@ class Shares:
     _known: dict[Tenant, str] = field(default_factory=dict, compare=False, repr=False)
 
     def share_of(self, tenant: Tenant) -> str:
-        """The name of the share of a job."""
         if not self.table:
             return tenant.dag_id or OTHERS
         if (known := self._known.get(tenant)) is None:
@@ -91,10 +90,10 @@ class Shares:
         return known
 
     def get(self, name: str) -> Share:
-        """The share of a name, also of one that the table does not have."""
+        """Return a share by name; a name outside the table gets a default share."""
         return next((each for each in self.table if each.name == name), None) or Share(name)
 
     @property
     def has_bounds(self) -> bool:
-        """Whether any of them limits what jobs may use."""
+        """Whether any share limits what jobs can use."""
         return any(not (each.lends and each.borrows) for each in self.table)

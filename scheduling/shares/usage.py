@@ -1,7 +1,7 @@
-"""What shares use now, and what they have used lately: a mean that forgets, with a half-life. Pure.
+"""What shares use now, and what they have used lately: a mean that decays with a half-life. Pure.
 
-SLURM's fair share counts use in the same way. Here it is the part of all there is, 0 to 1, of which a share has had
-most: its dominant share (Ghodsi et al., Dominant resource fairness, NSDI 2011).
+SLURM's fair share counts use in the same way. Here the measure is the dominant share (Ghodsi et al., Dominant resource
+fairness, NSDI 2011): the largest fraction of the total, 0 to 1, that a share has of any resource.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from lading.scheduling.site_names import is_named
 
 
 class Mean(NamedTuple):
-    """A mean of a part that was used, in which what is long ago counts less.
+    """A mean of the fraction used, weighted towards recent use.
 
-    :param used: the sum of the parts, each by its weight
-    :param weight: the sum of the weights: 1 where it is known for long
+    :param used: weighted sum of the fractions
+    :param weight: sum of the weights; approaches 1 as the measured time grows
     """
 
     used: float = 0.0
     weight: float = 0.0
 
     def after(self, seconds: float, part: float, half_life: float) -> Mean:
-        """The same when so much was used for so long."""
+        """Return the mean after ``seconds`` more at this use."""
         kept = 0.5 ** (max(0.0, seconds) / half_life)
         return Mean(self.used * kept + part * (1 - kept), self.weight * kept + (1 - kept))
 
     @property
     def part(self) -> float:
-        """The mean, 0 to 1; 0 where nothing is known."""
+        """The mean, 0 to 1; 0 without measurements."""
         return self.used / self.weight if self.weight > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the shares stand.
+    """The present use of all shares.
 
-    :param total: all there is, of which the parts are
+    :param total: everything there is; fractions refer to it
     :param used: by share and site, what its jobs have been given now
-    :param lately: by share, the mean part that it has used, 0 to 1; empty: that does not count
+    :param lately: by share, the mean fraction used lately, 0 to 1; empty: past use does not count
     """
 
     total: ShareAmounts = NONE_USED
@@ -50,12 +50,12 @@ class Standing:
     lately: Mapping[str, float] = field(default_factory=dict)
 
     def used_by(self, share: str, site: str | None = None) -> ShareAmounts:
-        """What a share uses at a site, with all its accounts; None: at all of them."""
+        """Return what a share uses at a site, including all its accounts; None: at all sites."""
         there = [used for name, used in self.used.get(share, {}).items() if site is None or is_named(name, site)]
         return ShareAmounts(*map(sum, zip(*there, strict=True))) if there else NONE_USED
 
     def part_of(self, share: str) -> float:
-        """The dominant share that it has now, 0 to 1."""
+        """Return the share's present dominant share, 0 to 1."""
         used = self.used_by(share)
         parts = [have / all_of_it for have, all_of_it in zip(used[:3], self.total[:3], strict=True) if all_of_it > 0]
         return min(1.0, max(parts, default=0.0))
@@ -64,9 +64,9 @@ class Standing:
 class UseHistory:
     """What shares have used lately.
 
-    :param half_life: seconds after which what was used counts half
-    :param means: those that were stored, by share
-    :param at: when that was, epoch seconds; None: nothing was
+    :param half_life: seconds after which past use counts half
+    :param means: the stored means, by share
+    :param at: when they were stored, epoch seconds; None: nothing is stored
     """
 
     def __init__(self, half_life: float, means: Mapping[str, Mean] | None = None, at: float | None = None) -> None:
@@ -76,9 +76,9 @@ class UseHistory:
         self._parts: dict[str, float] = {}
 
     def note(self, parts: Mapping[str, float], now: float) -> None:
-        """Take note of what each share uses from now on, as a part of all there is.
+        """Record the fraction of the total that each share uses from now on.
 
-        What was noted before has held until now. While no controller ran nothing is known, which counts as nothing.
+        The fractions recorded before held until now. Time in which no controller ran counts as no use.
         """
         seconds = 0.0 if self.at is None else now - self.at
         for name in {*self.means, *self._parts, *parts}:
@@ -86,31 +86,31 @@ class UseHistory:
         self._parts, self.at = dict(parts), now
 
     def add(self, name: str, seconds: float) -> None:
-        """Take note of what a share has used besides.
+        """Record additional use of a share.
 
-        :param seconds: for which it would have had all there is
+        :param seconds: the use, as the time for which it equals everything there is
         """
         mean = self._mean(name)
         self.means[name] = mean._replace(used=mean.used + seconds * math.log(2) / self.half_life)
 
     def forget(self, least: float) -> None:
-        """Forget those that use nothing and have used less than this part of all there is."""
+        """Forget shares that use nothing now and whose mean is below ``least``."""
         gone = [name for name, mean in self.means.items() if mean.part < least and not self._parts.get(name)]
         for name in gone:
             del self.means[name]
 
     def _mean(self, name: str) -> Mean:
-        """That of a share; one that is new has used nothing for as long as the others are known."""
+        """Return a share's mean. A new share counts as unused for as long as the others have been measured."""
         return self.means.get(name) or Mean(0.0, max((each.weight for each in self.means.values()), default=0.0))
 
     @property
     def lately(self) -> dict[str, float]:
-        """The mean part of each share, 0 to 1."""
+        """The mean fraction of each share, 0 to 1."""
         return {name: mean.part for name, mean in self.means.items()}
 
 
 def entitled(shares: Shares, names: Iterable[str]) -> dict[str, float]:
-    """The part of all there is that belongs to each share by weight, 0 to 1: to those of the table, and to these."""
+    """Return each share's part by weight, 0 to 1: of those of the table, and of these names."""
     every = {each.name: each for each in shares.table}
     every |= {name: Share(name) for name in names if name not in every and (not shares.table or name == OTHERS)}
     whole = sum(each.weight for each in every.values())

@@ -1,4 +1,4 @@
-"""Whose jobs a table of the sites file is about: of which team, Dags, owner or tag. Pure."""
+"""Whose jobs a table of the sites file applies to: a team, Dags, an owner or a tag. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-# The pattern of Dags in the text of a :class:`Who`.
+# Finds the Dag pattern in the text of a :class:`Who`.
 _DAGS = re.compile(r"(?:^|, )Dags (.*?)(?=, owner |, tag |$)")
 
 
@@ -16,7 +16,7 @@ class Tenant(NamedTuple):
     """Whose a job is.
 
     :param team: Airflow's team; None: it has none
-    :param dag_id: its Dag; None: it belongs to none, as a connection test
+    :param dag_id: its Dag; None: it has none, like a connection test
     :param owners: of its Dag
     :param tags: of its Dag
     """
@@ -28,10 +28,10 @@ class Tenant(NamedTuple):
 
     @classmethod
     def from_columns(cls, team: str | None, dag_id: str | None, owner: str | None, tags: str | None) -> Tenant:
-        """As the columns of a job have it.
+        """Build a tenant from a job's columns in the store.
 
-        :param owner: with commas between several
-        :param tags: as a JSON list
+        :param owner: comma-separated
+        :param tags: a JSON list
         """
         owners = tuple(filter(None, (each.strip() for each in (owner or "").split(","))))
         return cls(team, dag_id or None, owners, tuple(json.loads(tags)) if tags else ())
@@ -39,7 +39,7 @@ class Tenant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Whose jobs are meant: those for which all holds that is given.
+    """A selection of jobs. All conditions that are given must hold.
 
     :param team: the name of Airflow's team
     :param dag: a pattern of Dag ids (``*``, ``?``, ``[...]``)
@@ -53,7 +53,7 @@ class Who:
     tag: str | None = None
 
     def meets(self, tenant: Tenant) -> bool:
-        """Whether a job of this tenant is meant; without anything given every job is."""
+        """Return whether a tenant's jobs are selected; without conditions all are."""
         return (
             (self.team is None or self.team == tenant.team)
             and (self.dag is None or (tenant.dag_id is not None and fnmatchcase(tenant.dag_id, self.dag)))
@@ -62,12 +62,12 @@ class Who:
         )
 
     def __str__(self) -> str:
-        """As it is shown: ``team a``, ``Dags etl_*``."""
+        """As displayed: ``team a``, ``Dags etl_*``."""
         said = (("team", self.team), ("Dags", self.dag), ("owner", self.owner), ("tag", self.tag))
         return ", ".join(f"{name} {value}" for name, value in said if value is not None) or "everyone"
 
 
 def dag_pattern(text: str) -> str | None:
-    """The pattern of Dag ids in the text of a :class:`Who`; None: it has none."""
+    """Return the Dag pattern in the text of a :class:`Who`; None if it has none."""
     found = _DAGS.search(text)
     return None if found is None else found[1]

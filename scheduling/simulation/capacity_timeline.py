@@ -1,4 +1,4 @@
-"""What a simulation had over time: machines up, cpus paid for, cpus used."""
+"""The capacity of a simulation over time: machines up, cpus paid for, cpus used."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from lading.scheduling.simulation.simulated_machines import SimulatedMachine
 
 
 class AverageAmounts(NamedTuple):
-    """What there is, on average over a span of time."""
-
     machines: float
     paid: float
     used: float
@@ -21,29 +19,28 @@ class AverageAmounts(NamedTuple):
 
 @dataclass(slots=True)
 class CapacityTimeline:
-    """From when until when there was what.
+    """Collects spans of time with their amounts.
 
-    :param spans: begin and end in seconds, machines, cpus paid for and cpus used in between
+    :param spans: begin and end in seconds, with the machines, cpus paid for and cpus used in between
     """
 
     spans: list[tuple[float, float, AverageAmounts]] = field(default_factory=list)
 
     def paid(self, machine: SimulatedMachine, until: float) -> None:
-        """A machine was there from its launch until it was released."""
+        """Add a machine, from its launch until its release."""
         self.spans.append((machine.launched_at, until, AverageAmounts(1.0, machine.capacity[0] / UNIT, 0.0)))
 
     def used(self, begin: float, until: float, cpus: float) -> None:
-        """A job ran."""
         self.spans.append((begin, until, AverageAmounts(0.0, 0.0, cpus)))
 
     def means(self, number: int) -> tuple[Sequence[float], list[AverageAmounts]]:
-        """The borders of so many equal parts of the time, and what there was in each."""
+        """Divide the time into ``number`` equal parts; return their borders, and the averages within each."""
         if not self.spans:
             return (0.0, 1.0), [AverageAmounts(0.0, 0.0, 0.0)]
         begin, end = min(span[0] for span in self.spans), max(span[1] for span in self.spans)
         step = max(end - begin, 1e-9) / number
         borders = [begin + i * step for i in range(number + 1)]
-        # What begins and ends within a part counts for as much of it, so totals are right whatever the number.
+        # A span counts in proportion to its overlap with a part, so totals do not depend on the number of parts.
         changes: dict[float, list[float]] = {border: [0.0, 0.0, 0.0] for border in borders}
         for start, stop, amounts in self.spans:
             for time, sign in ((start, 1.0), (stop, -1.0)):

@@ -1,4 +1,4 @@
-"""How a simulated site behaves."""
+"""How a simulated site behaves: boot times, failures, reclaims and delays."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class Conditions:
     """How the simulated site behaves.
 
     :param boot_seconds: from a launch until its first job starts; paid for
-    :param lag_seconds: from a plan until what it says has come about: a job begins, a machine has ended; and from the
-        end of a job until the planner knows of it
-    :param latency_seconds: from the end of a job until those that wait for it alone have come: what Airflow takes
-    :param capacity_errors: the probability that a launch fails for want of capacity
-    :param scarce: the instance types of which every launch fails
-    :param unavailable_seconds: for how long the planner leaves an offering alone after such a failure
-    :param reclaims_per_hour: how often a spot instance is reclaimed on average; its jobs start again elsewhere
+    :param lag_seconds: from a plan until its effects (a job starts, a machine is released), and from the end of a job
+        until the planner knows of it
+    :param latency_seconds: from the end of a job until jobs that wait only for it are queued: Airflow's share
+    :param capacity_errors: the probability that a launch fails for lack of capacity
+    :param scarce: the instance types whose launches always fail
+    :param unavailable_seconds: how long the planner avoids an offering after such a failure
+    :param reclaims_per_hour: how often a spot instance is reclaimed on average; its jobs restart elsewhere
     :param tick_seconds: between two plans; None: 1, or with many jobs a 10,000th of the trace
-    :param seed: of all chance
+    :param seed: of all random numbers
     """
 
     boot_seconds: float = 60.0

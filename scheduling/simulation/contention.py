@@ -1,9 +1,10 @@
-"""What shares get of machines for which they contend: a trace of jobs on equal machines, with and without shares. Pure.
+"""What each share gets when shares compete for machines: a trace of jobs on a fixed set of machines, with and without
+shares. Pure.
 
-A controller is simulated that decides whenever a job comes or ends: jobs go by the order of shares
-(:func:`lading.scheduling.shares.fair_order.fair_order`), the first machine that has room takes each, and one that finds
-no room is passed over, for as long as others fit: no room is kept free as by the ``patience`` of a site. Nothing is
-launched or ended.
+The simulated controller decides whenever a job arrives or finishes. Jobs follow the order of shares
+(:func:`lading.scheduling.shares.fair_order.fair_order`), and the first machine with room takes each. A job without room
+is overtaken for as long as others fit: no room is kept free, unlike with the ``patience`` of a site. Nothing is
+launched or terminated.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lading.scheduling.shares.fair_order import Candidate, fair_order
 from lading.scheduling.shares.table import NONE_USED, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, UseHistory
 
-# What is simulated is one site.
+# The simulation has a single site.
 SITE = "simulated"
 
 
@@ -40,15 +41,15 @@ class ContendingJob(NamedTuple):
 
 @dataclass(slots=True)
 class ContentionReport:
-    """What came of a trace.
+    """The result of running a trace.
 
-    :param part: by share, the mean part of all machines (its dominant share) that it had while it and others had jobs
-        that waited, 0 to 1; of those that contended for at least half as long as the one that did for longest
-    :param contended: seconds for which more than one share had jobs that waited
+    :param part: by share, the mean dominant share (0 to 1) that it had while it and others had waiting jobs. Shares are
+        left out if they competed for less than half as long as the one that competed longest
+    :param contended: seconds for which more than one share had waiting jobs
     :param waits: by share, the mean seconds that its jobs waited
-    :param utilization: the cpus that were used, of all there were until the last job ended, 0 to 1
-    :param makespan: seconds until the last job ended
-    :param begun: when each job began, by its name, seconds
+    :param utilization: fraction of all cpus that was used until the last job finished, 0 to 1
+    :param makespan: seconds from the first arrival until the last job finished
+    :param begun: when each job started, by name, seconds
     """
 
     part: dict[str, float]
@@ -59,8 +60,7 @@ class ContentionReport:
     begun: dict[str, float] = field(default_factory=dict)
 
     def jain(self, shares: Shares) -> float:
-        """Jain's index of what shares had for their weights while they contended: 1 where it is fair, 1/n where one of
-        n has all."""
+        """Jain's index of use relative to weight among the shares: 1 is fair, 1/n if one of n shares has everything."""
         had = [part / shares.get(name).weight for name, part in self.part.items()]
         return jain(had)
 
@@ -76,9 +76,9 @@ def contend(
 ) -> ContentionReport:
     """Run a trace to its end.
 
-    :param machines: what each machine has
-    :param shares: None: all jobs go by priority, then by arrival
-    :param ahead: of each share and shape so many waiting jobs are looked at in a decision, besides one for each machine
+    :param machines: the capacity of each machine
+    :param shares: None: jobs are ordered by priority, then by arrival
+    :param ahead: how many waiting jobs of each share and shape a decision examines, in addition to one per machine
     :raises ValueError: a job fits no machine
     """
     return _Contention(sorted(jobs, key=lambda job: (job.arrival, job.name)), machines, shares, ahead).run()
@@ -97,7 +97,7 @@ class _Contention:
         self.total = ShareAmounts(total.cpus, total.memory, total.gpus, len(machines))
         self.used: dict[str, ShareAmounts] = {}
         self.history = UseHistory(self.shares.half_life)
-        # By share and shape the waiting jobs, in the order in which they go.
+        # The waiting jobs by share and shape, in the order in which they start.
         self.queues: dict[tuple[str, Resources], list[tuple[int, float, int]]] = {}
         self.ends: list[tuple[float, int, int]] = []
         self.begun: dict[str, float] = {}
@@ -124,7 +124,7 @@ class _Contention:
         return self._report(now)
 
     def _pass(self, now: float, until: float) -> None:
-        """Count what each share has until something changes."""
+        """Add up what each share has until the next event."""
         seconds = until - now
         waiting = {share for (share, _), queue in self.queues.items() if queue}
         standing = Standing(self.total, {share: {SITE: used} for share, used in self.used.items()})
@@ -138,7 +138,6 @@ class _Contention:
         self.cpu_seconds += seconds * sum(used.cpus for used in self.used.values())
 
     def _begin(self, now: float) -> None:
-        """Let jobs begin for which there is room."""
         looked = [
             (entry, key)
             for key, queue in self.queues.items()
@@ -199,7 +198,7 @@ class _Contention:
         self.used[job.share] = self.used.get(job.share, NONE_USED).plus(more)
 
     def _report(self, now: float) -> ContentionReport:
-        # Those that contend for less than half of the time say nothing of how it is divided.
+        # Shares that competed only briefly say little about how the machines were divided.
         most = max(self.each_contended.values(), default=0.0)
         part = {
             share: self.had[share] / seconds for share, seconds in self.each_contended.items() if seconds >= most / 2

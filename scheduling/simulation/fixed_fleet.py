@@ -1,8 +1,8 @@
-"""What a workflow costs on a fleet of equal machines, with all lengths known: what a careful user could rent. Pure.
+"""What a workflow costs on a fleet of equal machines if all lengths are known: what a careful user could rent. Pure.
 
-Steps begin in the order of the longest rest of their run on the first machine that has room, so that the first machines
-are dense. A machine is paid from a boot before its first step to the end of its last one; gaps that are longer than a
-boot are not paid, but for another boot.
+Steps start in the order of the longest rest of their run, each on the first machine with room, so that the first
+machines are densely filled. A machine is paid from one boot time before its first step to the end of its last one; gaps
+longer than a boot cost only another boot.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.packing.problem import Bin, Vector, fits, offered, vector
 
-# How many machines a fleet has.
+# The fleet sizes that are tried.
 SIZES = (1, 2, 3, 4, 6, 8, 12)
-# How many steps that have no room are passed over for ones behind them.
+# How many steps without room can be overtaken by steps behind them.
 MOST_PASSED = 40
-# A user lets a run take so many times its critical path.
+# The factor over its critical path that a user accepts for a run.
 SLACK = 1.25
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class EqualMachines:
-    """A fleet of equal machines and what a run on it takes, the cheaper one first.
+    """A fleet of equal machines with the cost and length of a run on it; ordered by cost.
 
-    :param usd: what it costs
+    :param usd: cost of the run
     :param machines: how many of them are used
     :param seconds: from the first step to the end of the last one, without the boot
     """
@@ -41,11 +41,12 @@ class EqualMachines:
 
 @dataclass(frozen=True, slots=True)
 class CheapestFleets:
-    """The cheapest fleets.
+    """The cheapest fleets for a workflow.
 
-    :param critical_path: the seconds of the longest way through the workflow
-    :param in_time: of those whose run takes at most :data:`SLACK` times its critical path; None: there is none
-    :param cheapest: of all; None: a step fits no machine
+    :param critical_path: seconds of the longest path through the workflow
+    :param in_time: the cheapest fleet whose run takes at most :data:`SLACK` times the critical path; None: there is
+        none
+    :param cheapest: of all fleets; None: a step fits no machine
     """
 
     critical_path: float
@@ -55,14 +56,14 @@ class CheapestFleets:
 
 @dataclass(slots=True)
 class RentedMachine:
-    """A machine, and from when to when steps run on it, in order, apart from each other."""
+    """A machine, and the separate periods in which steps run on it, in order."""
 
     usd_per_second: float
     boot: float
     busy: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, begin: float, end: float) -> None:
-        """Run a step, which begins no sooner than those before it."""
+        """Run a step, which starts no sooner than those before it."""
         if self.busy and begin <= self.busy[-1][1]:
             self.busy[-1] = self.busy[-1][0], max(end, self.busy[-1][1])
         else:
@@ -75,7 +76,7 @@ class RentedMachine:
 
 
 def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> CheapestFleets:
-    """The cheapest fleets of one type on which a workflow runs.
+    """Return the cheapest fleets of one type on which a workflow runs.
 
     :param workflow: steps of which none runs yet
     :param boot: seconds from a launch to the first step
@@ -89,7 +90,7 @@ def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> Cheapest
 def fleets(
     workflow: Forecast, catalogue: Catalogue, boot: float, sizes: Sequence[int] = SIZES
 ) -> Iterator[EqualMachines]:
-    """All fleets of a type that holds each step, of each size up to the one of which a machine stays unused."""
+    """Yield a fleet of each size for each type that holds every step, until a machine stays unused."""
     needs = {name: vector(step.job.resources) for name, step in workflow.steps.items()}
     wishes = {step.job.wish for step in workflow.steps.values()}
     known: set[Vector] = set()
@@ -111,7 +112,7 @@ def fleets(
 def run(
     workflow: Forecast, needs: Mapping[str, Vector], machine_type: Bin, boot: float, size: int
 ) -> tuple[list[RentedMachine], float]:
-    """Such a run on so many machines, and its seconds."""
+    """Run the workflow on ``size`` machines; return the machines, and the seconds it takes."""
     rests = workflow.rests(0.0)
     machines = [RentedMachine(machine_type.price / 3600, boot) for _ in range(size)]
     free = [list(machine_type.capacity) for _ in range(size)]

@@ -1,4 +1,4 @@
-"""What a workflow costs for each time in which it may run: by hurry, and on fleets of equal machines. Pure."""
+"""The trade-off between cost and duration of a workflow: by ``hurry``, and on fleets of equal machines. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import expected_lengths
 
 HURRIES = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-# Between two plans, seconds: a controller wakes when a task has ended.
+# Seconds between two plans: short, because a controller wakes as soon as a task has finished.
 TICK = 0.1
 
 
@@ -24,9 +24,9 @@ class FrontierPoint:
     """One way to run a workflow.
 
     :param way: its name
-    :param seconds: from the start of the run to its end, boot included
+    :param seconds: from the start of the run to its end, including the boot
     :param machines: how many are launched
-    :param hurry: by which it is planned; None: the machines are all equal
+    :param hurry: the ``hurry`` it is planned with; None: a fleet of equal machines
     """
 
     way: str
@@ -39,7 +39,7 @@ class FrontierPoint:
 def by_hurry(
     workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: InstanceLimits
 ) -> Iterator[FrontierPoint]:
-    """What it costs for each of :data:`HURRIES`, with lengths that are known.
+    """Yield the cost and duration for each of :data:`HURRIES`, with known lengths.
 
     :param boot: seconds from a launch to the first job
     """
@@ -53,7 +53,7 @@ def by_hurry(
 def on_equal_machines(
     workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: InstanceLimits
 ) -> list[FrontierPoint]:
-    """The fleets of equal machines than which no other is both cheaper and sooner at its end, the cheapest first."""
+    """Return the Pareto-optimal fleets of equal machines (no other is both cheaper and faster), the cheapest first."""
     most = limits.instances
     found = sorted(
         (each.usd, each.seconds + boot, each)

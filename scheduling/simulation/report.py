@@ -1,4 +1,4 @@
-"""What a simulation adds up, and the report that comes of it."""
+"""The totals of a simulation, and the report made of them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lading.scheduling.simulation.simulated_machines import Queue, SimulatedMach
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What running a trace came to. Times in seconds, money in USD, utilisations from 0 to 1.
+    """The result of running a trace. Times in seconds, money in USD, utilisations from 0 to 1.
 
-    :param unplaced: jobs that found no place although everything else had ended
+    :param unplaced: jobs that found no place although everything else had finished
     :param refusals: names of jobs that no machine fits, with the reason
-    :param bound: no schedule costs less: the lower bound for the job-hours of the trace
-    :param gap: cost / bound - 1; None where nothing ran
+    :param bound: lower bound for the job-hours of the trace: no schedule costs less
+    :param gap: cost / bound - 1; None if nothing ran
     :param makespan: from the first arrival to the last end
-    :param restarts: jobs that lost their instance and began again
-    :param lost_usd: USD that reclaims cost themselves: each instance since the oldest work that was lost with it had
-        begun, and the boot of another one like it; ``lost_seconds``: the seconds of that
-    :param launched: how many instances of each type
-    :param timeline: what there was over time
+    :param restarts: jobs that lost their instance and started again
+    :param lost_usd: cost of reclaims: for each reclaimed instance, the time since the start of the oldest lost work,
+        and the boot of a replacement; ``lost_seconds``: the same in seconds
+    :param launched: instances by type
+    :param timeline: the capacity over time
     :param short: tries that had too little memory and were repeated
     """
 
@@ -63,12 +63,12 @@ class Report:
 
 @dataclass(slots=True)
 class Tally:
-    """The sums so far.
+    """The totals so far.
 
-    :param last_end: when the last job has ended, seconds
-    :param money: USD paid for the machines that were released
-    :param paid_cpus: of these, in cpu-hours; ``paid_memory`` in MiB-hours
-    :param used_cpus: what jobs that have ended had of them; ``used_memory`` likewise
+    :param last_end: when the last job finished, seconds
+    :param money: USD paid for the released machines
+    :param paid_cpus: cpu-hours of the released machines; ``paid_memory``: their MiB-hours
+    :param used_cpus: cpu-hours of finished jobs; ``used_memory``: their MiB-hours
     :param refusals: names of jobs that no machine fits, with the reason
     """
 
@@ -94,11 +94,11 @@ class Tally:
 
     @property
     def lost(self) -> int:
-        """How many launches have failed and instances were reclaimed."""
+        """The number of failed launches and reclaimed instances."""
         return self.errors + self.reclaims
 
     def end(self, queue: Queue, duration: float, time: float, *, is_short: bool = False) -> None:
-        """A job has ended, or a try of it that fell short, which is no part of what has to be done."""
+        """Count a finished try; one that ran out of memory (``is_short``) has to be repeated and is no progress."""
         hours = duration / 3600
         if is_short:
             self.short += 1
@@ -111,9 +111,9 @@ class Tally:
         self.used_memory += queue.need[1] * hours
 
     def reclaim(self, machine: SimulatedMachine, time: float, boot: float) -> None:
-        """A machine is taken away, with the work on it.
+        """Count a machine that is taken away together with its work.
 
-        :param boot: seconds from the launch of another one to its first job
+        :param boot: seconds from the launch of a replacement to its first job
         """
         self.reclaims += 1
         self.restarts += len(machine.jobs)
@@ -126,7 +126,7 @@ class Tally:
         self.lost_usd += (lost + unused) / 3600 * machine.launch.usd_per_hour
 
     def pay(self, machine: SimulatedMachine, time: float, period: float) -> None:
-        """A machine is released: it is paid for in whole billing periods, and for the least that is billed of any."""
+        """Pay for a released machine: in whole billing periods, and at least the minimum billed time."""
         whole = max(1, math.ceil((time - machine.launched_at) / period - 1e-9)) * period
         seconds = max(whole, LEAST_SECONDS)
         self.timeline.paid(machine, machine.launched_at + seconds)
@@ -136,10 +136,10 @@ class Tally:
         self.paid_memory += machine.capacity[1] * seconds / 3600
 
     def report(self, policy: str, arrivals: Sequence[float], waits: Iterable[float], bound: float) -> Report:
-        """The report at the end.
+        """Return the report at the end.
 
         :param arrivals: of all jobs, the first one first
-        :param waits: of all jobs; NaN for those that have not begun
+        :param waits: of all jobs; NaN for those that have not started
         :param bound: the lower bound of the cost, USD
         """
         begun = sorted(wait for wait in waits if not math.isnan(wait))
@@ -174,8 +174,9 @@ class Tally:
 
 
 def least(queues: Iterable[Queue], catalogue: Catalogue) -> float:
-    """The lower bound for the job-hours that ran, USD. The bound for the jobs of a moment is convex and grows in
-    proportion, so its integral over time is at least the bound for the integral of the jobs."""
+    """Return the lower bound for the job-hours that ran, USD. The bound for concurrent jobs is convex and homogeneous,
+    so its integral over time is at least the bound for the integral of the jobs.
+    """
     from lading.scheduling.packing.bound import bound_of_hours
 
     ran = [(queue.job, queue.hours) for queue in queues if queue.hours > 0]

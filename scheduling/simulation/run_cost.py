@@ -1,4 +1,4 @@
-"""What a run will cost: its tasks one after the other as they depend on each other, on machines that are bought. Pure.
+"""Estimate what a run will cost: its tasks in the order of their dependencies, on machines that are bought. Pure.
 
 USD and seconds.
 """
@@ -26,11 +26,11 @@ from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import expected_lengths
 
-# The most dependencies between jobs: where all of 1,000 wait for 1,000, that is a million.
+# Limit on the dependencies between jobs: if each of 1,000 jobs waits for 1,000, there are a million.
 MOST_WAITS = 2_000_000
-# For more jobs than these what a forecast buys is not simulated: that would take minutes.
+# With more jobs than this the purchases of a forecast are not simulated: that would take minutes.
 MOST_FORESEEN = 500
-# No job is over sooner than this, seconds.
+# The shortest running time of a job, seconds.
 LEAST_SECONDS = 0.1
 
 
@@ -38,8 +38,8 @@ LEAST_SECONDS = 0.1
 class RunTask:
     """A task of a run.
 
-    :param jobs: how many it becomes
-    :param job: what each of them asks for
+    :param jobs: how many jobs it becomes
+    :param job: what each of them requests
     :param expected: how long each of them will run
     """
 
@@ -50,18 +50,18 @@ class RunTask:
 
     @property
     def seconds(self) -> float:
-        """How long a job runs on average: of log-normal times that is more than the median, which is predicted."""
+        """The mean running time of a job. The prediction is the median; the mean of log-normal times is higher."""
         mean = self.expected.seconds * math.exp(self.expected.spread**2 / 2)
         return mean if self.expected.most is None else min(mean, self.expected.most)
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What steps cost together.
+    """What the steps of a run cost together.
 
-    :param usd: all that is paid for the machines, boots and gaps included
-    :param of_steps: how it is shared among the steps, by their names
-    :param refused: why steps have no place, by their names
+    :param usd: everything paid for the machines, including boots and gaps
+    :param of_steps: how it is divided among the steps, by name
+    :param refused: why steps have no place, by name
     :param is_foreseen: whether machines are bought by a forecast, as the site does
     """
 
@@ -72,10 +72,10 @@ class Bill:
 
 
 def begins(upstream: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) -> dict[str, float]:
-    """When each task of a run can begin at the earliest, seconds after the run.
+    """Return when each task of a run can start at the earliest, in seconds after the start of the run.
 
     :param upstream: the tasks that come before each
-    :param seconds: how long each of them takes; 0 where that is not known
+    :param seconds: how long each of them takes; 0 if unknown
     """
     found: dict[str, float] = {}
     for name in TopologicalSorter(upstream).static_order():
@@ -84,10 +84,10 @@ def begins(upstream: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) 
 
 
 def as_workflow(steps: Sequence[RunTask], upstream: Mapping[str, Sequence[str]]) -> list[Arrival]:
-    """The jobs of steps of a run, each of which waits for all jobs of the steps before its own.
+    """Return the jobs of steps of a run, each of which waits for all jobs of the steps before its own.
 
-    :param upstream: the tasks that come before each task of the run; those that are no steps take no time
-    :raises ValueError: jobs wait for each other in more ways than :data:`MOST_WAITS`
+    :param upstream: the tasks that come before each task of the run; tasks that are not steps take no time
+    :raises ValueError: the jobs have more than :data:`MOST_WAITS` dependencies
     """
     by_name = {step.name: step for step in steps}
     before: dict[str, frozenset[str]] = {}
@@ -97,7 +97,7 @@ def as_workflow(steps: Sequence[RunTask], upstream: Mapping[str, Sequence[str]])
     names = {step.name: [f"{step.name}[{number}]" for number in range(step.jobs)] for step in steps}
     waits = sum(step.jobs * len(names[parent]) for step in steps for parent in before[step.name])
     if waits > MOST_WAITS:
-        raise ValueError(f"its jobs wait for each other in {waits:,} ways; valid: at most {MOST_WAITS:,}")
+        raise ValueError(f"its jobs have {waits:,} dependencies; valid: at most {MOST_WAITS:,}")
     return [
         Arrival(
             replace(step.job, name=name, count=1, task=step.name, run="", expected=None),
@@ -116,13 +116,15 @@ def on_machines(
     market: MachineMarket,
     upstream: Mapping[str, Sequence[str]] = {},
 ) -> Bill:
-    """What steps cost at a site that buys machines for them and has none yet, as the simulator computes it: by what
-    waits alone, where they are more than :data:`MOST_FORESEEN` jobs.
+    """Simulate what steps cost at a site that buys machines for them and has none yet.
 
-    :param begin: when each step begins, seconds after the run
-    :param upstream: the tasks that come before each task of the run, by which a site buys that does so by a forecast
+    Purchases by forecast are simulated for up to :data:`MOST_FORESEEN` jobs. Beyond that, or at other sites, machines
+    are bought for waiting jobs only.
+
+    :param begin: when each step starts, seconds after the start of the run
+    :param upstream: the tasks that come before each task of the run, used by a forecast
     :raises NoEnd: it would never end
-    :raises ValueError: jobs wait for each other in more ways than :data:`MOST_WAITS`
+    :raises ValueError: the jobs have more than :data:`MOST_WAITS` dependencies
     """
     jobs = [replace(step.job, name=step.name, count=step.jobs, expected=None) for step in steps]
     trace = [Arrival(job, begin[step.name], step.seconds) for job, step in zip(jobs, steps, strict=True) if step.jobs]
@@ -154,7 +156,7 @@ def on_machines(
 
 
 def least_price(job: PlannedJob, catalogue: Catalogue) -> float:
-    """The least that a job costs per hour by its dominant share of a machine; 0: no machine is for it."""
+    """Return the lowest price of a job per hour, by its dominant share of a machine; 0 if no machine suits it."""
     return min(
         (
             offering.usd_per_hour * billing.dominant_share(job.resources, kind.capacity)

@@ -1,4 +1,4 @@
-"""What is simulated: machines that were launched, and queues of waiting jobs."""
+"""The objects of a simulation: launched machines, and queues of waiting jobs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class SimulatedMachine:
     ready_at: float
     used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     jobs: dict[int, int] = field(default_factory=dict)  # job: shape
-    running: dict[int, AssignedJob] = field(default_factory=dict)  # job: since when, and how long it is expected to run
+    running: dict[int, AssignedJob] = field(default_factory=dict)  # job: its start, and its predicted length
     idle_since: float | None = None
-    location: Location | None = None  # as the planner sees it; None: to be made again
+    location: Location | None = None  # as the planner sees it; None: outdated, rebuilt on demand
 
     def put(self, sign: int, need: Vector) -> None:
         for i in range(4):
@@ -37,7 +37,7 @@ class SimulatedMachine:
         self.location = None
 
     def takes(self, least: Vector) -> bool:
-        """Whether so much is free."""
+        """Return whether at least this much is free."""
         return all(have - used >= need for have, used, need in zip(self.capacity, self.used, least, strict=True))
 
     def seen(self, queues: Sequence[Queue]) -> Location:
@@ -66,7 +66,7 @@ class SimulatedMachine:
 class Queue:
     """The waiting jobs of one shape, in the order of their arrival.
 
-    :param first: what the first of them is called
+    :param first: the name of the first of them
     """
 
     job: PlannedJob
@@ -75,10 +75,10 @@ class Queue:
     waiting: deque[int] = field(default_factory=deque)
     refused: bool = False
     hours: float = 0.0  # of all its jobs that ran
-    levels: tuple[tuple[Hashable, str], ...] = ()  # those of the history of durations
+    levels: tuple[tuple[Hashable, str], ...] = ()  # keys into the history of durations, the most specific first
 
     def ask(self, resources: Resources) -> None:
-        """Have its jobs ask for this from now on."""
+        """Change what its jobs request from now on."""
         self.job, self.need = replace(self.job, resources=resources), vector(resources)
         self.__post_init__()
 

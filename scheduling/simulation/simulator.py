@@ -1,9 +1,9 @@
 """A discrete-event simulation over the planner: what a trace of jobs would have cost, and how long it would have taken.
 
-Jobs arrive, are planned as by a controller (:class:`lading.scheduling.forecast.policy.Planner`) at fixed
-intervals, wait until no more arrive and for instances to boot, run for their durations, and leave; instances fail to
-launch, are reclaimed, and are released when they have been idle. As in a controller, a place on an instance that boots
-is kept for a job, but for a short one, which begins wherever there is room first. Chance comes from the seed alone.
+Jobs arrive, are planned at fixed intervals as by a controller (:class:`lading.scheduling.forecast.policy.Planner`),
+wait until no more arrive and for instances to boot, run for their durations, and leave. Instances fail to launch, are
+reclaimed, and are released after being idle. As in a controller, a job keeps its place on a booting instance, except
+for a short job, which starts wherever there is room first. All randomness comes from the seed.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from lading.scheduling.simulation.supply import KnownSupply
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import Dependencies
 
-# Where no interval is given: as many seconds between two plans as a controller has; with more jobs than so many this
-# part of the trace's length.
+# Seconds between two plans unless conditions give an interval: those of a controller or, with more than TICKS jobs, the
+# trace's length divided by TICKS.
 TICK = 1.0
 TICKS = 10_000
-# How many plans in a row may have launches that fail or instances that are reclaimed, with no job arriving or ending,
-# before it is concluded that jobs never end.
+# After this many plans in a row with failed launches or reclaimed instances, and no job arriving or finishing, the
+# simulation gives up.
 MOST_VAIN_PLANS = 1000
 
 
 class NoEnd(ValueError):
-    """A simulation in which jobs never end, since launches always fail or instances are reclaimed too soon."""
+    """Jobs in the simulation never finish, because launches always fail or instances are reclaimed too soon."""
 
 
 def simulate(
@@ -69,11 +69,10 @@ def simulate(
 ) -> Report:
     """Run a trace to its end.
 
-    :param hurry: what time is worth with the policy ``forecast`` (:mod:`lading.scheduling.forecast.choice`)
-    :param lengths: how long jobs are expected to run, as predictions or seconds that are known, by their names; those
-        of others are learnt
-    :param tries: what they ask for; None: always what the trace says
-    :param progress: called after every plan with the number of jobs that have ended
+    :param hurry: the value of time for the policy ``forecast`` (:mod:`lading.scheduling.forecast.choice`)
+    :param lengths: predicted or known (seconds) lengths of jobs, by name; those of other jobs are learnt
+    :param tries: what each try requests; None: always what the trace says
+    :param progress: called after every plan with the number of finished jobs
     :raises ValueError: an unknown policy or effort, or a job waits for one that is not in the trace
     :raises NoEnd: it would never end
     """
@@ -82,7 +81,7 @@ def simulate(
 
 
 class Simulation:
-    """One run: the clock, the events to come, the queues and the machines."""
+    """One run: the clock, the pending events, the queues and the machines."""
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class Simulation:
         self.shape_of = array("l")
         self.queues: list[Queue] = []
         self.enlist(trace)
-        self.came = array("d", self.arrivals)  # a job that waits for others arrives when they have ended
+        self.came = array("d", self.arrivals)  # of the trace; ``arrivals`` changes when a job's parents have finished
         self.waits = array("d", [math.nan]) * len(self.arrivals)
         first = self.arrivals[0] if self.arrivals else 0.0
         span = self.arrivals[-1] - first if self.arrivals else 0.0
@@ -118,18 +117,18 @@ class Simulation:
         self.machines: dict[str, SimulatedMachine] = {}
         self.events: list[tuple[float, int, str, str, int]] = []  # time, order, what, machine, job
         self.order = count()
-        self.awaited: set[str] = set()  # what boots with nothing but short jobs to come
+        self.awaited: set[str] = set()  # booting machines on which short jobs are planned
         self.next_arrival = 0
         self.next_forecast, self.live = 0, dict[int, None]()
-        """The jobs that have come or are to come in runs that have begun, and have not ended: in a forecast."""
+        """The unfinished jobs, waiting, running or upcoming, of runs that have begun; used by a forecast."""
         self.began: dict[str, float] = {}
-        """When the first of those of a run came that have ended."""
+        """By run, the earliest arrival among its finished jobs."""
         self.tally = Tally(last_end=first)
         self.history = History()
-        self.busy: dict[int, Queue] = {}  # the queues in which jobs wait
+        self.busy: dict[int, Queue] = {}  # the queues with waiting jobs
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
-        """Number the jobs by arrival and sort them into queues of equal ones; each step of a workflow has its own."""
+        """Number the jobs by arrival and sort equal ones into queues; each step of a workflow has its own queue."""
         numbers: dict[PlannedJob, int] = {}
         trace = sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name))
         if self.policy == FORECAST:
@@ -139,7 +138,7 @@ class Simulation:
         has_own_sizes = self.tries is not None
         self.is_workflow = self.policy == FORECAST or bool(self.dependencies.missing) or has_own_sizes
         for place, arrival in enumerate(trace):
-            # In a forecast a job that is of no run is one by itself, where none waits for another.
+            # In a forecast, a job without a run is a run of its own, unless jobs wait for others.
             is_alone = self.policy == FORECAST and arrival.job.run is None and not self.dependencies.missing
             run = f"job {place}" if is_alone else arrival.job.run
             name = str(place) if self.is_workflow else ""
@@ -155,7 +154,7 @@ class Simulation:
             self.size(job)
 
     def size(self, job: int) -> None:
-        """Have a job ask for what its next try should."""
+        """Update a job's requests and duration for its next try."""
         if self.tries is not None:
             queue = self.queues[self.shape_of[job]]
             queue.ask(self.tries.next(queue.first))
@@ -180,14 +179,12 @@ class Simulation:
         return self.tally.report(self.policy, self.came, self.waits, least(self.queues, self.catalogue))
 
     def next_time(self) -> float | None:
-        """When the next thing happens; None: nothing will."""
         times = [self.events[0][0]] if self.events else []
         if self.next_arrival < len(self.arrivals):
             times.append(self.arrivals[self.next_arrival])
         return min(times, default=None)
 
     def advance(self, now: float) -> None:
-        """Let everything happen that happens until now."""
         while self.next_arrival < len(self.arrivals) and self.arrivals[self.next_arrival] <= now:
             if self.next_arrival not in self.dependencies.missing:
                 self.size(self.next_arrival)
@@ -207,16 +204,16 @@ class Simulation:
                 self.reclaim(machine, time)
 
     def queue(self, shape: int) -> Queue:
-        """A queue that is about to get a job."""
+        """Return a queue that is about to get a job, and mark it as busy."""
         return self.busy.setdefault(shape, self.queues[shape])
 
     @property
     def youngest(self) -> float:
-        """When the last one of the jobs that wait came."""
+        """The latest arrival among the waiting jobs."""
         return max(self.arrivals[queue.waiting[-1]] for queue in self.busy.values())
 
     def predicted(self, queue: Queue) -> Prediction:
-        """How long the jobs of a queue will run, by those that have ended: the simulated site does not know better."""
+        """Predict how long the jobs of a queue will run, from the given lengths or the finished jobs."""
         if queue.first in self.lengths:
             known = self.lengths[queue.first]
             return known if isinstance(known, Prediction) else Prediction(known, number=1)
@@ -247,13 +244,13 @@ class Simulation:
             self.idle(machine, time)
 
     def come(self, job: int, time: float) -> None:
-        """Queue a job that waits for no other any more."""
+        """Queue a job whose parents have all finished."""
         self.arrivals[job] = time
         self.size(job)
         self.queue(self.shape_of[job]).waiting.append(job)
 
     def idle(self, machine: SimulatedMachine, time: float) -> None:
-        """Note that a machine is empty, and when it is due for release."""
+        """Record that a machine is empty, and when it is due for release."""
         machine.idle_since, machine.location = time, None
         boundary = next_boundary(machine.seen(self.queues), self.scale_in, time)
         due = time + self.scale_in.idle_seconds if boundary is None else boundary - self.scale_in.margin_seconds
@@ -267,12 +264,11 @@ class Simulation:
         self.later(time, "look")
 
     def release(self, machine: SimulatedMachine, time: float) -> None:
-        """Pay for a machine and forget it."""
+        """Pay for a machine and remove it."""
         self.tally.pay(machine, time, self.scale_in.billing_seconds)
         del self.machines[machine.name]
 
     def decide(self, now: float) -> None:
-        """Plan and do what the plan says."""
         if self.policy == FORECAST:
             self.decide_ahead(now)
             return
@@ -315,7 +311,6 @@ class Simulation:
         self.act(decision, {job.name: job for job in jobs}, now)
 
     def decide_ahead(self, now: float) -> None:
-        """Do what the forecast of all that is to come asks for."""
         machines = list(self.machines.values())
         there = [machine.seen(self.queues) for machine in machines]
         forecast = self.forecast(now)
@@ -347,7 +342,7 @@ class Simulation:
             self.later(actions.look, "look")
 
     def forecast(self, now: float) -> Forecast:
-        """What all runs that have begun still have to do."""
+        """Return what all runs that have begun still have to do."""
         at = {job: (each.name, its.begun) for each in self.machines.values() for job, its in each.running.items()}
         steps: dict[str, WorkflowStep] = {}
         began: dict[str, float] = {}
@@ -382,8 +377,9 @@ class Simulation:
         return Forecast(steps, began)
 
     def of_interest(self, needs: list[Vector], now: float) -> list[SimulatedMachine]:
-        """The machines without those that are too full for any waiting job, which only take the planner's time; all of
-        them where their types, tasks and runs count for limits."""
+        """Return the machines without those that are too full for any waiting job, which only cost planning time.
+        Return all of them if limits depend on their types, tasks, runs or prices.
+        """
         machines = list(self.machines.values())
         limits = self.limits
         if limits.types or limits.tasks or limits.runs or limits.usd_per_hour is not None or limits.vcpus:
@@ -413,7 +409,7 @@ class Simulation:
             self.tally.refusals.append((queue.first, refused.reason))
 
     def await_short(self, awaited: set[str], now: float) -> None:
-        """Note on what boots short jobs would begin; what they wait for no more is idle unless it has others."""
+        """Record the booting machines on which short jobs are planned; those no longer in use are idle."""
         for name in self.awaited - awaited:
             if (machine := self.machines.get(name)) is not None and not machine.jobs:
                 self.idle(machine, now)
@@ -423,14 +419,15 @@ class Simulation:
         self.awaited = awaited
 
     def due(self, decision: Plan, now: float) -> set[str]:
-        """The launches that are made now: as long as jobs arrive only those whose jobs have waited for long enough
-        (see :func:`lading.scheduling.provisioning.launch.settled`)."""
+        """Return the launches that are made now: while jobs are arriving, only those whose jobs have waited long enough
+        (see :func:`lading.scheduling.provisioning.launch.settled`).
+        """
         names = {launch.name for launch in decision.launches}
         if not names or now - self.youngest > SECONDS_UNTIL_SETTLED:
             return names
         late, passed, due = now - LONGEST_ARRIVAL, Counter[str](), set[str]()
         for placement in sorted(decision.placements, key=lambda each: each.location in names):
-            # Those that came before may have a place, and wait until it has booted.
+            # Sorted by location: jobs placed on existing machines come first and take the head of their queues.
             first = self.queues[int(placement.job)].waiting[passed[placement.job]]
             passed[placement.job] += placement.count
             if placement.location in names and self.arrivals[first] < late:
@@ -438,13 +435,12 @@ class Simulation:
         return due
 
     def launch(self, launch: PlannedLaunch, now: float) -> SimulatedMachine | None:
-        """Launch an instance; None if there was no capacity."""
         is_unlucky = self.random.random() < self.conditions.capacity_errors
         if is_unlucky or launch.instance_type in self.conditions.scarce:
             self.tally.errors += 1
             until = now + self.conditions.unavailable_seconds
             self.supply.ran_out(launch, until)
-            self.later(now + self.tick, "look")  # another offering may do
+            self.later(now + self.tick, "look")  # to try another offering
             self.later(until, "look")
             return None
         kind = self.catalogue.types[launch.instance_type]

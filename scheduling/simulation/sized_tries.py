@@ -1,7 +1,7 @@
 """What the tries of a simulated run request: their authors' amounts, what Lading would choose, or what they use. Pure.
 
-With ``auto``, each try is sized when it is queued, by what the tries of its task have used in earlier runs and so far
-in this one, by the functions that size jobs in a controller.
+With ``auto``, each try is sized when it is queued, from the use of earlier tries of its task, in earlier runs and in
+this one, by the same functions that size jobs in a controller.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SHORT = "out_of_memory"
 class SizedTries:
     """What each try of a trace requests.
 
-    A try with less memory than its job used when it was recorded runs for its whole length, falls short, and is
-    repeated with more. One with fewer cpus than its job used on average takes longer in proportion.
+    A try with less memory than its job used when it was recorded runs for its whole length, then fails and is repeated
+    with more memory. One with fewer cpus than its job used on average takes longer in proportion.
 
     :param how: one of :data:`lading.scheduling.plan.SIZES`
     :param catalogue: no try requests more than its largest machine has
@@ -50,7 +50,7 @@ class SizedTries:
         self._requested: dict[str, Resources] = {}
 
     def next(self, name: str) -> Resources:
-        """What the next try of a job requests."""
+        """Return what the next try of a job requests."""
         arrival, tries = self.arrivals[name], self._tries[name]
         asked, used, factors = arrival.job.resources, arrival.used, Factors()
         if self.how == AUTO:
@@ -68,7 +68,7 @@ class SizedTries:
         return self._requested[name]
 
     def seconds(self, name: str) -> float:
-        """How long the try runs that was requested last."""
+        """Return how long the last requested try of a job runs."""
         arrival = self.arrivals[name]
         if (used := arrival.used) is None or not used.cpu_seconds or used.seconds <= 0:
             return arrival.duration
@@ -76,7 +76,7 @@ class SizedTries:
         return arrival.duration * max(1.0, busy / self._requested[name].cpus)
 
     def end(self, name: str) -> bool:
-        """Learn from a try that has ended; returns whether it fell short."""
+        """Learn from a finished try; return whether it had too little memory."""
         arrival = self.arrivals[name]
         if (used := arrival.used) is None:
             return False
@@ -93,7 +93,7 @@ class SizedTries:
         return is_short
 
     def take_changed(self) -> set[str]:
-        """The tasks of which tries have ended since this was asked last; what is to come of them may request else."""
+        """Return the tasks whose requests can have changed because tries finished since the last call."""
         found, self._changed = self._changed, set()
         return found if self.how == AUTO else set()
 
@@ -104,16 +104,16 @@ class SizedTries:
 
 
 def task_of(arrival: Arrival) -> str:
-    """The task whose tries are like that of a job."""
+    """Return the name under which the use of similar jobs is collected."""
     return arrival.job.task or arrival.job.name
 
 
 def earlier_runs(trace: Sequence[Arrival], runs: int, seed: int) -> dict[str, Usage]:
-    """What is known by task after some runs: each try of these is one of the recorded tries of its task, by chance.
+    """Return the use by task after some simulated earlier runs, each try of which is a random recorded one.
 
-    So an earlier run may lack the largest of them, as one with other inputs would.
+    So an earlier run can lack the largest tries, like a run with other inputs.
 
-    :param seed: of the chance
+    :param seed: of the random choice
     """
     chance, found = random.Random(seed), defaultdict[str, Usage](Usage)
     by_task: dict[str, list[Use]] = defaultdict(list)
@@ -128,7 +128,7 @@ def earlier_runs(trace: Sequence[Arrival], runs: int, seed: int) -> dict[str, Us
 
 
 def _exactly(asked: Resources, used: Use) -> Resources:
-    """What a job used, rounded up as sizes are; what was not recorded stays as it was asked for."""
+    """Return what a job used, rounded up like sizes; amounts that were not recorded stay as requested."""
     cpus, memory = asked.cpus, asked.memory
     if used.cpu_seconds and used.seconds > 0:
         cpus = min(cpus, ROUNDED["cpus"](used.cpu_seconds / used.seconds))

@@ -1,4 +1,4 @@
-"""Supply: what a simulated site has on sale, which has none of some offerings for a while."""
+"""What a simulated site has on sale, given that some offerings run out for a while."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from lading.scheduling.plan import PlannedLaunch
 
 
 class KnownSupply:
-    """What is on sale as far as it is known, as the simulation proceeds.
+    """The offerings that are on sale, as far as the planner knows.
 
-    :param catalogue: what there is without them
+    :param catalogue: all offerings
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -19,11 +19,10 @@ class KnownSupply:
         self._until: dict[tuple[str, str, str | None], float] = {}
 
     def ran_out(self, launch: PlannedLaunch, until: float) -> None:
-        """There was none for a launch, and the planner leaves its offering alone until then."""
+        """Record that a launch failed for lack of capacity; the planner avoids its offering until then."""
         self._until[launch.instance_type, launch.capacity_type, launch.zone] = until
 
     def available(self, now: float) -> Catalogue:
-        """The catalogue with what is known of missing capacity."""
         self._until = {offering: until for offering, until in self._until.items() if until > now}
         if not self._until:
             return self.catalogue

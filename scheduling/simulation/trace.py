@@ -33,25 +33,25 @@ TRACE = ("arrival_seconds", "duration_seconds")
 # What the tasks of a workflow request.
 REQUESTS = ("task", "cpus", "memory_mib")
 RUNNING = ("instance", "instance_type", "cpus_used", "memory_mib_used")
-# Limits that only slips meet. Of one row with a count of a million each job is placed on a machine with a name; in a
-# simulation each of them begins and ends by itself, too, which takes ten times as long and as much memory.
+# Limits that only mistakes reach. Even if one row stands for a million jobs, a plan places each of them on a named
+# machine. A simulation also starts and finishes each of them, which takes ten times the time and memory.
 MOST_JOBS, MOST_SIMULATED = 1_000_000, 100_000
 MOST_KINDS = 20_000
 MOST_CPUS = 999_999
 LEAST_CPUS = 0.001
 MOST_DISK_GIB = csv_tables.MOST // GIB
-# A size that was written in decimal may exceed its whole MiB by less than this.
+# Tolerance for sizes whose decimal notation slightly exceeds a whole number of MiB.
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One line of a trace: a job, when it arrives, and for how long it will run (which is hidden from the planner).
+    """One line of a trace: a job, when it arrives, and how long it will run (which is hidden from the planner).
 
     :param arrival: seconds after the start of the trace
     :param duration: seconds
-    :param parents: the names of the jobs that must have ended before it arrives
-    :param used: what it asked for and used when it was recorded; None: that is not known
+    :param parents: the names of the jobs that must have finished before it arrives
+    :param used: what it requested and used when it was recorded; None: unknown
     """
 
     job: PlannedJob
@@ -63,10 +63,10 @@ class Arrival:
 
 @dataclass(slots=True)
 class EqualRows:
-    """Rows of a table that are the same but for their names.
+    """Rows of a table that are equal except for their names.
 
     :param first: the first of them
-    :param job: what each of them asks for, with the count of one row
+    :param job: what each of them requests, with the count of one row
     :param names: of all of them
     """
 
@@ -75,7 +75,7 @@ class EqualRows:
     names: list[str] = field(default_factory=list)
 
     def jobs(self) -> list[PlannedJob]:
-        """One job for all of them, under the first of their sorted names; one for each where a row is several jobs."""
+        """Return one job for all rows, under the first of their sorted names, or one per row if rows have counts."""
         if len(self.names) == 1:
             return [self.job]
         if self.job.count > 1:
@@ -88,9 +88,9 @@ class EqualRows:
 class TraceJobs:
     """The jobs of a table.
 
-    :param first: by the name of each job the first row that asks for the same
-    :param max_instances: on how many instances jobs of a task may be at once, by the task
-    :param names: of the rows that a job stands for, by its name, where they are several
+    :param first: the first of the equal rows of each job, by job name
+    :param max_instances: on how many instances jobs of a task can be at once, by task
+    :param names: the names of the rows that a job stands for, by job name, if there are several
     """
 
     jobs: list[PlannedJob]
@@ -99,23 +99,23 @@ class TraceJobs:
     names: dict[str, list[str]] = field(default_factory=dict)
 
     def limits(self, instances: int | None) -> InstanceLimits:
-        """How many instances there may be.
+        """Return the limits on instances.
 
-        :param instances: of all jobs together; None: as many as it takes
+        :param instances: of all jobs together; None: no limit
         """
         return InstanceLimits(instances=instances, tasks=self.max_instances)
 
     def fault(self, refused: Refusal) -> csv_tables.TableError:
-        """The error at the first row of a job that can never run."""
+        """Return the error at the first row of a job that can never run."""
         row = self.first[refused.job]
         return row.fault(f"job {shortened(row.text('name'))} {refused.reason}")
 
 
 def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> TraceJobs:
-    """Read a table with the columns :data:`REQUIRED` and, if it has them, :data:`OPTIONAL`.
+    """Read a table with the columns :data:`REQUIRED` and, if present, :data:`OPTIONAL`.
 
     :raises csv_tables.TableError: naming file, line and value, also for an instance type that the catalogue lacks, and
-        for more jobs than can be planned in a sensible time
+        for more jobs than can be planned in a reasonable time
     """
     bounds = Bounds(MOST_JOBS)
     sorts: list[EqualRows] = []
@@ -139,9 +139,9 @@ def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Trace
 
 
 def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tuple[TraceJobs, list[Arrival]]:
-    """Read a table of jobs that has the columns :data:`TRACE` as well; of ``count`` jobs all arrive together.
+    """Read a table of jobs that also has the columns :data:`TRACE`; jobs of a row with a count arrive together.
 
-    :raises csv_tables.TableError: as :func:`parse_jobs`; there may be fewer jobs, for each is simulated
+    :raises csv_tables.TableError: like :func:`parse_jobs`, with a lower limit on jobs, because each is simulated
     """
     bounds = Bounds(MOST_SIMULATED)
     first: dict[str, csv_tables.Row] = {}
@@ -160,12 +160,12 @@ def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tupl
 
 @dataclass(slots=True)
 class Bounds:
-    """What the rows of a table may ask for together, and what those read so far do.
+    """The limits on all rows of a table together, and the totals of those read so far.
 
-    :param most: so many jobs there may be, with their counts
-    :param jobs: how many there are
-    :param kinds: what they ask for
-    :param max_instances: on how many instances jobs of a task may be at once, by the task
+    :param most: limit on the number of jobs, with their counts
+    :param jobs: the number of jobs
+    :param kinds: their different requests
+    :param max_instances: on how many instances jobs of a task can be at once, by task
     """
 
     most: int
@@ -174,21 +174,21 @@ class Bounds:
     max_instances: dict[str, int] = field(default_factory=dict)
 
     def checked(self, row: csv_tables.Row, job: PlannedJob) -> PlannedJob:
-        """The job of a row.
+        """Return the job of a row after checking it against the limits.
 
-        :raises csv_tables.TableError: too many ask for something different, or its ``max_instances`` is wrong
+        :raises csv_tables.TableError: there are too many different requests, or its ``max_instances`` is wrong
         """
         limit(row, self.max_instances)
         self.kinds.add((job.resources, job.arch, job.instance_type, job.task))
         if len(self.kinds) > MOST_KINDS:
             raise row.fault(
-                f"job {shortened(job.name)} is the {len(self.kinds):,}th that asks for something else than all before; "
-                f"valid: at most {MOST_KINDS:,} different ones; round the amounts up"
+                f"job {shortened(job.name)} raises the number of different requests to {len(self.kinds):,}; "
+                f"valid: at most {MOST_KINDS:,}; round the amounts up so that more jobs are equal"
             )
         return job
 
     def too_many(self, count: int) -> str:
-        """The message where the count of a row makes more than ``most``."""
+        """Return the message for a row whose count makes more than ``most`` jobs."""
         return (
             f"with count '{count}' there are {self.jobs:,} jobs; valid: at most {self.most:,}; lower the counts, or "
             "leave rows out"
@@ -218,30 +218,32 @@ def job(row: csv_tables.Row, catalogue: Catalogue) -> PlannedJob:
     )
     if job.resources == Resources():
         raise row.fault(
-            f"cpus {shortened(row.cells['cpus'])} and memory_mib {shortened(row.cells['memory_mib'])} ask for nothing; "
-            "valid: more than 0 of one of them"
+            f"cpus {shortened(row.cells['cpus'])} and memory_mib {shortened(row.cells['memory_mib'])} request nothing; "
+            "valid: more than 0 of at least one"
         )
     return job
 
 
 def limit(row: csv_tables.Row, most: dict[str, int]) -> None:
-    """Note on how many instances jobs of the task of a row may be at once, as the hint ``max_instances`` says it.
+    """Record the limit on a task's instances from a row, which has the meaning of the hint ``max_instances``.
 
-    :param most: what the rows before have said, by the task
+    :param most: the limits of earlier rows, by task
     """
     if not row.cells.get("max_instances"):
         return
     task, number = row.text("task", ""), row.whole("max_instances", 1, most=MOST_JOBS)
     if not task:
-        raise row.fault("max_instances is for the jobs of a task together, and the column task is empty")
+        raise row.fault(
+            "max_instances limits the jobs of a task, but the column task is empty; valid: the name of a task"
+        )
     if most.setdefault(task, number) != number:
         raise row.fault(
-            f"max_instances '{number}' of task {shortened(task)} is {most[task]} in a row before; valid: one number"
+            f"max_instances '{number}' of task {shortened(task)} was {most[task]} in an earlier row; "
+            "valid: the same number"
         )
 
 
 def _arch(row: csv_tables.Row) -> str:
-    """The architecture that a job asks for, by the name that hints have for it."""
     try:
         return parse_wanted_arch(row.text("arch"))
     except ValueError as error:
@@ -257,7 +259,7 @@ def known(row: csv_tables.Row, kind: str, catalogue: Catalogue) -> None:
 def parse_running(lines: Iterable[str], source: str, catalogue: Catalogue) -> list[Location]:
     """Read a table with the columns :data:`RUNNING`, the oldest instance first.
 
-    :param catalogue: has the types and their prices, overheads taken off
+    :param catalogue: the types and their prices, less overheads
     :raises csv_tables.TableError: naming file, line and value
     """
 

@@ -22,13 +22,13 @@ from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.text.printable import shortened
 
-# A task asks for what it has used on average, but for a fifth of a cpu, rounded up; and for a quarter more memory than
-# its most, with a least. What was not recorded is taken to be one cpu and 1 GiB.
+# A task requests its average cpus minus UNASKED_CPUS, rounded up, and its peak memory times MEMORY_MARGIN, within
+# limits. Missing records count as one cpu and 1 GiB.
 UNASKED_CPUS = 0.2
 MOST_CPUS = 16
 MEMORY_MARGIN = 1.25
 LEAST_MEMORY, MOST_MEMORY, UNRECORDED_MEMORY = 256, 200 * 1024, 1024
-# Shorter tasks than this were not recorded in more detail, seconds.
+# The minimum running time of a task, because shorter times were not recorded precisely, seconds.
 LEAST_SECONDS = 0.1
 
 Amount = Annotated[FiniteFloat, Field(ge=0, le=2**53)]
@@ -36,7 +36,7 @@ Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class WorkflowError(ValueError):
-    """A file is no recorded workflow; the message names it, the place in it, and what is valid there."""
+    """A file is not a recorded workflow; the message names the file, the place in it, and what is valid there."""
 
 
 class _Read(BaseModel):
@@ -44,7 +44,7 @@ class _Read(BaseModel):
 
 
 class _Task(_Read):
-    """A task as it is specified, and in 1.4 as it ran."""
+    """A task as specified and, in 1.4, as it ran."""
 
     id: Name
     name: Name
@@ -78,14 +78,15 @@ class _Record(_Read):
 
 
 def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
-    """The tasks of a recorded run, all of which arrive at 0 s, or when their parents have ended.
+    """Return the tasks of a recorded run. All arrive at 0 s, or when their parents have finished.
 
-    The jobs are named by the ids of the tasks, and ``Job.task`` is the name without its number, which tasks that do the
-    same share.
+    The jobs are named by the ids of the tasks. ``Job.task`` is the task's name without its number, which is the same
+    for tasks that do the same.
 
     :param source: the file's name, for errors
-    :param scale: by what all lengths are multiplied
-    :raises WorkflowError: it is no such file, a parent is not in it, tasks wait for each other, or they are too many
+    :param scale: factor for all lengths
+    :raises WorkflowError: the file is not in this format, a parent is missing, tasks wait for each other, or there are
+        too many tasks
     """
     try:
         record = _Record.model_validate(_specified(_loaded(text)))
@@ -103,16 +104,19 @@ def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
     ran = {each.id: each for each in record.workflow.execution.tasks}
     known = {each.id for each in tasks}
     if len(known) < len(tasks):
-        raise WorkflowError(f"{source}: two tasks have the same id; valid: an id for each")
+        raise WorkflowError(f"{source}: two tasks have the same id; valid: a unique id for each task")
     arrivals = []
     for task in tasks:
         for parent in task.parents:
             if parent not in known:
-                raise WorkflowError(f"{source}: task {shortened(task.id)}: there is no parent {shortened(parent)}")
+                raise WorkflowError(
+                    f"{source}: task {shortened(task.id)}: parent {shortened(parent)} is not in the file; "
+                    "valid: ids of its tasks"
+                )
         its = ran.get(task.id)
         if its is None or its.seconds is None:
             raise WorkflowError(
-                f"{source}: task {shortened(task.id)}: it has no runtimeInSeconds; valid: the seconds that it ran"
+                f"{source}: task {shortened(task.id)}: runtimeInSeconds is missing; valid: its running time in seconds"
             )
         asked, seconds = _asked(its), max(its.seconds, LEAST_SECONDS) * scale
         job = PlannedJob(name=task.id, resources=asked, arch=DEFAULT_ARCH, task=_kind(task.name), run="")
@@ -120,12 +124,11 @@ def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
     try:
         _ = as_forecast(arrivals).order
     except CycleError as error:
-        raise WorkflowError(f"{source}: {error}; valid: parents that come before") from None
+        raise WorkflowError(f"{source}: {error}; valid: parents without a cycle") from None
     return arrivals
 
 
 def as_forecast(trace: Sequence[Arrival]) -> Forecast:
-    """All that a trace has to do, before it begins."""
     return Forecast({each.job.name: WorkflowStep(each.job, each.duration, each.parents) for each in trace})
 
 
@@ -137,7 +140,7 @@ def _loaded(text: str) -> Any:
 
 
 def _specified(record: Any) -> Any:
-    """What 1.4 has in one list of tasks is both what was specified and how it ran."""
+    """Convert 1.4, which has one list of tasks for both their specification and their execution, to 1.5."""
     match record:
         case {"workflow": {"tasks": list(tasks)}}:
             return {"workflow": {"specification": {"tasks": tasks}, "execution": {"tasks": tasks}}}
@@ -164,7 +167,7 @@ def _used(ran: _Ran, asked: Resources, seconds: float) -> Use:
 
 
 def _kind(name: str) -> str:
-    """What tasks share that do the same: their name without its number."""
-    # From its end, where the first character decides; forwards each separator would begin another search.
+    """Return the name without its number, which is the same for tasks that do the same."""
+    # Matched backwards on the reversed name: a forward search would restart at each separator.
     number = re.match(r"\d+(?:DI)?[._-]*", name[::-1])
     return name if number is None else name[: -number.end()] or name

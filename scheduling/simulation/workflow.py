@@ -1,4 +1,4 @@
-"""Workflows in a simulation: their runs, what is known of the lengths of their jobs, and which jobs wait for others."""
+"""Workflows in a simulation: their runs, what is known of their jobs' lengths, and which jobs wait for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lading.scheduling.simulation.trace import Arrival
 
 
 def run_at(workflow: Sequence[Arrival], run: str, seconds: float) -> list[Arrival]:
-    """A run of a workflow that begins at a time; its jobs have names and a ``Job.run`` of their own."""
+    """Return a run of a workflow that starts at a time; its jobs have their own names and ``Job.run``."""
     return [
         replace(
             each,
@@ -25,7 +25,7 @@ def run_at(workflow: Sequence[Arrival], run: str, seconds: float) -> list[Arriva
 
 
 def expected_lengths(trace: Iterable[Arrival], known: str) -> dict[str, Prediction]:
-    """What is known of the lengths of jobs before they run, by their names.
+    """Return what is known of the lengths of jobs before they run, by job name.
 
     :param known: one of :data:`lading.scheduling.plan.LENGTHS`
     """
@@ -41,17 +41,18 @@ def expected_lengths(trace: Iterable[Arrival], known: str) -> dict[str, Predicti
 
 
 def _as_before(jobs: Sequence[Arrival]) -> Prediction:
-    """What a run before has said of the jobs of a task."""
+    """Return the prediction that an earlier run of a task's jobs would give."""
     spread = pstdev(math.log(each.duration) for each in jobs)
     return Prediction(median(each.duration for each in jobs), spread, number=len(jobs))
 
 
 @dataclass(slots=True)
 class Dependencies:
-    """Which jobs wait for others, by their numbers.
+    """Which jobs wait for others, by number.
 
-    :param parents: those that must end before each job
-    :param ended: those that have
+    :param parents: the jobs that must finish before each job
+    :param ended: the finished jobs
+    :param missing: how many parents of a job have not finished; jobs without any are left out
     """
 
     parents: Mapping[int, tuple[int, ...]]
@@ -61,9 +62,9 @@ class Dependencies:
 
     @classmethod
     def read(cls, trace: Sequence[Arrival]) -> Dependencies:
-        """Those of a trace, whose jobs are numbered as they come.
+        """Build the dependencies of a trace, whose jobs are numbered in their order.
 
-        :raises ValueError: a job waits for one that is not in it
+        :raises ValueError: a job waits for one that is not in the trace
         """
         numbers = {arrival.job.name: number for number, arrival in enumerate(trace)}
         parents = {}
@@ -81,7 +82,7 @@ class Dependencies:
         return dependencies
 
     def end(self, job: int) -> Iterable[int]:
-        """Note that a job has ended; the jobs that wait for none any more."""
+        """Record that a job has finished; yield the jobs that now wait for none."""
         self.ended.add(job)
         for child in self.children.get(job, ()):
             self.missing[child] -= 1

@@ -1,4 +1,4 @@
-"""What people write and read: amounts, tables of CSV, TOML, and text that can be printed. Pure.
+"""What people write and read: amounts, CSV tables, TOML, and printable text. Pure.
 
-What the amounts and tables are about is not known here.
+Nothing here depends on what the amounts and tables are about.
 """

@@ -1,4 +1,4 @@
-"""Reading tables that people write: CSV with a header, every fault named by file, line and value."""
+"""Reads CSV tables with a header that people write; every error names file, line and value."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TypeVar
 from lading.scheduling.text.printable import shortened
 
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-# No table of Lading's has more columns than this, whatever else its author carries along.
+# The largest number of columns, including columns that Lading does not use.
 MOST_COLUMNS = 100
 LONGEST_NAME = 250
 MOST_ROWS = 100_000
-# Where nothing else is said: larger numbers are slips.
+# The default upper bound: larger numbers are mistakes.
 MOST = 2**31 - 1
 T = TypeVar("T")
 
 
 class TableError(ValueError):
-    """A fault in a table, as one line: file, line, and what is wrong with which value.
+    """An error in a table, as one line: file, line, and what is wrong with which value.
 
     :param source: the file's name as the user gave it
-    :param line: the line, counted from 1; faults of the header and of the whole file are on line 1
+    :param line: the line, counted from 1; errors of the header and of the whole file are on line 1
     """
 
     def __init__(self, source: str, line: int, message: str) -> None:
@@ -35,7 +35,7 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record of a table, whose cells are read by the methods; each raises :class:`TableError`."""
+    """One record of a table. The methods read its cells; each raises :class:`TableError`."""
 
     source: str
     line: int
@@ -45,7 +45,8 @@ class Row:
         return TableError(self.source, self.line, message)
 
     def text(self, column: str, default: str | None = None) -> str:
-        """The cell's text; ``default`` where it is empty or the column is absent, an error without a default."""
+        """The cell's text, or ``default`` if it is empty or the column is missing; without a default, that is an
+        error."""
         value = self.cells.get(column, "")
         if value:
             return value
@@ -62,9 +63,9 @@ class Row:
         most: float = MOST,
         zero: bool = True,
     ) -> float:
-        """The cell as a number from 0 to ``most``; from ``least`` on where it is not 0.
+        """The cell as a number from ``least`` to ``most``, or 0.
 
-        :param default: what an empty cell, or a column that is not there, means
+        :param default: the value of an empty cell or a missing column
         :param zero: whether 0 is valid
         """
         value = self.cells.get(column, "")
@@ -102,11 +103,10 @@ def read(
 
     :param lines: the file's lines
     :param source: the file's name, for messages
-    :param required: columns that must be there; other columns are carried along
-    :param most: how many rows there may be
-    :param least: 0 where a table without rows is valid, too
-    :raises TableError: for a missing or doubled column, a row of another length, broken quoting, a table without rows
-        or with too many
+    :param required: the columns that must exist; other columns are included, too
+    :param most: the largest number of rows
+    :param least: 0 if a table without rows is valid, too
+    :raises TableError: a missing or duplicate column, a row of another length, broken quoting, no rows, or too many
     """
     found = records(lines, source, required, most, least)
     _, header = next(found)
@@ -123,7 +123,7 @@ def unread(lines: Iterable[str], source: str, required: Sequence[str], optional:
 def records(
     lines: Iterable[str], source: str, required: Sequence[str], most: int, least: int = 1
 ) -> Iterator[tuple[int, list[str]]]:
-    """The header of such a table, then its rows as they are written, each with its line."""
+    """The header of such a table, then its raw rows, each with its line."""
     reader = csv.reader(lines, strict=True)
     header: list[str] | None = None
     rows = 0
@@ -147,9 +147,7 @@ def records(
             raise TableError(source, line, f"{shown} has {len(record)} values for {len(header)} columns")
         rows += 1
         if rows > most:
-            raise TableError(
-                source, line, f"this is row {rows:,}; valid: at most {most:,}; write rows that are alike as one"
-            )
+            raise TableError(source, line, f"this is row {rows:,}; valid: at most {most:,}; combine equal rows")
         yield line, record
     if header is None:
         raise TableError(source, 1, f"the file is empty; its first line must name the columns {','.join(required)}")
@@ -170,11 +168,11 @@ def check_header(header: list[str], source: str, required: Sequence[str]) -> Non
             raise TableError(source, 1, f"{have}; it needs {', '.join(required)}, with commas between them")
     for column in header:
         if header.count(column) > 1:
-            raise TableError(source, 1, f"column {shortened(column)} is there twice")
+            raise TableError(source, 1, f"column {shortened(column)} occurs twice")
 
 
 def unique(rows: Iterable[Row], column: str, build: Callable[[Row], T]) -> Iterator[T]:
-    """What ``build`` makes of each row, where no two rows may have the same text in ``column``."""
+    """The result of ``build`` for each row; no two rows can have the same text in ``column``."""
     first: dict[str, int] = {}
     for row in rows:
         first[new(row, column, first)] = row.line
@@ -182,25 +180,26 @@ def unique(rows: Iterable[Row], column: str, build: Callable[[Row], T]) -> Itera
 
 
 def new(row: Row, column: str, first: Mapping[str, int]) -> str:
-    """The text that a row has in ``column``, which no row before has.
+    """The text of a row in ``column``, which no earlier row has.
 
-    :param first: on which line each text is that rows before have
+    :param first: by text, the line of the earlier row that has it
     """
     name = row.text(column)
     if len(name) > LONGEST_NAME:
         raise row.fault(f"{column} {shortened(name)} is too long; valid: at most {LONGEST_NAME} characters")
     if name in first:
-        raise row.fault(f"{column} {name!r} is on line {first[name]} already")
+        raise row.fault(f"{column} {name!r} is already on line {first[name]}")
     return name
 
 
 def alike(
     lines: Iterable[str], source: str, required: Sequence[str], column: str, build: Callable[[Row], T], most: int
 ) -> Iterator[tuple[int, str, T]]:
-    """The line of every row, its text in ``column``, and what ``build`` makes of the first row that is else the same.
+    """The line of every row, its text in ``column``, and the result of ``build`` for the first row that is otherwise
+    equal.
 
-    So a million rows of a few hundred sorts are read in seconds. The parameters and errors are those of :func:`read`
-    and :func:`unique`.
+    So a million rows with a few hundred different contents are read in seconds. The parameters and errors are those of
+    :func:`read` and :func:`unique`.
     """
     numbered = records(lines, source, required, most)
     _, header = next(numbered)

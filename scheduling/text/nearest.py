@@ -1,18 +1,18 @@
-"""Which of the valid names somebody meant who wrote another one."""
+"""Finds the valid names that a misspelt name most likely means."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-# Of a longer name only the beginning is compared, which takes time that grows with the product of both lengths.
+# Only the beginning of a longer name is compared: the time grows with the product of both lengths.
 LONGEST = 250
 
 
 def nearest(name: str, valid: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
-    """The valid names that are close to a name, the closest first.
+    """The valid names most similar to a name, the most similar first.
 
-    :param cutoff: how close they are at least: 1 means equal, 0 all of them
+    :param cutoff: the least similarity: 1 means equal, 0 includes all
     """
     return difflib.get_close_matches(name[:LONGEST], list(valid), n=most, cutoff=cutoff)
 

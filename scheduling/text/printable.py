@@ -1,6 +1,6 @@
-"""Text that others wrote, as a terminal, a log or a database gets it.
+"""Makes foreign text safe for a terminal, a log or a database.
 
-On a terminal and in a log it moves no cursor, hides nothing and begins no line.
+On a terminal and in a log such text must not move the cursor, hide anything or start a line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Callable
 from typing import Any
 
-# MySQL's TEXT holds 65,535 bytes; more characters than these of a message would not be read.
+# MySQL's TEXT holds 65,535 bytes, and nobody reads more characters of a message than this.
 LONGEST_TEXT = 4000
 _LONGEST = 500
 _LINE_END = re.compile(r"[ \t]*[\r\n]+[ \t]*")
@@ -20,43 +20,44 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 
 
 def printable(text: object) -> str:
-    """The text in one line, with all that is not a visible character or a blank as Python writes it, such as ``\\x1b``.
+    """The text on one line, with everything that is neither a visible character nor a space escaped as in Python, such
+    as ``\x1b``.
 
-    That is control characters (C0, C1, so every terminal sequence), line ends, marks that change the direction of
-    writing or have no width, lone surrogates, and characters that Unicode has not assigned.
+    Escaped are control characters (C0 and C1, hence every terminal sequence), line breaks, marks that change the
+    writing direction or have no width, lone surrogates, and characters that Unicode has not assigned.
     """
     return "".join(each if each.isprintable() else _escape(each) for each in str(text))
 
 
 def one_line(text: object) -> str:
-    """The same, with a blank for line ends and the blanks around them, as people read text of several lines."""
+    """The same, with line breaks and the spaces around them replaced by one space."""
     return printable(_LINE_END.sub(" ", str(text).strip()))
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines, which stay lines, tabs included."""
+    """The same for text of several lines, keeping line breaks and tabs."""
     return "".join(each if each.isprintable() or each in "\n\t" else _escape(each) for each in text)
 
 
 def storable(text: str) -> str:
-    """The text as every database takes it: no NUL, no lone surrogate, at most :data:`LONGEST_TEXT` characters."""
+    """The text as every database accepts it: no NUL, no lone surrogate, at most :data:`LONGEST_TEXT` characters."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_TEXT]
 
 
 def shortened(value: object) -> str:
-    """A value as messages quote it: its ``repr``, at most about a hundred characters of it."""
+    """A value as messages quote it: its ``repr``, cut to about a hundred characters."""
     try:
         return _SHORT.repr(value)
-    except ValueError:  # Python does not write whole numbers of thousands of digits
+    except ValueError:  # Python refuses to convert integers with thousands of digits
         return "a very large number"
 
 
 def json_beginning(value: object, most: int, default: Callable[[Any], object] | None = None) -> str:
-    """The first characters of a value as JSON; what comes behind them, which may be megabytes, is not written at all.
+    """The first characters of a value as JSON, without serializing the rest, which can be megabytes.
 
     :param most: how many characters
-    :param default: what is written for what is no JSON
-    :raises TypeError: it is none, and there is no default
+    :param default: converts what JSON does not support
+    :raises TypeError: the value is not supported, and there is no default
     """
     parts: list[str] = []
     length = 0
@@ -68,7 +69,7 @@ def json_beginning(value: object, most: int, default: Callable[[Any], object] | 
 
 
 def cut(text: str) -> str:
-    """Text in which others' text stands, such as another reader's message, of a length that one can read."""
+    """A message that quotes foreign text, cut to a readable length."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 

@@ -1,4 +1,5 @@
-"""TOML that people write: the catalogue, the sites file, profiles. Any text gives its tables or one line of error."""
+"""Reads TOML that people write: the catalogue, the sites file, profiles. Any text yields its tables or a one-line
+error."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# Far more than a file written by hand has, and read within seconds.
+# Far more than a manually written file has, and still read within seconds.
 MOST_CHARACTERS = 2**22
 DEEPEST = 20
-# Of one key: its parts are compared with each other, so that their number counts squared.
+# The largest number of dots in one key: the parser takes quadratic time in them.
 MOST_DOTS = 200
 _LARGEST = 2**63
-# Strings and comments, as far as their line where they have no end, and what parts keys and ends them.
+# Strings and comments (up to the end of their line if they are unterminated), and the characters that separate parts of
+# keys or end keys.
 _DOTTING = re.compile(
     r'''"""(?:[^"\\]+|\\[\s\S]|"(?!""))*(?:"{3,5}|\\?\Z)'''
     r"""|'''[\s\S]*?(?:'{3,5}|\Z)"""
@@ -31,9 +33,9 @@ _PLACE = re.compile(r"at line (\d+)")
 
 
 class TomlError(ValueError):
-    """Text that is no TOML, or none that can be used; the message is one line.
+    """Text that is not TOML, or that Lading cannot use; the message is one line.
 
-    :param line: where, counted from 1; 1 where that is not known
+    :param line: the line, counted from 1; 1 if unknown
     """
 
     def __init__(self, message: str, line: int = 1) -> None:
@@ -44,8 +46,8 @@ class TomlError(ValueError):
 def parse(text: str) -> dict[str, Any]:
     """The tables of a TOML document (https://toml.io/en/v1.0.0).
 
-    :raises TomlError: it is not valid, larger than 4 MiB, nested deeper than 20 tables, or has a value that TOML does
-        not promise: a whole number of more than 64 bits; or one that no text of Lading's can have: a NUL character
+    :raises TomlError: it is invalid, has more than 4 Mi characters, is nested more than 20 levels deep, has an integer
+        of more than 64 bits, which TOML does not guarantee, or has a NUL character, which no text of Lading's can have
     """
     if len(text) > MOST_CHARACTERS:
         raise TomlError(f"it has {len(text):,} characters; valid: at most {MOST_CHARACTERS:,}")
@@ -54,7 +56,7 @@ def parse(text: str) -> dict[str, Any]:
         document = tomllib.loads(text)
     except RecursionError:
         raise TomlError(f"it is nested too deeply; valid: at most {DEEPEST} tables or lists in each other") from None
-    except ValueError as error:  # a number of too many digits is none of TOML's own errors
+    except ValueError as error:  # an integer with too many digits raises a plain ValueError
         place = _PLACE.search(str(error))
         raise TomlError(" ".join(str(error).split()), int(place[1]) if place else 1) from None
     _check(document)
@@ -62,7 +64,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def _count_dots(text: str) -> None:
-    """Refuse a key of too many parts; the dots of strings, comments and numbers part none.
+    """Reject a key with too many parts. Dots in strings, comments and numbers do not count.
 
     :raises TomlError: there is one
     """
@@ -74,11 +76,11 @@ def _count_dots(text: str) -> None:
         dots += found == "."
         if dots > MOST_DOTS:
             number = text.count("\n", 0, match.start()) + 1
-            raise TomlError(f"line {number} has more than {MOST_DOTS} dots in one key; break it up", number)
+            raise TomlError(f"line {number} has more than {MOST_DOTS} dots in one key; split it into tables", number)
 
 
 def _check(document: dict[str, Any]) -> None:
-    """Refuse what code that reads the tables could not handle.
+    """Reject what code that reads the tables could not handle.
 
     :raises TomlError: there is something
     """

@@ -1,8 +1,8 @@
 """Amounts as people write them, and back.
 
-Whatever comes from outside (a hint, a configuration option, a sites file) is converted here, once: memory and disk to
-whole MiB, time to whole seconds, both rounded up, so no job gets less than it asks for; counts stay fractional.
-A value that is no amount raises :class:`UnitError`, which names the value and shows valid ones.
+Everything from outside (a hint, a configuration option, a sites file) is converted here, once: memory and disk to whole
+MiB and time to whole seconds, both rounded up so that no job gets less than it requests; counts stay fractional. An
+invalid value raises :class:`UnitError`, which names the value and shows valid ones.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class UnitError(ValueError):
-    """A value that is not the amount it should be."""
+    """A value that is not a valid amount."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """Something that is measured, and how messages name it."""
+    """A measured quantity, and how messages name it."""
 
     name: str
     valid: str
@@ -35,7 +35,7 @@ class _Quantity:
     too_large: str
 
     def number(self, value: object) -> Fraction:
-        # bool is an int for Python, but memory=True is a slip; NaN and the infinities are no amounts.
+        # bool is an int in Python, but memory=True is a mistake; NaN and the infinities are not amounts.
         if isinstance(value, numbers.Rational) and not isinstance(value, bool):
             return Fraction(int(value.numerator), int(value.denominator))  # numpy's integers overflow
         if isinstance(value, float) and math.isfinite(value):
@@ -57,7 +57,8 @@ _MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b", re.ASCII)
 # The last second of the year 9999.
 _LAST_MOMENT = 253_402_300_799.0
 
-# Every database keeps 2**31 - 1 in its plain integer. What is larger is a slip, most often bytes where MiB are meant.
+# 2**31 - 1 is the largest plain integer of every database. Anything larger is a mistake, most often bytes instead of
+# MiB.
 _MEMORY = _Quantity(
     "an amount of memory",
     'for example "8 GiB", "512 MiB", "1.5 TiB", "8 GB" (powers of 1000) or a number of MiB',
@@ -73,7 +74,7 @@ _TIME = _Quantity(
 _COUNT = _Quantity("a number", "for example 4 or 0.5", 999_999, "a million")
 
 _MIB = 2**20
-# "8G" is 8 GiB, as batch schedulers mean it; only a written B makes the prefix decimal.
+# "8G" means 8 GiB, as in batch schedulers; only a written B makes the prefix decimal.
 _BYTES = {"": _MIB, "b": 1}
 for _exponent, _prefix in enumerate("kmgtp", start=1):
     _BYTES |= {_prefix: 1024**_exponent, f"{_prefix}ib": 1024**_exponent, f"{_prefix}b": 1000**_exponent}
@@ -90,7 +91,7 @@ _SECONDS = {
     for name in names.split()
 }
 
-# The number of digits is bounded because Python refuses to convert very long ones, with an error of its own.
+# The number of digits is limited because Python refuses to convert very long numbers, with an error of its own.
 _UNSIGNED = r"(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})"
 _PLAIN = re.compile(rf"-?{_UNSIGNED}")
 _AMOUNT = re.compile(rf"(-?{_UNSIGNED})\s*([a-z]*)")
@@ -103,7 +104,7 @@ def parse_memory(value: object, *, zero: bool = False) -> int:
 
     :param value: a number of MiB, or text such as ``"8 GiB"``
     :param zero: whether 0 is allowed
-    :raises UnitError: no amount of memory, negative, or 2 PiB and more
+    :raises UnitError: it is not an amount of memory, is negative, or is 2 PiB or more
     """
     if isinstance(value, str):
         match = _AMOUNT.fullmatch(value.strip().lower())
@@ -119,7 +120,7 @@ def parse_time(value: object) -> int:
     """Return ``value`` in seconds, rounded up.
 
     :param value: a number of seconds, a ``timedelta``, or text such as ``"1h30m"`` or ``"HH:MM:SS"``
-    :raises UnitError: no length of time, not positive, or 68 years and more
+    :raises UnitError: it is not a length of time, is not positive, or is 68 years or more
     """
     if isinstance(value, datetime.timedelta):
         amount = Fraction(value // datetime.timedelta(microseconds=1), 1_000_000)
@@ -131,11 +132,11 @@ def parse_time(value: object) -> int:
 
 
 def parse_count(value: object, *, zero: bool = False) -> float:
-    """Return ``value`` as a number of cpus or gpus, which may be a fraction.
+    """Return ``value`` as a number of cpus or gpus, which can be a fraction.
 
     :param value: a number, or text that is one
     :param zero: whether 0 is allowed
-    :raises UnitError: no number, negative, or a million and more
+    :raises UnitError: it is not a number, is negative, or is a million or more
     """
     if isinstance(value, str):
         if not _PLAIN.fullmatch(value.strip()):
@@ -147,17 +148,17 @@ def parse_count(value: object, *, zero: bool = False) -> float:
 
 
 def memory_unit(name: str) -> int | None:
-    """Return how many bytes a unit of memory has; None: there is no such unit."""
+    """Return the bytes of a unit of memory; None: there is no such unit."""
     return _BYTES.get(name.lower()) if name else None
 
 
 def time_unit(name: str) -> int | None:
-    """Return how many seconds a unit of time has; None: there is no such unit."""
+    """Return the seconds of a unit of time; None: there is no such unit."""
     return _SECONDS.get(name.lower())
 
 
 def format_memory(mib: int) -> str:
-    """Return MiB as people read them, never rounded: ``"16 GiB"``, ``"1.5 GiB"``, ``"1437 MiB"``."""
+    """Format MiB for people, never rounded: ``"16 GiB"``, ``"1.5 GiB"``, ``"1437 MiB"``."""
     for unit, size in (("TiB", 1024**2), ("GiB", 1024)):
         if mib >= size and mib * 10 % size == 0:
             whole, tenth = divmod(mib * 10 // size, 10)
@@ -166,7 +167,7 @@ def format_memory(mib: int) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Return seconds as people read them: ``"2 h"``, ``"1 h 30 min"``, ``"0.25 s"``.
+    """Format seconds for people: ``"2 h"``, ``"1 h 30 min"``, ``"0.25 s"``.
 
     Whole seconds are never rounded, fractions only from 10 s on.
     """
@@ -176,21 +177,22 @@ def format_time(seconds: float) -> str:
 
 
 def format_moment(at: float) -> str:
-    """A moment as reasons have it, ``2026-11-23 12:00:00 UTC``: what shows them writes it in the reader's time zone.
+    """A time as reasons contain it, ``2026-11-23 12:00:00 UTC``; whatever shows a reason converts it to the reader's
+    time zone.
 
-    :param at: seconds since the epoch
+    :param at: epoch seconds
     """
     moment = datetime.datetime.fromtimestamp(max(0.0, min(at, _LAST_MOMENT)), datetime.timezone.utc)
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def in_zone(text: str, zone: datetime.tzinfo) -> str:
-    """A text with the moments of :func:`format_moment` in a time zone, each with its offset from UTC."""
+    """Convert the times of :func:`format_moment` in a text to a time zone, each with its offset from UTC."""
 
     def moved(found: re.Match[str]) -> str:
         try:
             moment = datetime.datetime.fromisoformat(f"{found[1]}+00:00").astimezone(zone)
-        except (ValueError, OverflowError):  # digits that are no date
+        except (ValueError, OverflowError):  # digits that are not a date
             return found[0]
         return moment.isoformat(sep=" ") if moment.utcoffset() else found[0]
 
@@ -198,13 +200,13 @@ def in_zone(text: str, zone: datetime.tzinfo) -> str:
 
 
 def format_count(count: float) -> str:
-    """Return a number as people read it: ``"4"``, ``"0.25"``, with three decimals unless that would read as 0."""
+    """Format a number for people: ``"4"``, ``"0.25"``, with three decimals unless that would show 0."""
     text = f"{count:.3f}".rstrip("0").rstrip(".")
     return text if float(text) or not count else f"{count:.1g}"
 
 
 def format_usd(amount: float) -> str:
-    """Return USD as people read them: ``"25.10"``, ``"1,250.00"``, and less than ten cents so that they are never
+    """Format USD for people: ``"25.10"``, ``"1,250.00"``. Less than ten cents get more digits, so that they are never
     rounded to nothing: ``"0.0321"``, ``"0.00004"``."""
     least = abs(amount)
     if not 0 < least < 0.1:
@@ -214,7 +216,7 @@ def format_usd(amount: float) -> str:
 
 
 def _seconds(text: str) -> Fraction:
-    """The seconds in ``text``: a plain number, a clock ("D-HH:MM:SS"), or spans from large to small ("1h30m")."""
+    """The seconds in ``text``: a plain number, a clock time ("D-HH:MM:SS"), or spans from large to small ("1h30m")."""
     stripped = text.strip().lower()
     if _PLAIN.fullmatch(stripped):
         return Fraction(stripped)

@@ -398,7 +398,7 @@ def test_rules_without_memory_get_what_their_jobs_used_and_more_for_free(make: M
 def test_a_failure_says_its_cause_and_leaves_no_output(make: Make) -> None:
     flow = make(FAILS)
     said = flow.run("--keep-going", status=1)
-    assert "Lading: error: the task's process ended with exit code 3" in said
+    assert "Lading: error: the task's process exited with exit code 3" in said
     assert ".snakemake/lading/logs/a/" in said
     assert "what went wrong" in said
     assert "Lading: time_limit: " in said
@@ -648,7 +648,7 @@ def test_a_workflow_may_be_in_a_folder_whose_name_is_not_utf8(make: Callable[...
         "rule all:\n    output: 'none'\n    shell: 'echo what went wrong >&2; exit 3'"
     )
     said = flow.run("--show-failed-logs", status=1)
-    assert "Lading: error: the task's process ended with exit code 3" in said
+    assert "Lading: error: the task's process exited with exit code 3" in said
     assert "what went wrong" in said
     assert flow.processes() == []
 
@@ -831,4 +831,4 @@ def test_options_that_make_no_sense_are_refused(make: Make, tmp_path: Path) -> N
     (flow.folder / "bad.toml").write_text("[sites.here]\nkind = 'nothing'\n")
     assert "[sites.here]" in flow.run("--lading-sites-file", "bad.toml", status=1)
     assert "valid: rules, all, none" in flow.run("--lading-limits", "some", status=1)
-    assert "is no hurry" in flow.run("--lading-hurry", "soon", status=1)
+    assert "is not a hurry" in flow.run("--lading-hurry", "soon", status=1)

@@ -175,7 +175,7 @@ def test_a_server_that_forwards_nothing(
 
 def test_a_site_without_lading(connect: Callable[..., Any], api: ExecutionApi, tmp_path: Path) -> None:
     transport, _ = connect("ssh")
-    with pytest.raises(TransportError, match=r"the relay of the tunnel does not run: .*no-such-python"):
+    with pytest.raises(TransportError, match=r"the relay of the tunnel is not running: .*no-such-python"):
         tunnel(transport, api, tmp_path, python="/no-such-python").keep()
 
 

@@ -398,9 +398,9 @@ def test_five_thousand_that_wait_are_a_row_for_each_reason(full: Airflow, admin:
     assert counts == sorted(counts, reverse=True)
     for row in rows.all():
         _, _, start, oldest, cpus, dags, remedy = row.locator("td").all_inner_texts()
-        assert re.match(r"\d\d:\d\d – \d\d:\d\d\s+[\d,]+ jobs before it, and .* finish(es)? [\d,.]+ per hour", start), (
-            start
-        )
+        assert re.match(
+            r"\d\d:\d\d – \d\d:\d\d\s+[\d,]+ jobs ahead of it, and .* finish(es)? [\d,.]+ per hour", start
+        ), start
         assert re.fullmatch(r"\d+ (s|min|h)( \d+ (min|s))?", oldest), oldest
         assert cpus
         assert {"etl", "genomes", "report"} <= set(dags.split()), "of each Dag some wait"
@@ -773,7 +773,7 @@ def test_home_has_a_tile_and_the_navigation_an_entry(real: tuple[Airflow, str], 
     picture(window, "real")
     asked = page.get_by_role("table", name="Requests")
     local = page.get_by_role("table", name="Sites").locator("tbody tr", has_text="local")
-    for label, words in (("Pause", "it is given no more jobs"), ("Resume", "it is given jobs again")):
+    for label, words in (("Pause", "it gets no more jobs"), ("Resume", "it gets jobs again")):
         local.get_by_role("button", name=f"{label} local", exact=True).click()
         expect(page.get_by_role("button", name="No", exact=True)).to_be_focused()
         page.get_by_role("button", name="Yes", exact=True).press("Enter")
@@ -863,7 +863,7 @@ def test_who_holds_what_and_what_sleeps_is_woken(
     page = window.open(f"{PAGE}?view=waits")
     waits = page.get_by_role("table", name="Waiting jobs")
     expect(waits).to_contain_text(re.compile(r"together's gang far holds 1 cpu at local/\S+ for 1 of its jobs"))
-    expect(waits.locator("tr", has_text="Reserving capacity for all that start together")).to_contain_text(
+    expect(waits.locator("tr", has_text="Reserving capacity for its gang")).to_contain_text(
         "looking for room for gang 'far' at cloud"
     )
     large = waits.locator("tr", has_text="Waiting for its next attempt")

@@ -376,7 +376,7 @@ def test_the_last_start_of_a_group_is_that_of_its_last_job_on_every_database(ses
     assert rank[99] == 99
     [group] = waits(session, EVERYTHING, NOW).groups
     assert group.start is not None
-    assert group.start.text.startswith("99 jobs before it")
+    assert group.start.text.startswith("99 jobs ahead of it")
 
 
 def test_limits_of_dags_that_the_user_may_not_see_say_nothing(session: Session) -> None:

@@ -464,7 +464,7 @@ def test_a_server_that_hangs_before_it_begins_a_command_is_abandoned(
     monkeypatch.setattr(transport, "_opened", opened)
     status, _, words = only(transport, "echo 1", 2)
     assert (status, "no answer within 2 s" in words) == (None, True)
-    with pytest.raises(TransportError, match="no command begins within 6 s"):
+    with pytest.raises(TransportError, match="the command did not start within 6 s"):
         transport.session(["echo"])
     monkeypatch.setattr(transport, "_opened", real)
     assert only(transport, "echo 2", 120)[1] == "2\n"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.services import debian
@@ -31,6 +31,18 @@ def podman() -> Iterator[Path]:
 
     The programs of this machine, this Python and these tests are mounted into each container.
     """
+    of_this_machine = dict.fromkeys(["/usr", sys.base_prefix, sys.prefix, str(ROOT)])
+    with engine(*of_this_machine) as command:
+        subprocess.run([command, "import", "-", IMAGE], input=image(), check=True, capture_output=True, timeout=120)
+        yield command.parent
+
+
+@contextlib.contextmanager
+def engine(*mounted: str) -> Iterator[Path]:
+    """A command ``docker``, whose containers and images are its own.
+
+    :param mounted: the folders of this machine that each container sees
+    """
     # Catatonit is the init of `docker run --init`, which Podman only recommends.
     needed = ("podman", "runc", "catatonit")
     if not all(shutil.which(each) for each in needed):
@@ -38,18 +50,17 @@ def podman() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="lading-podman-"))
     command = folder / "bin" / "docker"
     try:
-        write(folder, command)
-        subprocess.run([command, "import", "-", IMAGE], input=image(), check=True, capture_output=True, timeout=120)
-        yield command.parent
+        write(folder, command, mounted)
+        yield command
     finally:
         if command.exists():
             subprocess.run([command, "rm", "--all", "--force"], check=False, capture_output=True, timeout=120)
         subprocess.run([*as_root(), "rm", "-rf", str(folder)], check=False, timeout=120)
 
 
-def write(folder: Path, command: Path) -> None:
+def write(folder: Path, command: Path, mounted: Sequence[str]) -> None:
     """Write the command, and what it reads."""
-    mounts = [f"{each}:{each}:ro" for each in dict.fromkeys(["/usr", sys.base_prefix, sys.prefix, str(ROOT)])]
+    mounts = [f"{each}:{each}:ro" for each in mounted]
     limits = [f"nofile={most(resource.RLIMIT_NOFILE)}", f"nproc={most(resource.RLIMIT_NPROC)}"]
     lists = f"volumes = {json.dumps(mounts)}\ndefault_ulimits = {json.dumps(limits)}"
     settings = folder / "containers.conf"

@@ -1,4 +1,4 @@
-"""How a workload of Airflow's runs in a job's process.
+"""Runners: how workloads of Airflow, commands and probes run in a job's process.
 
-The agent itself loads this once and knows none of it.
+The agent imports a runner once, and knows nothing about its workloads.
 """

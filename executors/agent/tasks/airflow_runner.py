@@ -1,24 +1,25 @@
 """Runs Airflow's workloads in the process of a job, with seven changes to Airflow's own supervisor.
 
-1. It notices the end of the task's process at once. Airflow's supervisor may sleep on for ``[workers]
-   min_heartbeat_interval`` seconds, because nothing is left that could wake it; here a pidfd of the task's process can.
-2. It signals that to the agent at once, so the next job starts while the last reports and the log upload still run.
-3. It leaves the failure to Airflow's scheduler when the task's process died before it could say how it ended: the
-   agent has killed it for a cause, or a signal or ``os._exit`` has ended it. The scheduler learns the cause from the
-   executor, puts it into the failure message, and runs callbacks and retries, which the dead task could not. A cause
-   goes to the end of the task's log first, before the log is uploaded.
-4. So it does when the machine is taken away, which uses up no try, and when the batch system ends the job: whether
-   that uses up one depends on why it does, which only the batch system itself knows. A task that says then that it has
-   failed is killed before it runs the callbacks of a failure, for those are the scheduler's.
-5. It waits for an execution API that does not answer: before the task begins until its token expires, then for as long
-   as the scheduler can be without its heartbeat, less what the report takes. After that it leaves the failure to the
-   scheduler, too: that is no fault of the task's, and uses up no try.
-6. What the API did not answer is evidence of an outage until it answers the task's next request. A heartbeat that is
-   answered is no such evidence: the task may be cleaning up after the request that was not.
-7. It notes what the task returns, and its outlets, for the files that are named in them.
+1. It notices the end of the task's process at once. Airflow's supervisor can keep sleeping for ``[workers]
+   min_heartbeat_interval`` seconds, because nothing is left to wake it; here, a pidfd of the task's process does.
+2. It reports this end to the agent at once, so that the next job starts while the last reports and the log upload are
+   still running.
+3. It leaves the failure to Airflow's scheduler if the task's process died before it could report how it ended: the
+   agent has killed it for a cause, or it was ended by a signal or ``os._exit``. The scheduler learns the cause from the
+   executor, puts it into the failure message, and runs callbacks and retries, which the dead task could not. The cause
+   is appended to the task's log before the log is uploaded.
+4. It does the same if the machine is taken away, which uses up no try, and if the batch system terminates the job.
+   Whether the latter uses up a try depends on the batch system's reason, which only that system knows. A task that then
+   reports that it has failed is killed before it runs its failure callbacks, because those are the scheduler's job.
+5. It waits for an execution API that does not answer: until its token expires before the task begins, and after that
+   for as long as the scheduler tolerates missing heartbeats, less the time for the report. Then it leaves this failure
+   to the scheduler, too: it is not the task's fault, and uses up no try.
+6. An unanswered request is evidence of an outage until the API answers the task's next request. An answered heartbeat
+   does not end the outage: the task may be cleaning up after the request that got no answer.
+7. It notes the task's result and outlets for the files that they name.
 
-The changes are subclasses that take the place of Airflow's classes in our own process;
-tests/processes/executors/agent/tasks/test_airflow_runner.py holds them against the installed Airflow.
+The changes are subclasses that replace Airflow's classes in our own process;
+tests/processes/executors/agent/tasks/test_airflow_runner.py checks them against the installed Airflow.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ log = logging.getLogger(__name__)
 
 WORKLOAD: TypeAdapter[ExecutorWorkload] = TypeAdapter(ExecutorWorkload)
 
-# What a supervisor and a task import on their way through Airflow; found by comparing sys.modules in them.
+# Modules that Airflow imports in a supervisor and a task, found by comparing their sys.modules.
 MODULES = (
     "airflow.dag_processing.bundles.local",
     "airflow.dag_processing.bundles.manager",
@@ -88,21 +89,21 @@ MODULES = (
     "setproctitle",
 )
 
-# How the API server says that a task may not start, or that its end is settled.
+# Answers of the API server to a task that must not start, or whose outcome is already decided.
 UNWANTED = ((HTTPStatus.CONFLICT, "invalid_state"), (HTTPStatus.NOT_FOUND, "not_found"))
-# How a task says that it failed.
+# States by which a task reports its failure.
 FAILURES = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 
-# The causes of an end that may use up no try.
+# Causes that may not use up a try.
 NOT_THE_TASKS = {TERMINATED.cause, *INFRASTRUCTURE}
 
-# How long to wait at a time for a task's process on kernels that have no pidfd (before Linux 5.3), seconds.
+# How often to check for the end of a task's process on kernels without pidfd (before Linux 5.3), seconds.
 WITHOUT_PIDFD = 0.25
 
-# How long the output of an ended task may be held open by what it has left running, before that is ended, seconds.
+# How long leftover processes can hold a finished task's output open before they are terminated, seconds.
 OUTPUT_GRACE = 1.0
 
-# How long it may take from a signal until it is written down why the job is ended, seconds.
+# How long to wait after a signal for the file with the cause of the job's termination, seconds.
 CAUSE_PATIENCE = 1.0
 
 
@@ -118,7 +119,7 @@ HAS_PIDFD = _has_pidfd()
 
 
 def preload(runner: str = "") -> None:
-    """Import and warm up what every task needs, so that a fork of this process has it."""
+    """Import and warm up what every task needs, so that forks of this process have it."""
     for module in MODULES:
         import_module(module)
     for warm_up in (
@@ -131,53 +132,53 @@ def preload(runner: str = "") -> None:
     ):
         try:
             warm_up()
-        except Exception:  # a broken plugin, say: each task will meet it, where the user sees it
+        except Exception:  # for example a broken plugin, which each task will report where the user sees it
             log.warning("a warm-up has failed", exc_info=True)
     dispose_orm(do_log=False)
 
 
 def _fix_bundle_root() -> None:
-    """Have one cache of Dag bundles for all jobs of this user on this machine.
+    """Use one cache of Dag bundles for all jobs of this user on this machine.
 
-    By default Airflow keeps them in the folder for temporary files: that is another one for each job, which would clone
-    its bundle again.
+    By default, Airflow keeps bundles in the folder for temporary files, which differs for each job, so that each job
+    would clone its bundle again.
     """
     if conf.get("dag_processor", "dag_bundle_storage_path", fallback=None):
         return
     folder = scratch.root("") / "dag_bundles"
     folder.mkdir(mode=0o700, exist_ok=True)
     os.environ[scratch.BUNDLES_VARIABLE] = str(folder)
-    bundles_base.STALE_BUNDLE_TRACKING_FOLDER = folder / "_tracking"  # it was set by an import
+    bundles_base.STALE_BUNDLE_TRACKING_FOLDER = folder / "_tracking"  # an import has already set it
 
 
 def _remove_old_bundles(workload: dict[str, Any]) -> None:
-    """Remove the versions of a job's bundle that are no longer used, as Airflow's scheduler does on its own machine."""
+    """Remove unused versions of a job's bundle, as Airflow's scheduler does on its own machine."""
     if (bundle := of_workload(workload)) is not None and bundle.version is not None:
         try:
             bundles_base.BundleUsageTrackingManager()._remove_stale_bundle_versions_for_bundle(bundle.name)
-        except Exception:  # another job does so at the same time, say
+        except Exception:  # for example, another job removes them at the same time
             log.warning("old versions of Dag bundle %s could not be removed", bundle.name, exc_info=True)
 
 
 def _load_certificates() -> None:
-    """The client keeps the TLS context of the first of its kind; making one takes longer than all else in a task."""
+    """Create the TLS context, which clients share and which takes longer than anything else in a task."""
     Client(base_url="http://localhost", token="").close()
 
 
 def run(workload: dict[str, Any], job: AgentJob) -> None:
     """Run a workload to its end.
 
-    :raises AgentJobFailed: the workload is not what Airflow expects, or the task's process ended with another exit code
-        than 0, which Airflow knows already unless the agent has ended it for a cause
+    :raises AgentJobFailed: the workload is invalid, or the task's process exited with a code other than 0, which
+        Airflow already knows unless the agent has terminated it for a cause
     :raises JobSettled: the task was cleared, marked or deleted while it ran
-    :raises JobRefused: the task was cleared, ended or deleted before it could start, or runs elsewhere: a failure of
-        this job would be taken for its own
+    :raises JobRefused: the task was cleared, ended or deleted before it could start, or runs elsewhere; a failure of
+        this job would be taken for the task's own
     """
     if workload.get("type") == probe.PROBE:
-        JobClient.job = None  # it waits for nothing: that the API server does not answer is what it is to find
+        JobClient.job = None  # without a job, the client does not wait: a probe must find out that nothing answers
         return _probe(str(workload.get("subject", "")), str(workload.get("token", "")))
     JobClient.job = _NoticesTheEnd.job = job
-    # What was the case with the job that this process has run before.
+    # Reset the state of the job that this process ran before.
     TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.asked_to_end = False
     TaskSupervisor.has_begun = TaskSupervisor.is_unreported = False
     TaskSupervisor.api_error = None
@@ -190,7 +191,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
         exit_code = BaseExecutor.run_workload(parsed)
         _remove_old_bundles(workload)
     except RuntimeError as error:
-        if isinstance(parsed, ExecuteCallback):  # its supervisor raises this when the callback has failed
+        if isinstance(parsed, ExecuteCallback):  # its supervisor raises this if the callback has failed
             raise AgentJobFailed(because("job_error", text=str(error))) from None
         raise
     except TaskAlreadyRunningError as error:
@@ -216,7 +217,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
 
 
 def _is_unwanted(error: ServerResponseError) -> bool:
-    """Whether the task was cleared, ended or deleted, so that its state forbids its start."""
+    """Return whether the API server refuses a task because it was cleared, ended or deleted."""
     detail: Any = error.detail
     reason = detail.get("reason") if isinstance(detail, dict) else None
     return (error.response.status_code, reason) in UNWANTED
@@ -226,7 +227,7 @@ def _parsed(workload: dict[str, Any]) -> ExecutorWorkload:
     try:
         return WORKLOAD.validate_python(workload)
     except ValidationError as error:
-        # Its own words quote what they are about, and that holds the JWT.
+        # The error's own text quotes the input, which contains the JWT.
         found = error.errors(include_url=False, include_context=False, include_input=False)
         message = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
         raise AgentJobFailed(because("workload_unreadable", text=message)) from None
@@ -247,13 +248,13 @@ def _failure(exit_code: int) -> Reason:
 
 
 if TYPE_CHECKING:
-    _Watched = supervisor.WatchedSubprocess  # what it is added to
+    _Watched = supervisor.WatchedSubprocess  # the class that the mix-in is added to
 else:
     _Watched = object
 
 
 class _ProcessEnd:
-    """A pidfd of the task's process, as the selector of Airflow's supervisor takes its sockets: readable at its end."""
+    """A pidfd of the task's process for the selector of Airflow's supervisor: it becomes readable at exit."""
 
     def __init__(self, pid: int) -> None:
         self._descriptor = os.pidfd_open(pid)
@@ -266,12 +267,12 @@ class _ProcessEnd:
 
 
 class _NoticesTheEnd(_Watched):
-    """Added to Airflow's supervisors: they notice the end of their process at once, and signal it to the agent."""
+    """Mix-in for Airflow's supervisors: they notice the end of their process at once, and report it to the agent."""
 
     __slots__ = ()
 
     job: ClassVar[AgentJob]
-    """The job of this process: there is never more than one."""
+    """The one job of this process."""
 
     def _register_pipe_readers(self, *sockets: Any, data: Any, **named: Any) -> None:
         super()._register_pipe_readers(*sockets, data=data, **named)
@@ -282,7 +283,7 @@ class _NoticesTheEnd(_Watched):
             self.selector.unregister(end)
 
         def read(_: _ProcessEnd) -> bool:
-            return False  # there is nothing to read, and nothing more will come
+            return False  # nothing to read, and nothing more will come
 
         self.selector.register(_ProcessEnd(self.pid), selectors.EVENT_READ, (read, unregister))
 
@@ -293,7 +294,7 @@ class _NoticesTheEnd(_Watched):
             max_wait_time = min(max_wait_time, WITHOUT_PIDFD)
         reap_orphans(self.pid)
         if self._exit_code is not None and self._open_sockets:
-            # Something that the task has left running holds its output open.
+            # A process that the task has left running holds its output open.
             max_wait_time = min(max_wait_time, OUTPUT_GRACE)
             if time.monotonic() - (self._process_exit_monotonic or 0) > OUTPUT_GRACE:
                 end_leftovers()
@@ -301,14 +302,14 @@ class _NoticesTheEnd(_Watched):
         return exit_code
 
     def is_explained(self) -> bool:
-        """Whether it is known why the process is killed, if it is."""
+        """Return whether the cause is known if the process is killed."""
         return self.job.cause() is not None
 
     def _check_subprocess_exit(self, raise_on_timeout: bool = False, expect_signal: int | None = None) -> int | None:
         if self._exit_code is not None:
             return self._exit_code
         if self.is_explained():
-            expect_signal = signal.SIGKILL  # we know better than Airflow, which guesses at the reason
+            expect_signal = signal.SIGKILL  # the cause is known, so Airflow need not guess and log one
         exit_code = super()._check_subprocess_exit(raise_on_timeout, expect_signal)
         if exit_code is not None:
             self.job.task_has_ended()
@@ -323,23 +324,22 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
         client: JobClient
 
     ended_by_server: ClassVar[bool] = False
-    """Whether the task was cleared, or marked in the UI, while it ran: the server has decided about it, it has not
-    failed."""
+    """Whether the task was cleared, or marked in the UI, while it ran, so that the server already knows its outcome."""
 
     reported_failure: ClassVar[bool] = False
-    """Whether the task has reported to the API server itself that it failed, to be retried or not."""
+    """Whether the task itself has reported its failure to the API server, with or without a retry."""
 
     asked_to_end: ClassVar[bool] = False
-    """Whether a signal has asked this process to end, by the agent or by the batch system."""
+    """Whether the agent or the batch system has sent this process a signal to end."""
 
     has_begun: ClassVar[bool] = False
     """Whether the API server has let the task start."""
 
     api_error: ClassVar[Exception | None] = None
-    """Why the API was not reached when the task, or its last heartbeat, needed it; None: it was."""
+    """Why the API could not be reached for the task's last request or heartbeat; None: it was."""
 
     is_unreported: ClassVar[bool] = False
-    """Whether the task has ended, and the API was not reached to report how."""
+    """Whether the task has ended and its outcome could not be reported to the API."""
 
     def _on_child_started(self, **named: Any) -> None:
         super()._on_child_started(**named)
@@ -355,7 +355,7 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
         super()._monitor_subprocess()
 
     def _note_signal(self, number: signal.Signals) -> None:
-        """Note a signal before the handler that Airflow has set for it passes it on to the task."""
+        """Note a signal before Airflow's handler for it passes it on to the task."""
         pass_on: Any = signal.getsignal(number)
 
         def note(received: int, frame: Any) -> None:
@@ -365,7 +365,7 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
         signal.signal(number, note)
 
     def _cause(self) -> EndCause | None:
-        """Why the job was ended. A batch system's signal may reach the task before it is written down who sent it."""
+        """Return why the job is terminated. A batch system's signal can arrive before the cause has been written."""
         deadline = time.monotonic() + CAUSE_PATIENCE
         while (cause := self.job.cause()) is None and self.asked_to_end and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -382,13 +382,13 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
         try:
             super()._handle_request(msg, log, req_id)
         finally:
-            # What a task asks for that is ended over its heartbeats comes too late to be the end of the outage.
+            # A task that is terminated for missing heartbeats may get an answer, but too late to end the outage.
             is_ended = self.failed_heartbeats >= supervisor.MAX_FAILED_HEARTBEATS
             if self.client.asked > asked and self._pending_terminal_state_msg is None and not is_ended:
                 TaskSupervisor.api_error = self.client.away
 
     def _send_heartbeat_if_needed(self) -> None:
-        self.client.is_brief = True  # the next one follows soon, and the task can be heard meanwhile
+        self.client.is_brief = True  # the next heartbeat follows soon, and the task must be served in between
         try:
             super()._send_heartbeat_if_needed()
         finally:
@@ -398,10 +398,10 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
     def _handle_heartbeat_failures(self, exc: Exception) -> None:
         if is_out_of_reach(exc):
             if time.monotonic() < self.client.patient_until:
-                log.warning("the API server does not answer, the task goes on: %s", exc)
+                log.warning("the API server does not answer; the task continues: %s", exc)
                 return
             TaskSupervisor.api_error = exc
-            self.failed_heartbeats = supervisor.MAX_FAILED_HEARTBEATS  # Airflow's supervisor ends the task now
+            self.failed_heartbeats = supervisor.MAX_FAILED_HEARTBEATS  # makes Airflow's supervisor kill the task now
         super()._handle_heartbeat_failures(exc)
 
     def update_task_state_if_needed(self) -> None:
@@ -415,7 +415,7 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
             self.process_log.error(str(ApiOutOfReach(self.api_error)), cause=ApiOutOfReach.cause)
             return
         if is_silent and (cause is not None or self._exit_code != 0):
-            return  # the task could not say how it ended: the executor does, with the cause
+            return  # the task could not report how it ended; the executor does, with the cause
         try:
             super().update_task_state_if_needed()
             if self._pending_terminal_state_msg is not None and self.client.away is not None:
@@ -423,8 +423,8 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
         except ServerResponseError as error:
             if not _is_unwanted(error):
                 raise
-            # The task was marked, cleared or deleted after its last heartbeat.
-            self.process_log.warning("what the task has come to is not wanted any more", answer=error.detail)
+            # The task was marked, cleared or deleted in Airflow after its last heartbeat.
+            self.process_log.warning("Airflow no longer accepts the outcome of the task", answer=error.detail)
             TaskSupervisor.ended_by_server, TaskSupervisor.reported_failure = True, False
 
 

@@ -1,7 +1,7 @@
-"""The client of Airflow's execution API for jobs: it waits for an API server that does not answer.
+"""The jobs' client of Airflow's execution API, which waits if the API server does not answer.
 
-With a tunnel the connection goes to the login node and nothing else changes: the URL with its path, the Host header and
-the name that the certificate must have are those of the API server, so TLS and virtual hosts work as without a tunnel.
+With a tunnel, only the connection goes to the login node: the URL with its path, the Host header and the name that the
+certificate must have remain those of the API server, so TLS and virtual hosts work as without a tunnel.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.api_tunnel.address import VARIABLE, Address
 from lading.scheduling.reasons import because
 
-# How a proxy, or the gate of a tunnel, says that the API server does not answer.
+# Statuses by which a proxy, or the gate of a tunnel, reports that the API server does not answer.
 OUT_OF_REACH = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
-# How the API server says, with status 500, that its database does not answer it.
+# The reason that the API server gives, with status 500, if its database does not answer.
 DATABASE_ERROR = "Database error"
-# How the API server says that it does not accept a token.
+# Statuses by which the API server rejects a token.
 TOKEN_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-# How long a task may be without a heartbeat, seconds. After the whole timeout Airflow's scheduler fails it, which uses
-# up a try; what is left of it is for a request that is under way and for the report that the API was out of reach.
+# How long a task can go without a heartbeat, seconds. After the whole timeout, Airflow's scheduler fails it, which uses
+# up a try; the remaining quarter is for a request under way and for reporting that the API was out of reach.
 PATIENCE = 0.75 * conf.getint("scheduler", "task_instance_heartbeat_timeout")
-# An API server that answers again is noticed within this, seconds.
+# The longest pause between two attempts, after which an API server that is back is noticed, seconds.
 LONGEST_PAUSE = 10.0
-# A request that fails by one of these has not reached the API server.
+# A request that fails with one of these errors has not reached the API server.
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class ApiOutOfReach(AgentJobFailed):
-    """A job that could not talk to Airflow's execution API, which it cannot help.
+    """A job that could not reach Airflow's execution API, which is not its fault.
 
-    :param error: the last one of its client
-    :param has_begun: whether the API server has let the task start; else none of its code has run
+    :param error: the last error of its client
+    :param has_begun: whether the API server has let the task start; if not, none of its code has run
     """
 
     cause = "node_failure"
 
     def __init__(self, error: Exception, exit_code: int = 1, *, has_begun: bool = True) -> None:
         code = "api_out_of_reach" if has_begun else "api_silent_at_start"
-        # What httpx has below the first line leads to a lexicon of status codes.
+        # Only the first line: httpx adds a link to a general description of the status code.
         message = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         super().__init__(because(code, text=message), exit_code)
 
 
 class ApiRefused(AgentJobFailed):
-    """A job to which the API server has said no."""
+    """A job whose request the API server has rejected."""
 
     def __init__(self, error: ServerResponseError) -> None:
         status = error.response.status_code
@@ -62,7 +62,7 @@ class ApiRefused(AgentJobFailed):
 
 
 def is_out_of_reach(error: BaseException | None) -> bool:
-    """Whether this is the error of a client that cannot reach the API server."""
+    """Return whether an error means that the API server, or its database, cannot be reached."""
     if isinstance(error, httpx.HTTPStatusError):
         detail = getattr(error, "detail", None)
         of_database = isinstance(detail, dict) and detail.get("reason") == DATABASE_ERROR
@@ -71,24 +71,24 @@ def is_out_of_reach(error: BaseException | None) -> bool:
 
 
 class JobClient(Client):
-    """Airflow's client, as a job has it: its connections go where the tunnel is at that moment, if there is one.
+    """Airflow's client for a job. Its connections follow the tunnel's current address, if there is a tunnel.
 
-    A request that is not answered is repeated, by Airflow's own rule with shorter pauses, for as long as the job can
-    wait: before its task begins until its token expires, then until the scheduler would miss its heartbeats.
+    An unanswered request is repeated by Airflow's own rule, with shorter pauses, for as long as the job can wait: until
+    its token expires before the task begins, and after that until the scheduler would miss its heartbeats.
 
-    :ivar asked: how many requests there were
-    :ivar away: why the last one was not answered; None: it was
+    :ivar asked: number of requests so far
+    :ivar away: why the last request was not answered; None: it was
     :ivar has_begun: whether the API server has let the task start
     :ivar patient_until: when to give up, on the monotonic clock
-    :ivar is_brief: whether a request that is not answered is not repeated: the same is asked again soon anyway
+    :ivar is_brief: do not repeat unanswered requests, because the same request follows soon anyway
     """
 
     job: ClassVar[AgentJob | None] = None
-    """The job of this process; None: it has none."""
+    """The job of this process; None: no job."""
 
     def __init__(self, **options: Any) -> None:
         if VARIABLE in os.environ:
-            # A proxy for the world outside is none for the login node.
+            # The environment's proxy is for outside connections, not for the login node.
             options["trust_env"] = False
         super().__init__(**options)
         if VARIABLE in os.environ:
@@ -122,7 +122,7 @@ class JobClient(Client):
         if self.is_brief:
             return True
         if not (self.has_begun or isinstance(error, NEVER_SENT)):
-            # The server may have put the task to running, and from then on the scheduler misses its heartbeats.
+            # The server may have set the task to running, from when the scheduler expects its heartbeats.
             self.patient_until = min(self.patient_until, time.monotonic() + PATIENCE)
         is_ended = self.job is None or self.job.cause() is not None
         return state.attempt_number >= API_RETRIES and (is_ended or time.monotonic() >= self.patient_until)
@@ -139,15 +139,15 @@ class JobClient(Client):
 
 
 def lead_through(request: httpx.Request) -> None:
-    """Let a request go through the tunnel.
+    """Send a request through the tunnel.
 
-    :raises httpx.ConnectError: its address is not known; the client tries again, as for other broken connections
+    :raises httpx.ConnectError: the tunnel's address is unknown; the client tries again, as after any broken connection
     """
     file = Path(os.environ[VARIABLE])
     try:
         address = Address.read(file)
     except (OSError, ValueError) as error:
-        message = f"where the tunnel to {request.url.host} is cannot be read from {file}: {error}"
+        message = f"the address of the tunnel to {request.url.host} cannot be read from {file}: {error}"
         raise httpx.ConnectError(message, request=request) from error
     request.extensions = {**request.extensions, "sni_hostname": request.url.host}
     request.url = request.url.copy_with(host=address.host, port=address.port)

@@ -1,6 +1,6 @@
-"""How a command runs in a job's process: the runner of nodes without Airflow.
+"""The runner of commands, for nodes without Airflow.
 
-The work of such a job is :class:`lading.hooks.spool.command.CommandWork`, which any orchestrator but Airflow gives.
+The workload is a :class:`lading.hooks.spool.command.CommandWork`, which orchestrators other than Airflow submit.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ log = logging.getLogger(__name__)
 
 
 def preload(runner: str = "") -> None:
-    """Import the program of commands that name this runner."""
+    """Import the program of jobs that name this runner."""
     _named(runner)
 
 
 @cache
 def _named(runner: str) -> Runner | None:
-    """The runner of this name, with its program imported; None: it is not here, so each job starts its command anew."""
+    """Return the runner of this name with its program imported; None: not available, so jobs start new processes."""
     if runner in ("", COMMAND_RUNNER):
         return None
     try:
         found = cast(Runner, import_module(runner))
         found.preload()
         return found
-    except Exception as error:  # of another version, or half installed: the command itself may say more
-        log.info("%s is not on this machine (%r): each job starts its command anew", runner, error)
+    except Exception as error:  # another version, or half installed; the command itself may tell more
+        log.info("%s is not available on this machine (%r): each job starts a new process", runner, error)
         return None
 
 
 def run(workload: dict[str, Any], job: AgentJob) -> None:
     """Run a command to its end.
 
-    :raises AgentJobFailed: it cannot be started, or has ended with another exit code than 0
+    :raises AgentJobFailed: the command cannot be started, or has exited with a code other than 0
     """
-    if workload.get("type") == PROBE:  # that this runs says all that is to be found out
+    if workload.get("type") == PROBE:  # that this code runs at all is what a probe finds out
         return
     try:
         command = CommandWork.from_workload(workload)
@@ -64,7 +64,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
 def start(command: CommandWork, job: AgentJob) -> None:
     """Start the program of a command, and wait for its end.
 
-    :raises AgentJobFailed: it cannot be started, or has ended with another exit code than 0
+    :raises AgentJobFailed: the program cannot be started, or has exited with a code other than 0
     """
     try:
         output = open_log(command)
@@ -89,19 +89,19 @@ def start(command: CommandWork, job: AgentJob) -> None:
             os.close(output)
     passing.start(send_to_all, is_asked=job.cause() is not None)
     code = process.wait()
-    # From here on only what it has left running is ended.
+    # From here on, only processes that it has left running are terminated.
     job.task_has_ended()
     if code != 0:
         raise failure(code)
 
 
 def send_to_all(number: int) -> None:
-    """Send a signal to all that this process has started: a shell does not pass it on to what it waits for."""
+    """Send a signal to all descendants of this process, because a shell does not pass it on to what it waits for."""
     process_tree.send(process_tree.descendants(os.getpid()), number)
 
 
 def failure(code: int) -> AgentJobFailed:
-    """How a command has failed that has ended with an exit code; below 0: the signal that ended it."""
+    """Return the failure for an exit code other than 0; negative: the signal that killed the command."""
     if code > 0:
         return AgentJobFailed(because("task_exited", exit_code=code), code)
     name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
@@ -109,7 +109,7 @@ def failure(code: int) -> AgentJobFailed:
 
 
 def open_log(command: CommandWork) -> int | None:
-    """The file in which a command prints; None: what its process prints is kept with the job."""
+    """Open the file for a command's output; None: the output goes to the job's own output file."""
     if not command.log_path:
         return None
     folder = os.environ.get(LOG_FOLDER_VARIABLE) or command.log_folder

@@ -1,4 +1,4 @@
-"""The runner of one job, in its container.
+"""Runs the workload of one job inside its container.
 
 ``python -m lading.executors.agent.tasks.inside SPOOL TOKEN RUNNER EXPIRES_AT``
 """
@@ -28,7 +28,7 @@ from lading.hooks.spool.events import to_json
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.scheduling.resources import Resources
 
-# What the mapping holds in which the meter leaves the peak: a number of MiB, bytes.
+# Size of the peak in the memory shared with the meter, bytes: an integer in MiB.
 PEAK_BYTES = 8
 
 
@@ -65,12 +65,12 @@ def main() -> None:
 
 
 def start_meter(token: str, folder: JobFolder) -> mmap.mmap:
-    """Let another process measure this one and all below it: the agent sees no processes of Docker's containers.
+    """Start a process that measures this one and its descendants, as the agent cannot see processes in Docker.
 
-    To be called before anything large is imported, for it is a copy of this process; and before this process adopts
-    orphans, for it must not be measured itself.
+    Call this before importing anything large, because the meter is a copy of this process, and before this process
+    adopts orphans, because the meter must not measure itself.
 
-    :returns: where the peak is found
+    :returns: shared memory with the peak in MiB
     """
     pid = os.getpid()
     root = Supervisor(pid, host.started(pid), host.boot_id(), time.time(), host.since_boot(), Resources(), None, None)

@@ -1,8 +1,8 @@
-"""What a task has returned, and the files that it leaves on its machine, measured when it has succeeded.
+"""The files that a successful task leaves on its machine, with their sizes.
 
-Its result and its outlets name the files, and are noted as they pass its supervisor on their way to Airflow's API
-server. From them it follows where the jobs that read the files go best. What cannot be measured is left out: it fails
-no job.
+The files are named by the task's result and outlets, which are noted when they pass its supervisor on their way to
+Airflow's API server. Jobs that read the files can then be placed near them. A file that cannot be measured is left out
+and fails no job.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from lading.scheduling.hints.expressions import ExpressionError
 
 log = logging.getLogger(__name__)
 
-# Of more files the largest are reported.
+# The most files that are reported; of more, the largest.
 MOST_FILES = 100
-# What is looked at so far counts when the time is up, for a file system may hang, seconds.
+# How long to measure, seconds, as a file system can hang; files measured until then are reported.
 PATIENCE = 5.0
 
 
 def measured(values: Iterable[Any]) -> dict[str, int]:
-    """The files in some values by their paths, each with its bytes, the largest first.
+    """Return the sizes in bytes of the files that values name, by path, the largest first.
 
-    :param values: as Airflow keeps them
+    :param values: as Airflow stores them
     """
     paths = dict.fromkeys(path for value in values for path in _paths(value))
     sizes_by_path: dict[str, int] = {}
@@ -41,7 +41,7 @@ def measured(values: Iterable[Any]) -> dict[str, int]:
             try:
                 sizes_by_path[path] = sizes.total_bytes(path)
             except ExpressionError as error:
-                log.info("%s is not remembered as an output: %s", path, error)
+                log.info("%s is not recorded as an output: %s", path, error)
 
     if paths:
         thread = threading.Thread(target=measure, daemon=True)
@@ -61,19 +61,19 @@ def _paths(value: Any) -> list[str]:
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.supervisor import ActivitySubprocess as _Supervisor
 else:
-    _Supervisor = object  # what it is added to
+    _Supervisor = object  # the class that the mix-in is added to
 
-# What Airflow calls it.
+# Airflow's key of a task's result.
 RESULT = "return_value"
 
 
 class NotesResults(_Supervisor):
-    """Added to Airflow's supervisor of a task."""
+    """Mix-in for Airflow's supervisor of a task: it notes the task's result and outlets."""
 
     __slots__ = ()
 
     results: ClassVar[list[Any]] = []
-    """Of the one task that there is at a time."""
+    """Results and outlets of the one task that runs at a time."""
 
     def _handle_request(self, msg: Any, log: Any, req_id: int) -> None:
         super()._handle_request(msg, log, req_id)

@@ -1,7 +1,7 @@
-"""The probe: the job by which ``airflow lading check`` finds out whether tasks could run where it runs.
+"""The probe: a job with which ``airflow lading check`` finds out whether tasks can run where it runs.
 
-``python -m lading.executors.agent.tasks.probe`` asks at once, without a job; with ``--shown`` it also prints what the
-server shows: ``execution``, or ``all``.
+``python -m lading.executors.agent.tasks.probe`` runs it at once, without a job. With ``--shown`` it also prints which
+APIs the server offers: ``execution``, or ``all``.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ if TYPE_CHECKING:
 
 PROBE = "Probe"
 SHOWN = "--shown"
-# Where the tunnel to a machine ends on which the jobs themselves run.
+# The tunnel's end on a machine that also runs the jobs.
 HERE = "127.0.0.1"
 START = "start the API server, or "
 
 
 def workload(subject: str = "", token: str = "") -> dict[str, Any]:
-    """The workload of a probe, beside those of Airflow.
+    """Return the workload of a probe, which is not one of Airflow's.
 
-    :param subject: the id of a task that does not exist, as which it introduces itself; empty: the API server is only
-        asked for its health
+    :param subject: the id of a nonexistent task that the probe claims to be; empty: only check the API server's health
     :param token: the JWT of that task
     """
     return {"type": PROBE, "subject": subject, "token": token}
 
 
 def run(subject: str = "", token: str = "") -> None:
-    """Ask Airflow's execution API for its health, as a task on this machine would reach it, and to start a task.
+    """Check the health of Airflow's execution API as a task on this machine would reach it, and try to start a task.
 
-    :raises ConnectionError: it cannot be reached, is slow, or is something else; the message names its URL and what to
-        do, which is not the same in these cases
-    :raises ApiRefused: it does not accept the token
+    :raises ConnectionError: the API cannot be reached, is slow, or is not the execution API; the message names its URL
+        and what to do in each case
+    :raises ApiRefused: the API does not accept the token
     """
     import httpx
     from airflow.configuration import conf
@@ -55,15 +54,15 @@ def run(subject: str = "", token: str = "") -> None:
     url, seconds = get_execution_api_server_url(), conf.getfloat("workers", "execution_api_timeout")
     try:
         with JobClient(base_url=url, token=token, timeout=seconds) as client:
-            # Past the client's own method, which would try again for half a minute.
+            # Bypass the client's own method, which would retry for half a minute.
             answer = httpx.Client.request(client, "GET", "health", headers={} if token else NO_TOKEN)
-            problem = f"what answers there is not the execution API (status {answer.status_code})"
+            problem = f"the server that answers is not the execution API (status {answer.status_code})"
             if not is_healthy(answer):
                 raise ConnectionError(_unwell(url, problem, ""))
             if subject:
                 _present(client, subject)
     except httpx.ConnectTimeout as error:
-        raise ConnectionError(_unwell(url, "nothing takes the connection in time", START)) from error
+        raise ConnectionError(_unwell(url, "nothing accepts the connection in time", START)) from error
     except httpx.TimeoutException as error:
         raise ConnectionError(_slow(url, seconds)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -71,7 +70,7 @@ def run(subject: str = "", token: str = "") -> None:
 
 
 def is_healthy(answer: httpx.Response) -> bool:
-    """Whether this is how the execution API says that it is well."""
+    """Return whether an answer is that of a healthy execution API."""
     try:
         said = answer.json()
     except ValueError:
@@ -80,9 +79,9 @@ def is_healthy(answer: httpx.Response) -> bool:
 
 
 def _present(client: JobClient, subject: str) -> None:
-    """Present the token, as a task that starts does.
+    """Present the token as a starting task does.
 
-    :raises ApiRefused: it is not accepted
+    :raises ApiRefused: the token is not accepted
     """
     from airflow.sdk.api.client import ServerResponseError
 
@@ -91,12 +90,12 @@ def _present(client: JobClient, subject: str) -> None:
     try:
         client.task_instances.start(uuid.UUID(subject), os.getpid(), datetime.now(timezone.utc))
     except ServerResponseError as error:
-        if error.response.status_code != HTTPStatus.NOT_FOUND:  # that there is no such task is said to those admitted
+        if error.response.status_code != HTTPStatus.NOT_FOUND:  # 404 means that the token was accepted
             raise ApiRefused(error) from error
 
 
 def shows_more() -> bool:
-    """Whether the same server answers more than the execution API: people and their passwords, say."""
+    """Return whether the same server also offers other APIs, for example those for users with passwords."""
     import httpx
     from airflow.executors.base_executor import get_execution_api_server_url
 
@@ -105,16 +104,16 @@ def shows_more() -> bool:
     try:
         with JobClient(base_url=get_execution_api_server_url(), token="") as client:
             answer = httpx.Client.request(client, "GET", "../api/v2/monitor/health")
-    except httpx.HTTPError:  # which a refusal is to this client, too
+    except httpx.HTTPError:  # this client also raises it for a refusal
         return False
     return bool(answer.status_code == 200)
 
 
 def _slow(url: str, seconds: float) -> str:
-    """What to do where it is up: to start it, or to look for it elsewhere, would not help."""
+    """Return the message for a server that is up but slow: starting it, or another address, would not help."""
     return (
-        f"Airflow's execution API at {url} is up and slow: it has taken the connection and not answered within "
-        f"{seconds:g} s; look at the load and the log of the API server, give it more processes ([api] workers), or "
+        f"Airflow's execution API at {url} is up and slow: it accepted the connection and did not answer within "
+        f"{seconds:g} s; check the load and the log of the API server, give it more processes ([api] workers), or "
         "its clients more time ([workers] execution_api_timeout)"
     )
 
@@ -130,7 +129,7 @@ def _unwell(url: str, problem: str, remedy: str) -> str:
 
 
 def _other_end() -> str:
-    """What to do where the end of the tunnel is not reached, unless that is on this machine."""
+    """Return what to do if the tunnel's end cannot be reached; empty if it is on this machine."""
     file = Path(os.environ[VARIABLE])
     try:
         address = Address.read(file)
@@ -138,8 +137,8 @@ def _other_end() -> str:
             return ""
         where = str(address)
     except (OSError, ValueError):
-        where = f"what {file} should say"
-    return f"should this machine not reach the login node at {where}, set tunnel_host or tunnel_port; "
+        where = f"the address in {file}"
+    return f"if this machine does not reach the login node at {where}, set tunnel_host or tunnel_port; "
 
 
 def main(arguments: Sequence[str]) -> int:

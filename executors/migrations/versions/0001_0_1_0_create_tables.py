@@ -1,7 +1,7 @@
 """Create the tables.
 
-It replaces twenty migrations from before the first release, and has the revision of the last of them: a database that
-has had those has had this one.
+It replaces twenty migrations from before the first release and has the revision of the last of them, so that a database
+with those migrations counts as having this one.
 
 Revision ID: 1ad1ce5a0020
 Revises:

@@ -1,6 +1,6 @@
-"""Store reasons as codes with parameters, under which jobs controllers have died, and the values of inputs.
+"""Store reasons as codes with parameters, the jobs over which controllers died, and the values of inputs.
 
-Two columns get the names that the code has for them.
+Two columns are renamed to match the code.
 
 Revision ID: 1ad1ce5a0024
 Revises: 1ad1ce5a0020
@@ -32,7 +32,7 @@ def upgrade() -> None:
     for table, former, name in RENAMED:
         op.execute(f"ALTER TABLE {table} RENAME COLUMN {former} TO {name}")
     forget_what_is_found_anew()
-    # A sentence becomes a reason of free text.
+    # Turn each sentence into a reason with the code for free text.
     is_postgresql = op.get_context().dialect.name == "postgresql"
     for table, name in REASONS:
         column = sa.column(name, sa.Text())
@@ -47,13 +47,13 @@ def upgrade() -> None:
 
 
 def forget_what_is_found_anew() -> None:
-    """Which queues admit no jobs has reasons in it too; the next controller finds them."""
+    """Clear the queues that admit no jobs, whose reasons are also stored; the next controller restores them."""
     op.execute("UPDATE lading_site SET barred = NULL")
 
 
 def downgrade() -> None:
     forget_what_is_found_anew()
-    # What has another code has no sentence of its own, and is forgotten. A job that is to end keeps its code instead.
+    # Reasons with other codes contain no sentence, and are lost. For a job to be cancelled, keep the code instead.
     dialect = op.get_context().dialect.name
     for table, name in REASONS:
         column = sa.column(name, sa.Text())

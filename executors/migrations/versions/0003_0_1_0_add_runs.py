@@ -1,4 +1,4 @@
-"""Store what people ask of live runs, and what is forecast of these.
+"""Store users' requests about live runs, and the forecasts of these runs.
 
 Revision ID: 1ad1ce5a0025
 Revises: 1ad1ce5a0024

@@ -1,4 +1,4 @@
-"""Store whose jobs are: their team, and the owners and tags of their Dag.
+"""Store the tenants of jobs: their team, and the owners and tags of their Dag.
 
 Revision ID: 1ad1ce5a0026
 Revises: 1ad1ce5a0025

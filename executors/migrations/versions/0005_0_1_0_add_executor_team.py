@@ -1,4 +1,4 @@
-"""Store which executor reports a job to Airflow, of several that one scheduler has for its teams.
+"""Store which executor reports a job to Airflow if a scheduler has several, one for each team.
 
 Revision ID: 1ad1ce5a0027
 Revises: 1ad1ce5a0026

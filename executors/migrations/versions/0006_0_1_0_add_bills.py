@@ -1,4 +1,4 @@
-"""Find jobs by what they have, keep what bills are made of by site, and store when jobs are expected to start.
+"""Index jobs for searches, keep the basis of bills by site, and store when jobs are expected to start.
 
 Revision ID: 1ad1ce5a0028
 Revises: 1ad1ce5a0027
@@ -50,7 +50,7 @@ def upgrade() -> None:
     op.create_index(STARTED, "lading_job", ["started_at", "site", "dag_id"])
     for name, indexed in INDICES.items():
         op.create_index(name, "lading_job", list(indexed))
-    # The part of the money that was used is that of the cpus; where is not known any more.
+    # Split past costs into used and unused like the cpus; the site of past usage is unknown.
     is_part = "CASE WHEN cpu_seconds_used < cpu_seconds THEN "
     values = {
         "site": "''",
@@ -89,11 +89,11 @@ def column(name: str) -> sa.Column[Any]:
 def remake_usage(
     key: Sequence[str], others: Sequence[str], values: dict[str, str], zeros: set[str], which: str = "1 = 1"
 ) -> None:
-    """Make the table of what is kept anew, with another key, which not every database can change.
+    """Recreate the table of usage with another key, because not every database can change a key.
 
-    :param values: of columns that it has not had, as SQL
-    :param zeros: those of which nothing is kept
-    :param which: the condition for rows that are kept
+    :param values: of new columns, as SQL
+    :param zeros: new columns that are 0 for past usage
+    :param which: the condition for rows to keep
     """
     before = "lading_usage_before"
     op.create_table(before, *map(column, (*key, *others)))
@@ -112,5 +112,5 @@ def remake_usage(
 
 
 def quoted(name: str) -> str:
-    """``usage`` is a word of SQL in MySQL."""
+    """Quote a column's name if necessary: ``usage`` is a reserved word in MySQL."""
     return op.get_context().dialect.identifier_preparer.quote(name)

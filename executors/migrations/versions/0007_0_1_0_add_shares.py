@@ -1,4 +1,4 @@
-"""Store what shares have used lately, and how budgets stand.
+"""Store the recent usage of shares, and the spending of budgets.
 
 Revision ID: 1ad1ce5a0029
 Revises: 1ad1ce5a0028

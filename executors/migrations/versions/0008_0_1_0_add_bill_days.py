@@ -1,4 +1,4 @@
-"""Keep what was billed by day, and how much clocks differ; find beginnings of names in PostgreSQL.
+"""Store bills by day, and the offset of the database's clock; index prefixes of names in PostgreSQL.
 
 Revision ID: 1ad1ce5a0030
 Revises: 1ad1ce5a0029
@@ -17,7 +17,7 @@ down_revision = "1ad1ce5a0029"
 KEY = ("level", "split", "day", "dag_id", "task_id", "name")
 
 
-# Names that are looked for by their beginning.
+# Indices of columns that are searched by prefix.
 BEGINNINGS = {"lading_job_place": "location", "lading_job_native": "native_id", "lading_job_node": "node"}
 
 
@@ -59,9 +59,9 @@ def downgrade() -> None:
 
 
 def remake_indices(kind: str | None) -> None:
-    """Make the indexes of names anew in PostgreSQL, which by another order than that of a language finds beginnings.
+    """Recreate the indices of names in PostgreSQL, which finds prefixes only with a special operator class.
 
-    :param kind: of the order; None: that of the language
+    :param kind: the operator class; None: the default, which follows the language
     """
     if op.get_context().dialect.name != "postgresql":
         return

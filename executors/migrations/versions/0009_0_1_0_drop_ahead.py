@@ -1,4 +1,4 @@
-"""Drop the column that said whether the Dag of a job asks ahead: the Dag itself says it.
+"""Drop the column for whether a job's Dag requests allocations ahead, which is read from the Dag itself.
 
 Revision ID: 1ad1ce5a0031
 Revises: 1ad1ce5a0030

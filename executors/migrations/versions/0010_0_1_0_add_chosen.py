@@ -1,4 +1,4 @@
-"""Store which amounts of a job Lading chooses by what earlier tries have used.
+"""Store which amounts of a job Lading chooses from the usage of earlier tries.
 
 Revision ID: 1ad1ce5a0032
 Revises: 1ad1ce5a0031

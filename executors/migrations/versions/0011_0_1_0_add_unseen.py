@@ -1,4 +1,4 @@
-"""Tell the controller that acts which jobs are new in its queue, or were changed there by others.
+"""Tell the acting controller which jobs were queued, or changed by other processes.
 
 Revision ID: 1ad1ce5a0033
 Revises: 1ad1ce5a0032
@@ -10,7 +10,7 @@ from alembic import op
 revision = "1ad1ce5a0033"
 down_revision = "1ad1ce5a0032"
 
-# Indices into which a job that waits need not be entered: it has nothing in their first columns.
+# Indices that need no entry for a waiting job, whose value in their first column is null.
 LATER = {
     "lading_job_ended": ("ended_at",),
     "lading_job_started": ("started_at", "site", "dag_id"),
@@ -30,7 +30,7 @@ def upgrade() -> None:
         sa.Column("token", sa.String(36), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("lading_unseen_pkey")),
     )
-    # Of a job of which only the reason changes the new version of its row finds place beside the old one.
+    # Leave free space in each page, so that a row whose reason changes can be updated within its page.
     if op.get_context().dialect.name == "postgresql":
         op.execute(sa.text("ALTER TABLE lading_job SET (fillfactor = 80)"))
         remake_indices(are_partial=True)
@@ -44,7 +44,7 @@ def downgrade() -> None:
 
 
 def remake_indices(*, are_partial: bool) -> None:
-    """Make the indices of :data:`LATER` anew, with what is null in their first columns or without."""
+    """Recreate the indices of :data:`LATER`, including or excluding rows with null in the first column."""
     for name, (first, *others) in LATER.items():
         op.drop_index(name, "lading_job")
         op.create_index(

@@ -200,7 +200,7 @@ def test_a_cluster_that_does_not_admit_its_account_is_left_out(cluster: Airflow,
     run = cluster.trigger("elsewhere")
     assert cluster.wait_for_run("elsewhere", run, timeout=240) == "success", "its only try was not spent"
     assert wait_until_ended(cluster, "elsewhere", run) == [("hpc", "succeeded")]
-    why = "slurm does not admit its account: sbatch: error: Batch job submission failed: Invalid account"
+    why = "slurm does not allow its account: sbatch: error: Batch job submission failed: Invalid account"
     matching = f"barred: it cannot run there: site 'barred': {why}"
     assert processes.wait_until(lambda: matching in cluster.lading("explain", "elsewhere", run, "anywhere"), 60, 2)
     assert why in cluster.lading("sites", "--output", "json")

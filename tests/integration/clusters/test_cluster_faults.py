@@ -109,7 +109,7 @@ def test_daemons_are_killed_under_load(
     login.restart()
     slurm.kill_controller()
     tokens += site.put(2)
-    assert wait_until(lambda: "could not be asked" in (look(site.site).note or ""), 30, 0.2)
+    assert wait_until(lambda: "could not be queried" in (look(site.site).note or ""), 30, 0.2)
     api.gates[HEALTH].set()
     slurm.start_controller()
     assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
@@ -206,7 +206,7 @@ def test_a_login_node_that_forwards_nothing(
 
         assert wait_until(told, 90, 0.2), site.solo.reasons
         reason = site.solo.reasons[token]
-        assert "takes no jobs now: no tunnel leads to Airflow's API: the SSH server refuses" in reason
+        assert "accepts no jobs now: no tunnel leads to Airflow's API: the SSH server refuses" in reason
         assert "AllowTcpForwarding" in reason
         assert "AllowTcpForwarding" in (look(site.site).note or "")
         assert not list(site.site.poller.tracker.live()), "nothing is submitted"
@@ -226,7 +226,7 @@ def test_a_user_may_have_few_jobs(
         tokens = site.put(20)
         assert {event["cause"] for event in site.wait_for("finished", tokens, 600)} == {None}
         assert any(
-            "4 submitted of 4 allowed by AssocMaxSubmitJobLimit" in message_in(event)
+            "4 of the 4 jobs that AssocMaxSubmitJobLimit allows are submitted" in message_in(event)
             for event in site.events_of("waiting").values()
         )
         refused = log.read_text().count(REFUSED) - before

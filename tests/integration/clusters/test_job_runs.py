@@ -161,7 +161,7 @@ def test_failures_on_slurm(on_slurm: Callable[..., BatchHook]) -> None:
         hook.submit(JobScript("true", queue="nonesuch"))
     with pytest.raises(multiprocessing.TimeoutError):
         waiting.get(0.1)
-    with pytest.raises(ValueError, match="not ended"):
+    with pytest.raises(ValueError, match="not finished"):
         waiting.successful()
     waiting.cancel()
     hook.site.transport.run([f"scancel {foreign.job_id}"])  # as the user does by hand

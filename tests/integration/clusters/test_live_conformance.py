@@ -23,7 +23,7 @@ def tried(name: str, login: Sshd, monkeypatch: pytest.MonkeyPatch, *more: str) -
 
 def check(done: subprocess.CompletedProcess[str], account: Account, checks: int = 11) -> None:
     assert "FAILED" not in done.stdout, done.stdout
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all went well"), (done.stdout, done.stderr)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all checks passed"), (done.stdout, done.stderr)
     assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == checks, done.stdout
     assert list((account.home / "live").iterdir()) == []
 
@@ -65,5 +65,5 @@ def test_a_translator_with_a_fault_is_found_out(
     command = [sys.executable, "-m", "lading.hooks.conformance", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 1, done
-    assert "are taken for unknown" in done.stdout, done.stdout
+    assert "but classified as unknown" in done.stdout, done.stdout
     slurm.wait_until_free()

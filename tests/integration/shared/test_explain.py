@@ -23,12 +23,12 @@ def test_tasks_get_what_is_to_be_had_now_and_explain_says_why(airflow: Airflow) 
     assert (best["seed"], best["score"]) == max(scores.items(), key=lambda each: each[1])
     lines = airflow.lading("explain", "gpu_wishes", run_id, "train", "0").splitlines()
     assert lines[0].startswith(
-        "gpu_wishes.train, try 1, requests 8 cpus, 2 GiB memory; 0.5 cpus, 400 MiB memory would do"
+        "gpu_wishes.train, try 1, requests 8 cpus, 2 GiB memory; at least 0.5 cpus, 400 MiB memory"
     )
-    assert lines[0].endswith("a100 may be missing"), "this machine has fewer, and none of that"
-    assert lines[1] == "1. bindings: no place is named; the sites that take such tasks: local"
+    assert lines[0].endswith("a100 only if possible"), "this machine has fewer, and none of that"
+    assert lines[1] == "1. bindings: no place is named; the sites that accept such tasks: local"
     assert lines[2] == "2. matching: local: it can run there"
-    assert lines[3] == "3. ranking: nothing is asked: its places are named, or there is only one"
+    assert lines[3] == "3. ranking: not needed: its places are named, or there is only one"
     assert lines[4] == "4. policy: greedy chooses the location at site local", "what has room now had no part in it"
     assert lines[5].startswith("5. decision:")
     assert any("by rule 'less, and without what is preferred'" in line for line in lines[5:])

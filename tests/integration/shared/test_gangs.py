@@ -163,7 +163,7 @@ def sleeping(airflow: Airflow, folder: Path) -> str:
 
 def test_one_without_room_sleeps_and_is_woken(airflow: Airflow, tmp_path: Path) -> None:
     run_id = sleeping(airflow, tmp_path)
-    assert "attempt 1 of 2 has found no room for gang 'large'" in members(airflow, run_id)[0]["reason"]
+    assert "attempt 1 of 2 found no room for gang 'large'" in members(airflow, run_id)[0]["reason"]
     assert "1 woken" in airflow.lading("wake", "too_large", run_id)
     assert wait_until(lambda: {job["state"] for job in members(airflow, run_id)} == {"failed"}, 120)
     assert "no room was found, tried 2 times" in members(airflow, run_id)[0]["reason"]

@@ -123,7 +123,7 @@ def test_wrong_hints_that_slip_through_fail_their_tasks_alone(airflow: Airflow, 
     assert not (diary.folder / "slipped").exists()
     expected = {
         "wrong": "hint cpus: 'many' is",
-        "greedy": "asks for 4000 cpus, 512 MiB memory, more than any site can ever give",
+        "greedy": "requests 4000 cpus, 512 MiB memory, more than any site can ever give",
     }
     told = {e["task_id"]: e["extra"] for e in airflow.events("slipped", run) if e["event"] == "lading error"}
     assert told.keys() == expected.keys()

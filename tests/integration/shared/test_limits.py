@@ -35,7 +35,7 @@ def test_out_of_memory(airflow: Airflow, run: str, diary: Diary) -> None:
 
 
 def test_time_limit(airflow: Airflow, run: str, diary: Diary) -> None:
-    words = "the task has run for longer than its time limit of 40 s"
+    words = "the task exceeded its time limit of 40 s"
     log = airflow.logs("limits", run, "dawdler")
     assert "about to take longer than allowed" in log
     assert words in log

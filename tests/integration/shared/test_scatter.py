@@ -154,7 +154,7 @@ def test_retries_learn_from_the_cause(airflow: Airflow, scatters: Mapping[str, s
     events = [
         each["extra"] for each in airflow.events("lessons", run.run_id) if each["event"] == "lading asks for more"
     ]
-    assert "asks for 600 MiB of memory, 2 times as much: try 1 ran out of 300 MiB" in events
+    assert "requests 600 MiB of memory, 2 times as much: try 1 ran out of 300 MiB" in events
 
 
 def test_resources_by_inputs(airflow: Airflow, scatters: Mapping[str, str]) -> None:
@@ -188,7 +188,7 @@ def test_max_jobs(airflow: Airflow, scatters: Mapping[str, str]) -> None:
         return [each["extra"] for each in airflow.events("limited", run_id) if each["event"] == "lading waits"]
 
     # Those that run last until then.
-    expected = "waits: 2 jobs of task 'two' may be at work at once (max_jobs)"
+    expected = "waits: at most 2 jobs of task 'two' can be active at once (max_jobs)"
     assert wait_until(lambda: expected in reasons(), 120, 0.5), reasons()
     (airflow.home / "diary" / "limited-end").touch()
     run = Run(airflow, "limited", run_id)

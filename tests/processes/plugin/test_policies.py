@@ -182,7 +182,7 @@ WRONG = {
     ),
     "instance_type": (
         'resources(instance_type="c7i.large")',
-        ["hint instance_type: 'c7i.large' cannot be had, valid: c7i.xlarge, r7i.large"],
+        ["hint instance_type: 'c7i.large' is not available, valid: c7i.xlarge, r7i.large"],
     ),
     "much_for_type": (
         'resources(instance_type="c7i.xlarge", cpus=8)',
@@ -208,7 +208,7 @@ WRONG = {
         ["hint nodes: only a batch site with mode = 'job' has nodes, ppn, threads, and site 'small' is none"],
     ),
     "nodes_in_allocations": ('resources(site="packed", ppn=2)', ["hint ppn: only a batch site with mode = 'job'"]),
-    "nodes_with_cpus": ('resources(site="hpc", nodes=2, cpus=2)', ["hint cpus: it cannot be given with nodes"]),
+    "nodes_with_cpus": ('resources(site="hpc", nodes=2, cpus=2)', ["hint cpus: it cannot be combined with nodes"]),
     "nodes_with_type": (
         'resources(instance_type="c7i.xlarge", nodes=2)',
         ["hint nodes: only a batch site with mode = 'job'"],
@@ -389,37 +389,37 @@ APART = {
         'resources(instance_type="big.cpu", cpus=16, memory="32 GiB")',
         ["hint memory: 32 GiB is more than instance type 'big.cpu' of site 'cloud' can ever give: cloud has 32 cpus"],
     ),
-    "arch": ('resources(arch="ppc64le")', ["hint arch: 'ppc64le' cannot be had, valid: aarch64, x86_64"]),
+    "arch": ('resources(arch="ppc64le")', ["hint arch: 'ppc64le' is not available, valid: aarch64, x86_64"]),
     "arch_at_site": (
         'resources(arch="arm64", site="small")',
-        ["hint arch: 'aarch64' cannot be had, valid: x86_64"],
+        ["hint arch: 'aarch64' is not available, valid: x86_64"],
     ),
-    "os": ('resources(os="Windows")', ["hint os: 'windows' cannot be had, valid: linux"]),
-    "capacity_type": ('resources(capacity_type="spot")', ["capacity_type: 'spot' cannot be had, valid: on-demand"]),
+    "os": ('resources(os="Windows")', ["hint os: 'windows' is not available, valid: linux"]),
+    "capacity_type": ('resources(capacity_type="spot")', ["capacity_type: 'spot' is not available, valid: on-demand"]),
     "no_capacity_type": ('resources(capacity_type="cheap")', ["'cheap' is not a capacity type; valid: on-demand or"]),
     "features": (
         'resources(features=["sve", "tpu"])',
-        ["hint features: 'tpu' cannot be had, valid: avx512, nvme, sve"],
+        ["hint features: 'tpu' is not available, valid: avx512, nvme, sve"],
     ),
     "features_of_several": (
         'resources(features=["sve", "avx512"])',
         [
-            "no machine has arch x86_64 (that of tasks without the hint arch) and has avx512, sve; there are: ",
+            "no machine has arch x86_64 (that of tasks without the hint arch) and has avx512, sve; available: ",
             "big.arm aarch64 linux on-demand with nvme, sve at site 'cloud'",
         ],
     ),
     # What names no architecture runs on that of its site.
     "features_of_another_arch": (
         'resources(features=["sve"])',
-        ["no machine has arch x86_64 (that of tasks without the hint arch) and has sve; there are: "],
+        ["no machine has arch x86_64 (that of tasks without the hint arch) and has sve; available: "],
     ),
     "features_where_there_are_none": (
         'resources(features=["sve"], site="small")',
-        ["hint features: 'sve' cannot be had, because no machine has been given any"],
+        ["hint features: 'sve' is not available, because no machine has been given any"],
     ),
     "nodes_over_machines": (
         'resources(site="hpc", nodes=3, max_instances=2)',
-        ["hint nodes: 3 is more than max_instances, the 2 machines that it may use"],
+        ["hint nodes: 3 is more than max_instances, which allows 2 machines"],
     ),
 }
 CLOUD = {
@@ -624,7 +624,7 @@ with DAG("d"):
 UNFIT = {
     "much": ("cpus=9", "hint cpus: 9 is more than site 'local' can ever give"),
     "native": ('queue="long"', "hint queue: only batch sites"),
-    "type": ('instance_type="none"', "hint instance_type: 'none' cannot be had"),
+    "type": ('instance_type="none"', "hint instance_type: 'none' is not available"),
 }
 
 

@@ -151,7 +151,8 @@ def recorded(folder: Path, program: str, commands: str) -> tuple[list[str], str]
     """Run commands in a folder, where a program only notes its arguments and its standard input; return both."""
     bin_folder = folder / "bin"
     bin_folder.mkdir()
-    (bin_folder / program).write_text('#!/bin/sh\nprintf "%s\\n" "$@" >arguments\ncat >input\n')
+    written = f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/arguments\ncat >{folder}/input\n'
+    (bin_folder / program).write_text(written)
     (bin_folder / program).chmod(0o700)
     environment = {"PATH": f"{bin_folder}:/usr/bin:/bin"}
     subprocess.run(["bash", "-e", "-c", commands], cwd=folder, env=environment, check=True, stdin=subprocess.DEVNULL)
@@ -195,7 +196,7 @@ def test_each_option_is_one_of_airflow_or_lading(path: Path) -> None:
     for section, option in OPTION.findall(path.read_text()):
         if section.lower() == SECTION:
             assert option.lower() in DEFAULTS
-        elif (section, option) != ("CORE", "SQL_ALCHEMY_CONN"):  # a key of the chart, which turns it off
+        else:
             assert option.lower() in known[section.lower()]["options"], f"[{section.lower()}] {option.lower()}"
 
 
@@ -289,6 +290,20 @@ def test_chart_and_controller_have_the_same_image_options_secrets_and_logs() -> 
     assert {kind for source in sources for kind in source} == {"configMapRef", "secretRef"}
     assert ("PersistentVolumeClaim", chart["logs"]["persistence"]["existingClaim"]) in objects()
     assert ("ServiceAccount", pod()["serviceAccountName"]) in objects()
+
+
+def test_the_chart_makes_no_secret_and_no_user_with_a_known_password() -> None:
+    chart = values()
+    assert chart["createUserJob"] == {"enabled": False}
+    named = [chart[f"{name}SecretName"] for name in ("fernetKey", "apiSecretKey", "jwt")]
+    assert {*named, chart["data"]["metadataSecretName"]} == {"lading-secrets"}
+
+
+def test_tasks_outlive_a_restart_of_all_units_and_of_the_pod() -> None:
+    assert environments()["systemd"]["AIRFLOW__LADING__ON_SHUTDOWN"] == "leave"
+    assert environments()["kubernetes"]["AIRFLOW__LADING__ON_SHUTDOWN"] == "leave"
+    # With the container of the controller the tasks in it stop anyway, so they are cancelled in order.
+    assert "AIRFLOW__LADING__ON_SHUTDOWN" not in environments()["compose controller"]
 
 
 def test_a_stop_has_more_time_than_lading_takes_for_it() -> None:
@@ -442,7 +457,9 @@ def test_the_controller_has_the_charts_configuration_and_the_same_dags() -> None
     assert len(syncing) == 2
     for container in syncing:
         environment = {each["name"]: each["value"] for each in container["env"]}
-        assert (environment["GITSYNC_REPO"], environment["GITSYNC_REF"]) == (git["repo"], git["branch"])
+        # Git-sync 4 reads `ref`, whose default in the chart is a branch of Airflow's own, and git-sync 3 `branch`.
+        assert git["ref"] == git["branch"]
+        assert (environment["GITSYNC_REPO"], environment["GITSYNC_REF"]) == (git["repo"], git["ref"])
         assert (environment["GITSYNC_ROOT"], environment["GITSYNC_LINK"]) == ("/git", "repo")
     [controller] = pod()["containers"][:1]
     assert {"name": "dags", "mountPath": "/opt/airflow/dags", "readOnly": True} in controller["volumeMounts"]
@@ -453,6 +470,10 @@ def test_every_container_has_a_limit_of_memory_and_every_service_with_a_port_or_
         assert container["resources"]["limits"]["memory"]
     for component in ("apiServer", "scheduler", "dagProcessor", "triggerer"):
         assert values()[component]["resources"]["limits"]["memory"]
+    for component in ("scheduler", "dagProcessor", "triggerer"):
+        assert values()[component]["logGroomerSidecar"]["resources"]["limits"]["memory"]
+    for small in (values()["dags"]["gitSync"], values()["migrateDatabaseJob"], values()["statsd"]):
+        assert small["resources"]["limits"]["memory"]
     services = compose()["services"]
     assert all(service["mem_limit"] for service in services.values())
     # The migration exits; a controller that hangs exits by itself.
@@ -481,5 +502,7 @@ def test_the_image_gets_from_the_lock_what_it_lacks(monkeypatch: pytest.MonkeyPa
     lines = missing.entries(lock, {"simpleeval", "google-re2"}).splitlines()
     assert [line.partition("==")[0] for line in lines if "==" in line] == ["google-re2", "simpleeval"]
     assert all("--hash=sha256:" in line for line in lines if "==" not in line)
+    both = missing.entries("a==1 ; python_version < '3.11'\na==2 ; python_version >= '3.11'\nb==1\n", {"a"})
+    assert [line.partition(" ")[0] for line in both.splitlines()] == ["a==1", "a==2"]
     with pytest.raises(SystemExit, match="no entry for nothing-such"):
         missing.entries(lock, {"nothing-such"})

@@ -77,8 +77,8 @@ def test_a_python_without_airflow_is_refused_where_tasks_need_it(
         (home / "airflow/logs").mkdir(parents=True)
     monkeypatch.setattr(command, "find_spec", lambda name: PathFinder.find_spec(name, [str(home)]))
     found = command.answer(tmp_path / "spool", WANTED)
-    assert "has Lading and no Airflow" in found["refused"]
-    assert "install apache-airflow in the controller's version" in found["refused"]
+    assert "has Lading but not Airflow" in found["refused"]
+    assert "install the controller's version of apache-airflow" in found["refused"]
     assert started == []
     assert "refused" not in command.answer(tmp_path / "spool", {**WANTED, "runner": ["--runner", "of.commands"]})
 

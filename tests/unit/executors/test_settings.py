@@ -81,7 +81,7 @@ def test_a_service_may_be_the_controller(text: str, starts: bool) -> None:
 
 
 def test_a_switch_is_on_or_off() -> None:
-    with pytest.raises(AirflowConfigException, match="start_controller: 'no' is neither of what is valid: True, False"):
+    with pytest.raises(AirflowConfigException, match="start_controller: 'no' is not a boolean; valid: True, False"):
         Settings.load(Conf(start_controller="no"))
 
 

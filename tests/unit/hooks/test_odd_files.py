@@ -144,7 +144,7 @@ def test_what_a_job_has_left_in_its_container(folder: Path, odd: dict[str, Any])
 
 @pytest.mark.parametrize("text", [NEST, "", "[]", "{}", json.dumps({**WELL, "cpu_seconds": float("inf")})])
 def test_what_makes_no_sense_in_a_container_fails_its_job_with_a_reason(tmp_path: Path, text: str) -> None:
-    with pytest.raises(AgentJobFailed, match="what the job has left in its container cannot be read"):
+    with pytest.raises(AgentJobFailed, match="the outcome that the container left cannot be read"):
         concluded(tmp_path, text)
     assert concluded(tmp_path, json.dumps(WELL)).outputs == {"/a": 1}
 

@@ -55,12 +55,12 @@ def test_a_rule_of_a_plugin_is_named() -> None:
         ({"name": "x", "amounts": ["time"]}, "amounts"),
         ({"name": "x", "site": "hpc"}, "site is unknown; the keys are: name, amounts"),
         ({"amounts": ["cpus"]}, "name"),
-        (5, "it is no table"),
+        (5, "it is not a table"),
     ],
 )
 def test_what_is_no_rule_is_refused_with_its_number(table: object, words: str) -> None:
     with pytest.raises(ValueError, match=rf"^\[\[rules\]\] 1: .*{words}"):
         parse_rules([table], {"halve": lambda job: []})
     both = [{"name": "x", "on_demand": True}] * 2
-    with pytest.raises(ValueError, match=r"^\[\[rules\]\] 2: name = 'x': another rule has it already$"):
+    with pytest.raises(ValueError, match=r"^\[\[rules\]\] 2: name = 'x': another rule already has this name$"):
         parse_rules(both, {})

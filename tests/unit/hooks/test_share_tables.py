@@ -35,13 +35,16 @@ def test_shares_are_read_in_their_order() -> None:
     [
         ({"weight": 0}, "weight = 0: Input should be greater than 0"),
         ({"team": "a", "weights": 2}, "weights is unknown; the keys are: "),
-        ({"team": "a", "lend": False}, "lend = false: it keeps nothing; give cpus, memory"),
+        ({"team": "a", "lend": False}, "lend = false: it reserves nothing; give cpus, memory"),
         ({"team": "a", "sites": {"moon": {"cpus": 1}}}, "there is no site 'moon'; valid: hpc"),
-        ({"team": "a", "sites": {"hpc": {}}}, "it keeps nothing; valid: cpus, memory, gpus, machines, usd_per_hour"),
-        ({"name": "others", "team": "a"}, "is that of the jobs that no share names"),
-        ({"team": "b"}, "name = 'team b': another one has it already"),
-        ({"name": "Téam B"}, "name = 'Téam B': another one has it already, or one that differs in case, accents"),
-        ({"name": "Others", "team": "a"}, "is that of the jobs that no share names"),
+        ({"team": "a", "sites": {"hpc": {}}}, "it reserves nothing; valid: cpus, memory, gpus, machines, usd_per_hour"),
+        ({"name": "others", "team": "a"}, "is reserved for the jobs that match no share"),
+        ({"team": "b"}, "name = 'team b': another table already has this name"),
+        (
+            {"name": "Téam B"},
+            "name = 'Téam B': another table already has this name, or one that differs only in case, accents",
+        ),
+        ({"name": "Others", "team": "a"}, "is reserved for the jobs that match no share"),
     ],
 )
 def test_what_is_wrong_with_a_share_is_said(table: dict[str, Any], words: str) -> None:
@@ -61,12 +64,12 @@ def test_budgets_are_read() -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"team": "a"}, "one of usd and cpu_hours is expected"),
-        ({"team": "a", "usd": 1, "cpu_hours": 1}, "one of usd and cpu_hours is expected"),
+        ({"team": "a"}, "either usd or cpu_hours is expected"),
+        ({"team": "a", "usd": 1, "cpu_hours": 1}, "either usd or cpu_hours is expected"),
         ({"usd": -1}, "usd = -1: Input should be greater than 0"),
         ({"usd": 1, "per": "year"}, "per = 'year'"),
-        ({"usd": 1, "zone": "Moon"}, "'Moon' is no time zone; valid: names such as UTC"),
-        ({"usd": 1, "zone": "../UTC"}, "is no time zone"),
+        ({"usd": 1, "zone": "Moon"}, "'Moon' is not a time zone; valid: names such as UTC"),
+        ({"usd": 1, "zone": "../UTC"}, "is not a time zone"),
     ],
 )
 def test_what_is_wrong_with_a_budget_is_said(table: dict[str, Any], words: str) -> None:

@@ -137,13 +137,13 @@ def test_gangs_that_wait_for_each_other_are_an_import_error() -> None:
 @pytest.mark.parametrize(
     ("hints", "said"),
     [
-        ({"partial": True}, "hint partial: it says something of a gang; give the hint gang as well"),
+        ({"partial": True}, "hint partial: it only applies to a gang; add the hint gang"),
         ({"gang": "ray", "on_failure": "panic"}, "hint on_failure: 'panic' is not valid; valid: cancel or leave"),
         ({"gang": "ray", "partial": "yes"}, "hint partial: 'yes' is not valid; valid: True or False"),
         ({"gang": ""}, "hint gang: '' is not a name"),
-        ({"gang": "ray", "max_jobs": 3}, "hint max_jobs: it does not go with gang or attempts"),
+        ({"gang": "ray", "max_jobs": 3}, "hint max_jobs: it cannot be combined with gang or attempts"),
         ({"attempts": {"pauses": ["soon"]}}, "hint attempts: 'soon'"),
-        ({"attempts": 3, "nodes": 2}, "hint nodes: it does not go with gang or attempts"),
+        ({"attempts": 3, "nodes": 2}, "hint nodes: it cannot be combined with gang or attempts"),
     ],
 )
 def test_wrong_hints_are_import_errors(hints: Any, said: str) -> None:
@@ -202,14 +202,14 @@ def ray(workers: int = 7, **more: Any) -> Callable[[], None]:
         (
             {"local": LOCAL},
             {},
-            "hint gang: gang 'ray' can never start together: the 7 jobs of task 'worker' ask for 28 cpus, 7 GiB memory "
-            "together (4 cpus, 1 GiB memory each), and site 'local' can never hold more than 4 of them: local has 16 "
-            "cpus, 64 GiB memory; request less, or name a site that has more",
+            "hint gang: gang 'ray' can never start together: the 7 jobs of task 'worker' request 28 cpus, 7 GiB "
+            "memory in total (4 cpus, 1 GiB memory each), and site 'local' can never hold more than 4 of them: "
+            "local has 16 cpus, 64 GiB memory; request less, or name a site that has more",
         ),
         (
             {"local": PublishedSite((machine(16), machine(12)), holds=True)},
             {},
-            "its 8 jobs ask for 30 cpus together, and site 'local' can never give more than 28 cpus",
+            "its 8 jobs request 30 cpus in total, and site 'local' can never provide more than 28 cpus",
         ),
         ({"local": PublishedSite((machine(16), machine(14)), holds=True)}, {}, None),
         ({"local": LOCAL, "queue": QUEUE}, {}, "site 'local' can never hold more than 4 of them"),

@@ -40,7 +40,7 @@ def staged(value: Any, **hints: Any) -> tuple[Hints, Mapping[str, Any], str]:
     ("value", "hints", "words"),
     [
         ({"a": ["LOCAL:///etc/passwd"]}, {}, "at site 'lab', 'LOCAL:///etc/passwd' is not staged"),
-        ("http://x/y", {"site": "lab"}, "the site takes no files from http://"),
+        ("http://x/y", {"site": "lab"}, "the site accepts no files from http://"),
         ({"class": "File", "location": "airflow.cfg"}, {}, "has no scheme"),
         ("s3://b/k", {"targets": ["hpc"]}, "at site 'hpc', 's3://b/k' is not staged"),
     ],
@@ -84,16 +84,16 @@ def batch(most: dict[str, int] | None, **options: Any) -> PublishedSite:
 @pytest.mark.parametrize(
     ("hints", "words"),
     [
-        ({"nodes": 5}, "hint nodes: it asks for 5 nodes, more than any one site can ever give to a job: "),
+        ({"nodes": 5}, "hint nodes: it requests 5 nodes, more than any one site can ever give to a job: "),
         ({"nodes": 5, "site": "hpc", "native": {"account": "astro"}}, "site 'hpc' has 4"),
         ({"nodes": 5, "site": "small"}, "more than site 'small' can ever give to a job: site 'small' has 2"),
         ({"nodes": 3, "site": "hpc", "queue": "short"}, "queue 'short' of site 'hpc' has 2"),
-        ({"nodes": (3, 8), "site": "small"}, "hint nodes: it asks for 3 nodes, more than site 'small' can ever give"),
+        ({"nodes": (3, 8), "site": "small"}, "hint nodes: it requests 3 nodes, more than site 'small' can ever give"),
         (
             {"nodes": (2, 8), "site": "ec2"},
             "site 'ec2' is none (a task there has 1 node, but this one requests 2); valid else",
         ),
-        ({"nodes": 3, "targets": ["small", "hpc/short"]}, "target 'hpc/short': hint nodes: it asks for 3 nodes"),
+        ({"nodes": 3, "targets": ["small", "hpc/short"]}, "target 'hpc/short': hint nodes: it requests 3 nodes"),
     ],
 )
 def test_more_nodes_than_any_place_can_ever_give_are_an_import_error(

@@ -53,7 +53,7 @@ def test_a_listener_is_given_the_sentence_the_code_and_the_parameters(listener: 
             Change("c", {"reason": why}),
         ]
     )
-    sentence = "the task has used 2 GiB of memory, its limit is 1 GiB"
+    sentence = "the task used 2 GiB of memory; its limit is 1 GiB"
     if isinstance(listener, OlderListener):
         assert listener.heard == [sentence, None]
     else:

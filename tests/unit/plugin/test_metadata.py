@@ -106,7 +106,7 @@ def test_two_versions_in_one_environment_are_refused() -> None:
     mine = versions.VERSION
     versions.check_versions(dict.fromkeys(versions.DISTRIBUTIONS, mine))
     for installed in ({"airflow-lading": "9.9"}, {"airflow-lading": mine, "snakemake-executor-plugin-lading": "9.9"}):
-        with pytest.raises(versions.MixedVersions, match=rf"9\.9 .*, and the files of lading are of .*{mine}:"):
+        with pytest.raises(versions.MixedVersions, match=rf"9\.9 .*, but the files of lading have .*{mine}:"):
             versions.check_versions(installed)
 
 

@@ -81,12 +81,15 @@ def test_the_message_of_every_code_leads_to_its_row() -> None:
 @pytest.mark.parametrize(
     ("pasted", "code"),
     [
-        ("waits: 2 jobs of task 'two' may be at work at once (max_jobs)", "task_jobs"),
+        ("waits: at most 2 jobs of task 'two' can be active at once (max_jobs)", "task_jobs"),
         ("waits: 5 of 5 instances of the site are busy", "site_instances"),
-        ("waits: site hpc takes no jobs now: ssh: connect to host login port 22: Connection refused", "site_trouble"),
-        ("waits: no capacity for m5.large until 12:03", "no_capacity"),
-        ("no controller runs, and [lading] start_controller = False leaves it to a service", "no_controller_service"),
-        ("the task has run for longer than its time limit of 2h", "over_time"),
+        ("waits: site hpc accepts no jobs now: ssh: connect to host login port 22: Connection refused", "site_trouble"),
+        ("waits: no capacity for m5.large, which is not requested again before 12:03", "no_capacity"),
+        (
+            "no controller is running, and [lading] start_controller = False leaves it to a service",
+            "no_controller_service",
+        ),
+        ("the task exceeded its time limit of 2h", "over_time"),
         ("task_jobs", "task_jobs"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_file_of_shares_and_budgets_alone_is_about_this_machine(make: Make) ->
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[sites", "is no valid TOML"),
+        ("[sites", "is not valid TOML"),
         ("", "declares no site"),
         ("[sites]", "declares no site"),
         ("[site.a]\nkind='local'", "unknown table site"),
@@ -108,9 +108,9 @@ def test_a_file_of_shares_and_budgets_alone_is_about_this_machine(make: Make) ->
             '[sites.a]\nkind="local"\ninstance_type="a\\u001bb"',
             "instance_type = 'a\\x1bb': it has the character '\\x1b'",
         ),
-        (f"x = {'[' * 3000}{']' * 3000}", "is no valid TOML: it is nested too deeply"),
-        (f"x = {'{a=' * 3000}1{'}' * 3000}", "is no valid TOML: it is nested too deeply"),
-        (f"{'a.' * 3000}a = 1", "is no valid TOML: line 1 has more than 200 dots"),
+        (f"x = {'[' * 3000}{']' * 3000}", "is not valid TOML: it is nested too deeply"),
+        (f"x = {'{a=' * 3000}1{'}' * 3000}", "is not valid TOML: it is nested too deeply"),
+        (f"{'a.' * 3000}a = 1", "is not valid TOML: line 1 has more than 200 dots"),
         (f"{'a.' * 30}a = 1", "is nested too deeply; valid: at most 20"),
         (f"{DIRECTIVES}\nx = inf", "[sites.a] resources.x = inf: a finite number is expected"),
         (f"{DIRECTIVES}\nx = nan", "[sites.a] resources.x = nan: a finite number is expected"),
@@ -122,7 +122,7 @@ def test_a_file_of_shares_and_budgets_alone_is_about_this_machine(make: Make) ->
         (f'{HPC}work_dir = "/{"x" * 5000}"', ": it has 5,001 bytes; valid: at most 4,096"),
         (f'{HPC}work_dir = "/{"ü" * 2500}"', ": it has 5,001 bytes; valid: at most 4,096"),
         (f"x = 0x{'f' * 5000}", "x is a number of more than 64 bits"),
-        (f"x = {'1' * 5000}", "is no valid TOML: "),
+        (f"x = {'1' * 5000}", "is not valid TOML: "),
     ],
 )
 def test_a_wrong_file_is_named_with_the_place_and_what_is_valid(make: Make, text: str, words: str) -> None:
@@ -244,8 +244,8 @@ def test_what_the_machines_of_a_site_are_besides_amounts(make: Make) -> None:
         assert known.kind == node.kind._replace(hints=frozenset())
     [plain] = list(load_sites(make(CLUSTER)).values())[1].potential()
     assert (plain.arch, plain.os, plain.features, plain.capacity_type) == ("x86_64", "linux", frozenset(), "on-demand")
-    for wrong, said in (("arch = 7", "arch = 7: 7 is not an architecture"), ("features = [1]", "no list of features"),
-                        ("properties = ['x']", "are no properties"),
+    for wrong, said in (("arch = 7", "arch = 7: 7 is not an architecture"),
+                        ("features = [1]", "not a list of features"), ("properties = ['x']", "are not properties"),
                         ("capacity_type = 'cheap'", "not a capacity type; valid: on-demand or spot")):  # fmt: skip
         with pytest.raises(SitesError, match=said):
             load_sites(make(f"{CLUSTER}\n{wrong}"))
@@ -295,11 +295,11 @@ def test_the_rules_of_a_site_hold_before_a_controller_has_published_them(
     ("line", "words"),
     [
         ("work_dir = 'scratch'", "absolute path is expected"),
-        ("work_dir = '/'", "work_dir = '/': a path below that is expected"),
-        ("work_dir = '//./'", "work_dir = '//./': a path below that is expected"),
-        ("work_dir = '/scratch/../..'", "work_dir = '/scratch/../..': a path below that is expected"),
+        ("work_dir = '/'", "work_dir = '/': a path with at least one name"),
+        ("work_dir = '//./'", "work_dir = '//./': a path with at least one name"),
+        ("work_dir = '/scratch/../..'", "work_dir = '/scratch/../..': a path with at least one name"),
         ('work_dir = "/scratch/\\na"', "absolute path is expected"),
-        ("python = '/'", "python = '/': a path below that is expected"),
+        ("python = '/'", "python = '/': a path with at least one name"),
         ("node_cpus = true", "node_cpus = True: neither true nor false is valid here"),
         ("node_cpus = inf", "node_cpus = inf: a finite number is expected"),
         ("max_jobs = true", "max_jobs = True: neither true nor false is valid here"),
@@ -311,7 +311,7 @@ def test_the_rules_of_a_site_hold_before_a_controller_has_published_them(
         ("poll_longest = 30", "[sites.hpc] poll_longest is now called max_poll_interval; rename it"),
         (
             "poll_shortest = 2",
-            "[sites.hpc] poll_shortest is no longer a key, and what was its default holds; remove it",
+            "[sites.hpc] poll_shortest is no longer a key; its former default applies, so remove it",
         ),
         ("boot = 'true'", "[sites.hpc] boot is unknown; the keys are: "),
         ("mode = 'pilot'", "mode = 'pilot'"),
@@ -415,7 +415,7 @@ def test_bindings_are_read_with_the_sites_and_published_for_the_parse_of_dags(ma
     Path(str(settings.sites_file)).write_text(CLUSTER)
     assert bindings(settings) == [Binding(("hpc/long", "local"), dag="train_*")], "what the controller goes by counts"
     with pytest.raises(
-        SitesError, match=r"sites.toml: \[\[bindings\]\] 1: targets: there is no site of 'moon'; valid: "
+        SitesError, match=r"sites.toml: \[\[bindings\]\] 1: targets: 'moon' names no existing site; valid: "
     ):
         load_sites(make(f'{CLUSTER}[[bindings]]\ntargets = ["moon"]'))
 

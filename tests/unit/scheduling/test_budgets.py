@@ -69,10 +69,10 @@ def test_what_boots_for_a_run_counts_and_its_jobs_may_use_it() -> None:
 
 def test_the_reason_says_what_is_spent_or_would_be() -> None:
     spent = decide(jobs(1, budget(5, spent=5.25)), [], MARKET, now=NOW).waits["a0"]
-    assert str(spent) == "waits: its run has cost 5.25 of the 5.00 USD that it may cost (max_usd)"
+    assert str(spent) == "waits: its run has spent 5.25 of its 5.00 USD (max_usd)"
     waits = decide(jobs(4, budget(5, spent=3.5, per_hour=1)), [], MARKET, now=NOW).waits
     assert str(waits["a0"]).startswith(
-        "waits: its run has machines for 1.00 USD per hour, and 1.50 of its 5.00 USD are left: no more"
+        "waits: the machines of its run cost 1.00 USD per hour, and 1.50 of its 5.00 USD are left: more machines"
     )
     assert spent.limit == waits["a0"].limit == spent.meaning.kind == "max_usd"
 
@@ -92,9 +92,9 @@ def test_each_run_at_its_end_gets_its_own_figures() -> None:
         for number, (run, its) in enumerate(spent.items())
     ]
     found = assign(waiting, [SiteView(name="cloud", market=MARKET)], now=NOW)
-    poor = "waits: site 'cloud': its run has cost 1.00 of the 1.00 USD that it may cost (max_usd)"
+    poor = "waits: site 'cloud': its run has spent 1.00 of its 1.00 USD (max_usd)"
     assert str(found.waits["d poor"]) == poor
-    assert "has cost 6.00 of the 5.00 USD" in str(clauses(found.waits["d spent"]))
+    assert "has spent 6.00 of its 5.00 USD" in str(clauses(found.waits["d spent"]))
     assert clauses(found.waits["d none"]) is None, "a machine is launched for it"
 
 

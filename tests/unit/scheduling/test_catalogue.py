@@ -58,7 +58,7 @@ def test_a_type_without_a_price_is_left_out() -> None:
         ("a,1,2,,0,,0,1", "arch is empty"),
         (",1,2,x86_64,0,,0,1", "instance_type is empty"),
         ("a,1,2,x86_64,0,,0", "has 7 values for 8 columns"),
-        ("ok,1,2,x86_64,0,,0,1", "instance_type 'ok' is on line 2 already"),
+        ("ok,1,2,x86_64,0,,0,1", "instance_type 'ok' is already on line 2"),
     ],
 )
 def test_faults_name_file_line_and_value(row: str, message: str) -> None:
@@ -79,7 +79,7 @@ def test_faults_name_file_line_and_value(row: str, message: str) -> None:
             f"c.csv:1: column 'instance_type' is missing; the header is '{HEADER.replace(',', ';')}'; it needs "
             "instance_type, vcpus, memory_gib, usd_per_hour, with commas between them",
         ),
-        (HEADER + ",arch\na", "c.csv:1: column 'arch' is there twice"),
+        (HEADER + ",arch\na", "c.csv:1: column 'arch' occurs twice"),
         (HEADER + '\n"a,1', "c.csv:2: not CSV: unexpected end of data"),
     ],
 )
@@ -130,7 +130,7 @@ def test_toml() -> None:
         ("vcpus = 8", "cores = 8", "c.toml:9: 'cores' is not one of instance_type, vcpus"),
         ('"spot", zone', '"cheap", zone', "c.toml:9: capacity_type 'cheap' is neither on-demand nor spot"),
         ("usd_per_hour = 0.5", "usd_per_hour = 0", "c.toml:9: usd_per_hour '0' is not above zero"),
-        ("lab.spot", "lab.large", "c.toml:9: instance_type 'lab.large' is on line 2 already"),
+        ("lab.spot", "lab.large", "c.toml:9: instance_type 'lab.large' is already on line 2"),
         ("vcpus = 16", "vcpus = ", "c.toml:4: not TOML"),
         ('["infiniband"]', '"infiniband"', "c.toml:2: features 'infiniband' is not a list of names"),
         ("[[instance_types]]", "[[types]]", "c.toml:1: there is no [[instance_types]] table"),
@@ -180,7 +180,9 @@ def test_a_burstable_type_that_is_named_has_its_baseline(pattern: str) -> None:
     kept = bundled().select([pattern]).types
     assert kept["t3.large"].capacity.cpus == 0.6
     assert all(0 < kind.capacity.cpus < 4 for kind in kept.values())
-    with pytest.raises(ValueError, match=r"burstable ones count only where a pattern begins with their family"):
+    with pytest.raises(
+        ValueError, match=r"burstable types are only selected by a pattern that begins with their family"
+    ):
         bundled().select(["*"], ["[!t]*", "trn*"])
 
 

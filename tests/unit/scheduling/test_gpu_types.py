@@ -39,7 +39,7 @@ def test_one_type_has_one_name_whoever_writes_it(text: str, type: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "7", "a;b", "nvidia", 100, "x" * 60])
 def test_what_is_no_type(text: object) -> None:
-    with pytest.raises(UnitError, match="no type of GPU; valid"):
+    with pytest.raises(UnitError, match="not a type of GPU; valid"):
         parse_type(text)
 
 
@@ -56,10 +56,10 @@ def test_a_number_of_gpus_with_a_type_is_a_number_and_a_property_of_the_machine(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("a100", "valid: a number, or a type with one: 'a100:1'"),
-        ("a100:0", "no type of no GPUs"),
+        ("a100", "valid: a number, or a type with a number: 'a100:1'"),
+        ("a100:0", "0 GPUs cannot have a type"),
         ("a100:x y", "hint gpus"),
-        (("a100:1", "t4:2"), "both amounts of the same type"),
+        (("a100:1", "t4:2"), "two amounts of the same type"),
         ({"a100": 1}, "hint gpus"),
     ],
 )
@@ -84,9 +84,9 @@ def machine(name: str, *features: str) -> MatchedMachine:
 def test_a_machine_that_does_not_say_its_type_has_none_and_the_message_says_how_to_say_it() -> None:
     job = PlannedJob("t", Resources(1, 100, 0, 1), features=frozenset(["gpu=a100"]))
     reason = lacking(job, [machine("m1"), machine("m2", "gpu=a10g"), machine("m3", "gpu=v100")]).sentence
-    assert "hint gpus: type 'a100' cannot be had, valid: a10g, v100" in reason
-    assert "gpu_type (of a machine) or gpu_types (of a cluster)" in reason
-    assert "no machine says which type its GPUs are" in lacking(job, [machine("m1")]).sentence
+    assert "hint gpus: type 'a100' is not available, valid: a10g, v100" in reason
+    assert "gpu_type (for a machine) or gpu_types (for a cluster)" in reason
+    assert "no machine declares the type of its GPUs" in lacking(job, [machine("m1")]).sentence
     many = [f"gpu=t{number}" for number in range(20)]
     assert "and 14 more" in nearest("t7", many)
 

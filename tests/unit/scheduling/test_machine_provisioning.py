@@ -75,7 +75,7 @@ def bought(found: Provision) -> list[str]:
 def test_machines_that_take_no_more_jobs_are_named_where_they_leave_nothing_of_a_limit() -> None:
     there = [machine(name, used=1, draining=True) for name in "ab"]
     [words] = clauses(provide(jobs(1), there, limited(instances=2)).waits).values()
-    assert words == ("0 of 0 instances of the site are busy; 2 more that take no jobs count until they are gone")
+    assert words == ("0 of 0 instances of the site are busy; the limit also counts 2 machines being drained")
 
 
 @pytest.mark.parametrize("policy", ["forecast", "greedy", "priced"])
@@ -123,7 +123,7 @@ def test_what_is_there_is_filled_first_and_what_boots_counts_whole(policy: str) 
 
 def test_room_that_comes_free_soon_is_waited_for_where_that_is_cheapest() -> None:
     [words] = clauses(provide(jobs(1, time=900.0), [machine("up", used=2)]).waits).values()
-    assert words == "up has room in about 90 s: waiting for it does not delay its run, or costs less"
+    assert words == "up will have room in about 90 s: waiting for it does not delay the run, or costs less"
     assert bought(provide(jobs(1), [machine("up", used=2, seconds=5000.0)])) == ["m5.large"]
 
 
@@ -153,7 +153,7 @@ def test_nothing_is_bought_while_jobs_arrive() -> None:
     [
         (InstanceLimits(instances=2), 2, "2 of 2 instances of the site"),
         (InstanceLimits(types={"m5.xlarge": 1, "m5.2xlarge": 0, "g5.xlarge": 0}), 1, "instances of"),
-        (InstanceLimits(usd_per_hour=0.5), 2, "0.5 that may be spent 0.4 are (max_usd_per_hour)"),
+        (InstanceLimits(usd_per_hour=0.5), 2, "0.4 of at most 0.5 USD per hour are in use (max_usd_per_hour)"),
         (
             InstanceLimits(vcpus={"standard on-demand": 9, "g on-demand": 0}),
             2,
@@ -192,7 +192,9 @@ def test_what_has_no_capacity_is_left_out_until_it_is_over() -> None:
     assert bought(found) == ["g5.xlarge"]
     found = provide(jobs(1), market=MachineMarket(Catalogue(gone)))
     assert found.launches == ()
-    assert next(iter(clauses(found.waits).values())).startswith("no capacity for m5.large until")
+    assert next(iter(clauses(found.waits).values())).startswith(
+        "no capacity for m5.large, which is not requested again before"
+    )
     late = decide(jobs(1), [], MachineMarket(Catalogue(gone)), now=until)
     assert len(late.launches) == 1
 
@@ -327,7 +329,7 @@ def test_at_most_two_machines_are_bought_to_learn_whether_an_image_has_a_driver(
     market = WITH_GPUS.sized({})
     found = provide(wants_gpus(5), market=market)
     assert len(found.launches) == 2
-    waiting = {name for name, words in clauses(found.waits).items() if "the first machine with GPUs boots" in words}
+    waiting = {name for name, words in clauses(found.waits).items() if "the first GPU machine is booting" in words}
     assert waiting == {job.name for job in wants_gpus(5)} - {name for each in found.launches for name in each.jobs}
     size = Resources(4, 16_000, 100_000, 1.0)
     boots = [
@@ -347,4 +349,4 @@ def test_after_a_machine_without_gpus_nothing_is_bought_for_a_job_that_needs_one
     market = WITH_GPUS.sized({("g3.xlarge", "ami-1"): Resources(4.0, 15_000, 100_000, 0.0)})
     found = provide(wants_gpus(1), market=market)
     assert found.launches == ()
-    assert "the image has no NVIDIA driver (ami-1)" in clauses(found.refused["gpu-0"])
+    assert "the image (ami-1) has no GPU driver" in clauses(found.refused["gpu-0"])

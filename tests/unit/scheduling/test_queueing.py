@@ -159,7 +159,7 @@ def test_reasons_tell_that_room_is_kept_free() -> None:
 def test_reasons_tell_that_no_whole_gpu_is_free() -> None:
     waiting = in_order(job("a", gpus=1))
     found = reasons(waiting, replace(MACHINE, gpus=1), now=0, patience=60, devices={"0": 0.5, "1": 0.5})
-    assert "no whole gpu is free" in told(found["a"])
+    assert "no whole GPU is free" in told(found["a"])
 
 
 def test_a_full_machine_is_not_looked_through_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def test_of_several_reasons_the_first_in_the_table_is_its_code() -> None:
     both = combined([full, paused, because("only_site")])
     assert both.code == "paused"
     assert both.limit is None
-    assert str(both) == "waits: site 'b' is paused by me; site 'a' has no room; its hint site allows no other"
+    assert str(both) == "waits: site 'b' is paused by me; site 'a' has no room; its hint site allows no other site"
     assert Reason.of_json(both.to_json()) == both
     assert combined([full]) is full
 
@@ -196,7 +196,7 @@ def test_of_several_reasons_the_first_in_the_table_is_its_code() -> None:
     ],
 )
 def test_what_is_no_reason_is_refused(data: Any) -> None:
-    with pytest.raises(ValueError, match="is no reason"):
+    with pytest.raises(ValueError, match="is not a reason"):
         Reason.of_data(data)
 
 

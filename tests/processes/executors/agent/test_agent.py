@@ -363,7 +363,7 @@ def test_a_damaged_configuration_is_said_once_and_changes_nothing(agent: NodeAge
     agent.spool.config.rmdir()
     agent.configure(capacity=Resources(1, 100))
     agent.spool.ring()
-    agent.wait(lambda: "config.json cannot be read, so the location stays as it was: no more" in read_log(agent))
+    agent.wait(lambda: "config.json cannot be read, so the location stays as it was: resolved" in read_log(agent))
 
 
 def read_log(agent: NodeAgent) -> str:
@@ -669,7 +669,7 @@ def test_who_runs_a_job_is_not_known_from_a_file_that_makes_no_sense(
     assert (found.pid, found.resources) == (os.getpid(), Resources(1, 64))
     write_atomically(folder.supervisor, json.dumps({**SUPERVISOR, **spoilt}))
     assert Supervisor.read(folder) is None
-    assert f"cannot make sense of {folder.supervisor}" in caplog.text
+    assert f"ignoring the invalid file {folder.supervisor}" in caplog.text
 
 
 def test_a_job_whose_folder_was_spoilt_is_its_own_trouble_alone(tmp_path: Path) -> None:
@@ -692,11 +692,11 @@ def test_a_job_whose_folder_was_spoilt_is_its_own_trouble_alone(tmp_path: Path) 
         os.kill(pid, signal.SIGKILL)
     finished = node.wait_for("forgets")
     assert (finished["cause"], str(finished["reason"]).rpartition(" ")[2]) == ("lost", "9")
-    node.wait(lambda: "cannot find out how it stands with job spoils" in read_log(node))
+    node.wait(lambda: "cannot determine the state of job spoils" in read_log(node))
     node.put("later", "succeed")
     assert node.wait_for("later")["cause"] is None
-    assert read_log(node).count("cannot find out how it stands with job spoils") == 1
-    assert "cannot find out how it stands with job forgets" not in read_log(node)
+    assert read_log(node).count("cannot determine the state of job spoils") == 1
+    assert "cannot determine the state of job forgets" not in read_log(node)
     assert node.process is not None
     assert node.process.poll() is None
 

@@ -138,7 +138,7 @@ def test_a_container_that_cannot_be_started_fails_the_job_with_a_reason(node: No
     put(node, "a", "succeed", "docker://missing")
     message = str(node.wait_for("a")["reason"])
     assert message.startswith(
-        "docker ended with exit code 1 before the task had ended in its container; its last output: "
+        "docker exited with exit code 1 before the task in its container finished; its last output: "
     )
     assert message.endswith("Unable to find image 'missing:latest' locally")
     (commands / "apptainer").unlink()

@@ -17,7 +17,7 @@ from lading.scheduling.resources import Resources
 from tests.services.agent import ROOT, RUNNER, NodeAgent
 
 SMALL, LARGE = Resources(0.01, 64), Resources(1, 64)
-FALLBACK = "jobs get CPU time whatever their cpus"
+FALLBACK = "jobs share CPU time regardless of their cpus"
 
 
 def shares_folder() -> Path | None:

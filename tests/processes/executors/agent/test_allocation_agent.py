@@ -230,7 +230,7 @@ def test_its_end_ends_what_has_no_limit(cluster: Cluster) -> None:
     cluster.wait_for("a", "started")
     event = cluster.wait_for("a")
     assert event["cause"] == "time_limit"
-    assert "its allocation is over" in message_in(event)
+    assert "its allocation ran out" in message_in(event)
     assert process.wait(120) == 0
 
 

@@ -91,7 +91,9 @@ def test_it_ends_with_its_exit_code_or_signal(agent: NodeAgent, put: Callable[..
         "another": ("error", 1),
     }
     assert str(ends["nothing"]["reason"]).startswith("/there/is/none cannot be started in ")
-    assert "its work is of type 'ExecuteTask'; this machine runs 'Command'" in str(ends["another"]["reason"])
+    assert "its workload has the type 'ExecuteTask', but this machine only runs 'Command'" in str(
+        ends["another"]["reason"]
+    )
 
 
 def test_limits_hold_for_all_that_it_has_started(agent: NodeAgent, put: Callable[..., None], tmp_path: Path) -> None:

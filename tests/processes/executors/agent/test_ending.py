@@ -47,7 +47,7 @@ def test_a_machine_that_is_taken_away_starts_nothing_more_and_asks_its_jobs_to_e
         assert node.wait_for("short")["cause"] is None
         long, deaf = node.wait_for("long"), node.wait_for("deaf")
         assert long["cause"] == deaf["cause"] == "preempted"
-        assert "AWS reclaims the spot machine at" in str(long["reason"])
+        assert "AWS reclaims the spot instance at" in str(long["reason"])
         assert at - BEFORE - 1.5 < long["at"] < at
         assert deaf["at"] < at, "there is time to report it"
         assert node.events_of("late", "started") == []

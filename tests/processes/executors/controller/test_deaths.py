@@ -114,7 +114,7 @@ def test_a_job_that_kills_controllers_is_tried_twice_and_its_neighbours_run(
     with Session(airflow_database) as session:
         jobs = {job.token: job for job in session.scalars(select(JobRow))}
     assert (jobs["deadly"].state, jobs["deadly"].unreported) == (State.FAILED, True)
-    assert "2 controllers have died or hung while they determined what it asks for" in str(jobs["deadly"].reason)
+    assert "2 controllers died or hung while determining its requests" in str(jobs["deadly"].reason)
     assert {jobs[token].memory for token in ("before", "behind", "elsewhere")} == {1024}
     assert {jobs[token].examined_by for token in jobs} == {None}
 
@@ -126,5 +126,5 @@ def test_a_job_over_which_a_plugin_kills_controllers_is_tried_twice(airflow_data
     with Session(airflow_database) as session:
         jobs = {job.token: job for job in session.scalars(select(JobRow))}
     assert (jobs["deadly"].state, jobs["deadly"].unreported) == (State.FAILED, True)
-    assert "2 controllers have died or hung while they looked for a place for it" in str(jobs["deadly"].reason)
+    assert "2 controllers died or hung while looking for a place for it" in str(jobs["deadly"].reason)
     assert {jobs[token].strikes for token in ("before", "behind", "elsewhere")} == {None}

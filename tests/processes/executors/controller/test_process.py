@@ -120,7 +120,7 @@ def test_tasks_show_why_no_controller_stays_up(
     assert len(started) == 3
     assert reasons[:2] == [None, None], "one death is not worth a reason"
     assert reasons[2] is not None
-    assert "the controller ended with status 1: the sites file is wrong; see" in reasons[2]
+    assert "the controller exited with status 1: the sites file is wrong; see" in reasons[2]
     assert str(settings.controller_log) in reasons[2]
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 2

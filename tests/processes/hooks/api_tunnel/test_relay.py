@@ -58,9 +58,9 @@ def test_a_name_of_this_machine() -> None:
     assert locate("127.0.0.5") == ("127.0.0.5", ipaddress.ip_address("127.0.0.5"))
     with pytest.raises(RelayError, match=r"'localhost' is 127.0.0.1 .* set tunnel_host"):
         locate("localhost")
-    with pytest.raises(RelayError, match=r"no address of the login node"):
+    with pytest.raises(RelayError, match=r"not an address of the login node"):
         locate("192.0.2.1")
-    with pytest.raises(RelayError, match=r"is not known on the login node"):
+    with pytest.raises(RelayError, match=r"cannot be resolved on the login node"):
         locate("no-such-host.invalid")
 
 

@@ -178,8 +178,8 @@ def test_a_tunnel_that_stands_is_shared(site: PaperSite, make: Callable[..., Api
         ({"tunnel_host": "login1"}, "mean nothing without api = 'tunnel'"),
         ({"api": "tunnel", "ssh_conn_id": "x", "tunnel_host": "login1:22"}, "without port"),
         ({"api": "tunnel", "ssh_conn_id": "x", "tunnel_port": 80}, "1024"),
-        ({"api": "tunnel", "ssh_conn_id": "x", "api_url": "unix:/socket"}, "is no URL of an API"),
-        ({"api_url": "airflow.example.org:8080"}, "is no URL of an API"),
+        ({"api": "tunnel", "ssh_conn_id": "x", "api_url": "unix:/socket"}, "is not the URL of an API"),
+        ({"api_url": "airflow.example.org:8080"}, "is not the URL of an API"),
     ],
 )
 def test_tables_that_make_no_sense(table: dict[str, Any], words: str) -> None:

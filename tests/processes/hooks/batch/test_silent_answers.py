@@ -109,7 +109,7 @@ def test_a_run_of_which_nothing_is_said_goes_on(tmp_path: Path) -> None:
     for seconds in (0, 100, 200):
         known, silent = advanced(site, [known, silent], now=now + seconds)
     assert (known.state, silent.ended, silent.gone_since) == ("running", False, None)
-    with pytest.raises(CancelError, match="which jobs are to be cancelled is not known"):
+    with pytest.raises(CancelError, match="the status of jobs to cancel is unknown"):
         site.cancel([known, silent])
     lister.write_bytes(whole)
     site.cancel([silent])

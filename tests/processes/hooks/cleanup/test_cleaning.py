@@ -222,7 +222,7 @@ def test_a_folder_that_is_a_link_is_not_followed(site: ClusterSite, paper: Paper
 
 
 @pytest.mark.parametrize(
-    ("command", "words"), [("awk", "could not be examined"), ("find", "could not be examined"), ("rm", "1 of 1")]
+    ("command", "words"), [("awk", "could not be checked"), ("find", "could not be checked"), ("rm", "1 of 1")]
 )
 def test_what_cannot_be_done_is_reported(site: ClusterSite, paper: Paper, make: Make, command: str, words: str) -> None:
     run = make(f"scripts/{token()}", "exit")
@@ -239,7 +239,7 @@ def test_what_cannot_be_done_is_reported(site: ClusterSite, paper: Paper, make: 
 def test_a_batch_system_that_cannot_be_asked_is_no_answer(site: ClusterSite, paper: Paper, make: Make) -> None:
     run = make(f"scripts/{token()}", "exit")
     paper.write("status", "1")
-    with pytest.raises(TransportError, match="what still runs"):
+    with pytest.raises(TransportError, match="did not report the running jobs"):
         clean(site)
     assert run.exists()
 
@@ -270,7 +270,7 @@ def test_many(site: ClusterSite, paper: Paper, make: Make) -> None:
 
 
 def test_ages_of_less_than_an_hour_are_refused() -> None:
-    with pytest.raises(ValueError, match="on its way"):
+    with pytest.raises(ValueError, match="may still be in use"):
         sweep("/x", RUNS, (), YOUNGEST - 1, dry_run=True)
 
 
@@ -366,5 +366,5 @@ def test_runs_of_a_hook(hook: BatchHook, tmp_path: Path) -> None:
     assert young.output() == "2\n"
     assert live.status == "running"
     live.cancel()
-    with pytest.raises(ValueError, match="on its way"):
+    with pytest.raises(ValueError, match="may still be in use"):
         hook.clean(60)

@@ -32,7 +32,7 @@ from tests.reasons import message_in
 from tests.services.ports import free_ports
 from tests.services.processes import wait_until
 
-WORDS = "slurm does not admit its account: sbatch: error: Batch job submission failed: Invalid account"
+WORDS = "slurm does not allow its account: sbatch: error: Batch job submission failed: Invalid account"
 
 
 @pytest.fixture
@@ -194,5 +194,5 @@ def test_jobs_wait_for_their_own_account_and_no_other(failing: dict[str, Cluster
     found = assign(jobs, seen, now=1.0)
     assert found.placed == {"loads": ("hpc@hpc_loads", "hpc@hpc_loads")}
     assert str(found.waits["genes"]).startswith(
-        f"waits: site 'hpc@hpc_genes' could not be asked: {SAID['hpc@hpc_genes']}"
+        f"waits: site 'hpc@hpc_genes' could not be queried: {SAID['hpc@hpc_genes']}"
     )

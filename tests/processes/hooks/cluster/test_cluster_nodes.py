@@ -66,7 +66,7 @@ def test_a_job_that_waits_says_from_where_it_is_kept_away(paper: Paper, monkeypa
     paper.poller.nodes.failed("n1", "it failed")
     paper.give("a")
     paper.go()
-    assert "it is kept away from n1, where jobs have failed" in message_in(only(paper.go(), "waiting"))
+    assert "nodes where jobs failed are avoided: n1" in message_in(only(paper.go(), "waiting"))
 
 
 def test_a_node_on_which_nothing_starts_is_excluded(paper: Paper) -> None:

@@ -218,10 +218,10 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     paper.write("status", "1")
     time.sleep(1.1)
     assert [event["event"] for event in paper.go()] == []
-    assert "could not be asked" in str(paper.poller.unasked)
+    assert "could not be queried" in str(paper.poller.unasked)
     assert paper.poller.known() == {"a"}
     paper.give("b")
-    assert "could not be asked" in message_in(only(paper.go(), "waiting"))
+    assert "could not be queried" in message_in(only(paper.go(), "waiting"))
     paper.begin("a")
     paper.finish("a")
     paper.go()
@@ -278,7 +278,7 @@ def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
     paper = Paper(tmp_path, max_submitted=2)
     paper.give(*"abc")
     reasons = [message_in(event) for event in paper.go()]
-    assert reasons == ["waits: max_submitted = 2 jobs are submitted already"]
+    assert reasons == ["waits: 2 jobs are already submitted (max_submitted)"]
     assert paper.poller.known() == {"a", "b", "c"}
     paper.begin("a")
     paper.finish("a")
@@ -377,7 +377,7 @@ def test_a_job_whose_output_says_that_it_was_killed_for_its_memory(
     assert event["cause"] == cause
     if cause == "out_of_memory":
         assert event["exit_code"] == 137
-        assert "it used more memory than it had asked for" in str(event["reason"])
+        assert "it used more memory than it had requested" in str(event["reason"])
 
 
 @pytest.mark.parametrize(
@@ -770,7 +770,7 @@ def test_jobs_wait_where_the_agent_cannot_be_brought_and_say_why(commands: Paper
     commands.give("a")
     reason = only(commands.go(), "waiting")["reason"]
     assert reason.code == "agent_not_brought"
-    assert "brought to" in str(reason)
+    assert "copied to" in str(reason)
     assert "needs 3.10 or newer" in str(reason)
     assert commands.read("submissions") == ""
     assert list((commands.root / "agents").iterdir()) == []

@@ -244,12 +244,12 @@ def test_trouble_is_said_when_it_begins_changes_and_ends(
     ]
     what = "Site 'hpc' could not be asked"
     assert said == [
-        ("WARNING", f"{what}: gone; tried again in 1 s (said once, tried again)"),
-        ("WARNING", f"{what}: refused (said once, tried again)"),
-        ("ERROR", f"{what}: 'x' (said once, tried again)"),
-        ("INFO", f"{what}: no more"),
-        ("WARNING", f"{what}: gone (said once, tried again)"),
-        ("INFO", f"{what}: no more"),
+        ("WARNING", f"{what}: gone; tried again in 1 s (logged once, retrying)"),
+        ("WARNING", f"{what}: refused (logged once, retrying)"),
+        ("ERROR", f"{what}: 'x' (logged once, retrying)"),
+        ("INFO", f"{what}: resolved"),
+        ("WARNING", f"{what}: gone (logged once, retrying)"),
+        ("INFO", f"{what}: resolved"),
     ]
 
 
@@ -267,6 +267,6 @@ def test_allocations_that_live_are_fed_while_the_batch_system_is_away(tmp_path: 
     told = site.observe()
     assert (told.trouble, [each.state for each in told.locations]) == (None, [LocationState.UP])
     assert told.market is not None
-    assert "could not be asked" in str(told.market.held)
-    assert "could not be asked" in (told.note or "")
+    assert "could not be queried" in str(told.market.held)
+    assert "could not be queried" in (told.note or "")
     site.close("cancel", 60.0)

@@ -63,8 +63,8 @@ def test_a_limit_is_met_once_and_then_filled_as_jobs_end(tmp_path: Path) -> None
     reasons = queue.pass_time(20)
     assert queue.submitted == LIMIT
     assert queue.refused == 2, "the array of all, and the job after the last that fits"
-    assert f"waits: {LIMIT} submitted of {LIMIT} allowed by AssocMaxSubmitJobLimit" in reasons
-    said = f"{LIMIT} submitted of {LIMIT} allowed by AssocMaxSubmitJobLimit"
+    assert f"waits: {LIMIT} of the {LIMIT} jobs that AssocMaxSubmitJobLimit allows are submitted" in reasons
+    said = f"{LIMIT} of the {LIMIT} jobs that AssocMaxSubmitJobLimit allows are submitted"
     assert queue.paper.poller.submitter.limit == said, "which `airflow lading sites` shows"
     refused, began = queue.refused, 1000.0
     while queue.ends < 28:
@@ -76,7 +76,7 @@ def test_a_limit_is_met_once_and_then_filled_as_jobs_end(tmp_path: Path) -> None
     queue.pass_time(8)
     assert not list(queue.paper.poller.tracker.waiting()), "all were submitted"
     assert not list(queue.paper.poller.tracker.live()), "all have run"
-    said = f"0 submitted of {LIMIT} allowed by AssocMaxSubmitJobLimit"
+    said = f"0 of the {LIMIT} jobs that AssocMaxSubmitJobLimit allows are submitted"
     assert queue.paper.poller.submitter.limit == said, "what is so now"
 
 
@@ -186,7 +186,7 @@ def test_allocations_are_jobs_for_the_limit_and_their_tasks_are_none(tmp_path: P
         fleet.go()
     assert len(fleet.names) == 2
     assert fleet.read("refused").count("x") == 1, "the round ended, and no other allocation was tried"
-    assert "2 submitted of 2 allowed by AssocMaxSubmitJobLimit" in str(launcher.market().held)
+    assert "2 of the 2 jobs that AssocMaxSubmitJobLimit allows are submitted" in str(launcher.market().held)
     assert launcher.limit is not None
     now += SECONDS_BETWEEN_PROBES
     for _ in range(4):

@@ -118,7 +118,7 @@ class Silent(Patient):
 
 
 @pytest.mark.parametrize(
-    ("system", "wrong", "seconds"), [(Patient(), "", 120.0), (Silent(), "can never start, and is pending", 10.0)]
+    ("system", "wrong", "seconds"), [(Patient(), "", 120.0), (Silent(), "can never start, but is pending", 10.0)]
 )
 def test_a_job_that_can_never_start(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, system: Toy, wrong: str, seconds: float
@@ -153,13 +153,13 @@ def test_an_order_to_cancel_that_cannot_be_repeated_is_found_out(cluster: ToyClu
     kill.write_text(kill.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{again}\n", 1))
     failed, said = tried(cluster, Forgiving(), seconds=3.0)
     assert failed
-    assert "again, which is being ended, counts as a failure" in failures(said), said
+    assert "again while it terminates counts as a failure" in failures(said), said
 
 
 @pytest.mark.parametrize(
     ("system", "words"),
     [
-        (FirstAlone(), r"nothing was said of .*\(fails\).*in one command"),
+        (FirstAlone(), r"the answer omits .*\(fails\).*in one command"),
         (Mute(), "unknown was not understood.*`unknown`"),
         (Faulty(), "KeyError: 'state'"),
         (TakesRefusals(), "'transient'.*`wording.permanent`.*no such queue"),
@@ -185,7 +185,7 @@ def test_the_command(cluster: ToyCluster, tmp_path: Path, monkeypatch: Any, caps
     options = ["--work-dir", str(tmp_path / "work"), "--login-setup", setup, "--timeout", "120 s"]
     arguments = ["--live", f"{__name__}:Good", *options, "--queue", "short", "--native", "colour=red"]
     assert command.main(arguments) == 0
-    assert capsys.readouterr().out.endswith("all went well\n")
+    assert capsys.readouterr().out.endswith("all checks passed\n")
     assert command.main(["--live", f"{__name__}:TakesRefusals", *options]) == 1
     assert capsys.readouterr().out.endswith("1 failed\n")
 
@@ -196,7 +196,7 @@ def test_the_command(cluster: ToyCluster, tmp_path: Path, monkeypatch: Any, caps
         (["--live", "condor"], "'condor' is unknown; the systems are: slurm"),
         (["--live", "no.such:System"], "No module named 'no'"),
         (["--live", "lading.hooks.batch.slurm.system:Slurm"], "has no attribute 'Slurm'"),
-        (["--live", "pathlib:Path"], "no class that derives from"),
+        (["--live", "pathlib:Path"], "not a class derived from"),
         (["--live", "lading.hooks.batch.system:BatchSystem"], "abstract"),
         (["--live", "slurm", "--profile", "/no/such/file"], "/no/such/file cannot be read"),
         (["--live", "slurm", "--native", "=x"], "KEY=VALUE"),

@@ -98,7 +98,7 @@ def test_a_refusal_is_noted_and_holds_up_nothing(site: Site) -> None:
     site.service.refuse("unauthorized", action="CreateTags")
     site.update(L0=Tenancy("genes", "reads"))
     assert site.tags.refused is not None
-    assert "who is charged" in site.tags.refused
+    assert "cost allocation" in site.tags.refused
     site.update(L0=Tenancy("genes", "reads"))
     assert len(site.asked) == 1, "it is asked again after a while"
     site.service.allow()

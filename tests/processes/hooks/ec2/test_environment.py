@@ -50,7 +50,7 @@ def test_what_fails_is_said_in_the_folder_in_which_the_reader_waits_for_the_end(
     setup = table(f"{folder}/bin/python").agent_setup
     asked = subprocess.run(["sh", "-c", setup], capture_output=True, text=True, timeout=60)
     assert asked.returncode == 1
-    assert "the user data of `airflow lading bootstrap` has failed on the machine" in asked.stderr, "in the site's note"
+    assert "the user data of `airflow lading bootstrap` failed on this machine" in asked.stderr, "in the site's note"
     assert "there is no pip" in asked.stderr
     (folder / "bin").mkdir(exist_ok=True)
     (folder / "bin/python").unlink(missing_ok=True)

@@ -146,7 +146,7 @@ def silent(service: FakeEC2) -> str:
 
 def strange(service: FakeEC2) -> str:
     service.gives_another_key(KIND)
-    return "another key than the one that this machine was given when it was launched"
+    return "key is not the one that the machine was given at launch"
 
 
 def hanging(service: FakeEC2) -> str:
@@ -242,7 +242,7 @@ def test_a_machine_whose_ssh_hangs_is_abandoned_and_its_job_reported(
     drive.until(lambda states: (states.get(name), len(service.living())) == (LocationState.UNREACHABLE, 1))
     [released] = drive.wait_for("released", name)
     assert released["cause"] == "node_failure"
-    assert str(released["reason"]).startswith("it has not been reached for ")
+    assert str(released["reason"]).startswith("it has been unreachable for ")
     assert (drive.events_of("finished")[job]["cause"], service.living()) == ("node_failure", [])
 
 
@@ -257,10 +257,12 @@ def test_a_machine_whose_lading_is_refused_is_never_up_and_abandoned_with_a_reas
     drive = make(python=str(python), expected_boot_time=1)
     [name] = drive.order()
     drive.answered()
-    drive.until(lambda _: any("Lading does not answer there" in str(each.note) for each in drive.last.locations))
+    drive.until(
+        lambda _: any("Lading does not answer on the machine" in str(each.note) for each in drive.last.locations)
+    )
     monkeypatch.setattr(life, "LEAST_BOOT", 8.0)
     [released] = drive.wait_for("released", name)
-    assert str(released["reason"]).startswith("it was booting for more than 8 s: Lading does not answer there")
+    assert str(released["reason"]).startswith("it was booting for more than 8 s: Lading does not answer on the machine")
     assert (released["cause"], service.living()) == ("node_failure", [])
     assert bool(drive.site.fleet.launcher.shortages.offerings), "another one would be the same"
 
@@ -276,7 +278,7 @@ def test_a_machine_that_takes_no_jobs_and_has_none_is_abandoned(
     drive.until(lambda states: (states.get(name), len(service.living())) == (LocationState.UNREACHABLE, 1))
     [released] = drive.wait_for("released", name)
     assert (released["cause"], service.living()) == ("node_failure", [])
-    assert str(released["reason"]).startswith("it has taken no jobs for ")
+    assert str(released["reason"]).startswith("it has accepted no jobs for ")
     assert str(released["reason"]).endswith("its disk is full")
 
 

@@ -76,7 +76,7 @@ def test_volumes_and_addresses_are_in_the_price_and_have_names(
 def test_an_image_that_is_not_known_is_said(service: FakeEC2, tmp_path: Path) -> None:
     found = offers(service, tmp_path, ami={"x86_64": "ami-00000000"})
     assert bought(found).catalogue.types["m5.large"].offerings[0].usd_per_hour == 0.096
-    assert "what volumes cost is not counted" in str(found.note)
+    assert "the cost of volumes is not counted" in str(found.note)
 
 
 def test_a_subnet_that_there_is_not_is_left_out_and_said(service: FakeEC2, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def ec2(service: FakeEC2) -> Iterator[FakeEC2]:
 
 
 US = identities("ours, before")
-TAGS = "ec2:CreateTags with who is charged"
+TAGS = "ec2:CreateTags for cost allocation"
 
 
 def table(**values: Any) -> EC2Config:
@@ -82,7 +82,7 @@ def test_a_wrong_image_and_a_wrong_subnet_are_named(ec2: FakeEC2) -> None:
     found = checked(ec2, ami={"x86_64": ec2.ami["aarch64"]})["image for x86_64"]
     assert (found.good, found.message) == (
         False,
-        f"{ec2.ami['aarch64']} is for aarch64; give one for x86_64 in `ami` of the site's table",
+        f"{ec2.ami['aarch64']} is for aarch64; set one for x86_64 in `ami` of the site's table",
     )
     assert "correct `ami`" in checked(ec2, ami={"x86_64": "ami-00000000"})["image for x86_64"].message
     assert "us-east-1: correct `subnets`" in checked(ec2, subnets=["subnet-00000000"])["subnets"].message
@@ -134,7 +134,7 @@ def test_prices_are_counted_and_dated_and_quotas_named(ec2: FakeEC2, tmp_path: P
     assert found["prices"].message.startswith("2 types in us-east-1a, us-east-1b, us-east-1c, from 0.0")
     assert f"(m5.large, spot), with volumes and addresses; AWS Price List of {today}" in found["prices"].message
     assert "burstable types (such as t3.*) are left out" in found["prices"].message
-    assert found["quota standard spot"].message.startswith("32 vCPUs may run")
+    assert found["quota standard spot"].message.startswith("32 vCPUs can run")
 
 
 def test_a_limit_of_usd_that_no_machine_keeps_is_bad(ec2: FakeEC2, tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_a_limit_of_usd_that_no_machine_keeps_is_bad(ec2: FakeEC2, tmp_path: Pat
 def test_a_quota_that_nothing_fits_is_bad_and_one_below_the_table_is_said(ec2: FakeEC2, tmp_path: Path) -> None:
     found = looked_at(ec2, tmp_path, instance_types=["g5.xlarge", "m5.large"], max_vcpus={"standard": 64})
     assert not found["quota g on-demand"].good
-    assert "0 vCPUs may run, and the smallest type offered has 4" in found["quota g on-demand"].message
+    assert "0 vCPUs can run, but the smallest type offered has 4" in found["quota g on-demand"].message
     assert (found["quota standard on-demand"].good, found["quota standard on-demand"].warns) == (True, True)
-    assert "max_vcpus says 64" in found["quota standard on-demand"].message
+    assert "max_vcpus = 64 is higher" in found["quota standard on-demand"].message
 
 
 def test_of_quotas_with_one_family_the_least_counts(ec2: FakeEC2) -> None:
@@ -172,7 +172,7 @@ def test_prices_that_aws_does_not_tell_are_said_with_the_date_of_those_that_coun
     ec2.refuse("unauthorized", action="GetProducts")
     found = looked_at(ec2, tmp_path, instance_types=["m5.large"])["prices"]
     assert (found.good, found.warns) == (True, True)
-    assert "AWS's prices could not be asked" in found.message
+    assert "AWS's prices could not be read" in found.message
     assert bundled().sources[0] in found.message
     nothing = looked_at(ec2, tmp_path, instance_types=["m5.large"], ami={"aarch64": ec2.ami["aarch64"]})["prices"]
     assert (nothing.good, "correct `instance_types`" in nothing.message) == (False, True)

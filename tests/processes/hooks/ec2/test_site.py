@@ -215,7 +215,7 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
     after = time.time()
     drive.until(lambda states: states[name] is LocationState.DRAINING, ending.INTERVAL + 5)
     [seen] = drive.last.locations if drive.last is not None else ()
-    assert "AWS reclaims it: its jobs are asked to end at" in (seen.note or "")
+    assert "AWS is reclaiming the machine: its jobs are told to stop at" in (seen.note or "")
     assert seen.location.ends_at is not None
     assert before + 30 < seen.location.ends_at < after + 50, "as well as one look can tell the machine's clock"
     [late] = drive.give(name)
@@ -223,13 +223,13 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
     assert message_in(back).startswith("waits: ")
     [again] = drive.order(capacity_type="spot")
     [refused] = drive.wait_for("released", again)
-    assert "AWS reclaims it" in str(refused["reason"]), "its offering counts as short from the notice on"
+    assert "AWS is reclaiming the machine" in str(refused["reason"]), "its offering counts as short from the notice on"
     [end] = drive.wait_for("finished", short)
     assert end["cause"] is None
     [end] = drive.wait_for("finished", long)
     assert (end["cause"], machine in service.living()) == ("preempted", True)
     [released] = drive.wait_for("released", name)
-    assert (released["cause"], "AWS reclaims it" in str(released["reason"])) == ("preempted", True)
+    assert (released["cause"], "AWS is reclaiming the machine" in str(released["reason"])) == ("preempted", True)
 
 
 def test_a_machine_that_no_controller_asks_for_anything_switches_itself_off(
@@ -299,7 +299,7 @@ def test_a_trial_buys_the_cheapest_machine_runs_a_job_there_and_leaves_nothing(
     assert len(service.ledger()) == before
     found = trial_finding("site cloud", site, PATIENCE)
     assert found.good, found.message
-    words = r"a trial job ran; .*; a m5.large \(on-demand, us-east-1.\) was there for .* and cost (0\.\d+)"
+    words = r"a trial job ran; .*; a m5.large \(on-demand, us-east-1.\) ran for .* and cost (0\.\d+)"
     cost = re.search(words, found.message)
     assert cost, found.message
     [bought] = service.ledger()[before:]

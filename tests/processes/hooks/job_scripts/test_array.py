@@ -193,7 +193,7 @@ def test_a_permanent_refusal_fails_all_runs(make_site: MakeSite, cluster: ToyClu
     site = make_site()
     records = followed(Batcher(site), placed(site, ["true"] * 3))
     assert {(record.cause, record.reason) for record in records} == {
-        ("submit_rejected", "the batch system does not take it (no such queue)")
+        ("submit_rejected", "the batch system rejects it (no such queue)")
     }
 
 

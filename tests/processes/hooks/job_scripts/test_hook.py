@@ -148,7 +148,7 @@ def test_could_not_ask_is_no_end(hook: BatchHook, cluster: ToyCluster, caplog: p
     words = [record.getMessage() for record in caplog.records if "toy" in record.getMessage()]
     assert len(words) == 1, "the same is not said again and again"
     assert "toy: cannot connect" in words[0]
-    with pytest.raises(ValueError, match="not ended"):
+    with pytest.raises(ValueError, match="not finished"):
         run.successful()
     cluster.unset("down")
     assert run.get(PATIENCE) == 0
@@ -452,7 +452,7 @@ def test_an_array_that_waits_is_cancelled_whole(hook: BatchHook, cluster: ToyClu
     cluster.set("refuse", "too many jobs")
     run = submit_array(hook, "true")
     assert (run[1].status, run[1].job_id, run.job_id) == ("queued", None, None)
-    with pytest.raises(CancelError, match="cancel all of it"):
+    with pytest.raises(CancelError, match="cancel the whole array"):
         run[1].cancel()
     run.cancel()
     cluster.unset("refuse")

@@ -23,7 +23,7 @@ def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_reported_with_what_was_said() -> None:
-    with pytest.raises(NearScriptError, match=r"^the prologue ended with status 3: no room$"):
+    with pytest.raises(NearScriptError, match=r"^the prologue exited with status 3: no room$"):
         run_near("prologue", "#!/bin/sh\necho no room >&2; exit 3\n")
     with pytest.raises(NearScriptError, match="status 1") as caught:
         run_near("prologue", "#!/bin/sh\nyes | head -c 100000; exit 1\n")

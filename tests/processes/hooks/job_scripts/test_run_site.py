@@ -113,7 +113,7 @@ def test_the_rest_of_an_output(site: RunSite, tmp_path: Path, monkeypatch: pytes
     assert site.rest(record, 0) == text
     assert site.rest(record, 4321) == text[4321:]
     monkeypatch.setattr(run_site, "MOST_REST", 2000)
-    left_out = f"\n({5000 - 10 - 2000 - 100} bytes are left out here; all is in {output})\n".encode()
+    left_out = f"\n({5000 - 10 - 2000 - 100} bytes are left out here; the whole output is in {output})\n".encode()
     assert site.rest(record, 10) == text[10:2010] + left_out + text[-100:]
     assert site.rest(record, 2950) == text[2950:], "nothing is left out where the end follows"
 
@@ -193,7 +193,7 @@ def test_a_limit_that_is_met_is_no_storm(cluster: ToyCluster) -> None:
         records = advanced(site, records)
     assert [record.job_id for record in records if record.job_id] == ["1", "2", "3"]
     assert refused() == 1, "the round ended with the first refusal, and nothing was tried since"
-    assert "3 submitted of 3 allowed by job limit" in str(records[8].reason)
+    assert "3 of the 3 jobs that job limit allows are submitted" in str(records[8].reason)
     now += 61
     records = [replace(record, not_before=0.0) for record in records]
     for _ in range(3):

@@ -78,7 +78,7 @@ def test_a_python_that_is_not_there_is_refused_with_the_message_of_the_shell(tmp
     config = table(tmp_path, python=str(tmp_path / "nowhere"))
     spool = introduction.spool_connection(Counting(), config, config.hosts[0], API)
     begun = time.monotonic()
-    with pytest.raises(introduction.MachineRefused, match=r"does not answer there: .*nowhere: not found"):
+    with pytest.raises(introduction.MachineRefused, match=r"does not answer on the machine: .*nowhere: not found"):
         introduction.introduce(spool, config, config.hosts[0], API, None)
     assert time.monotonic() - begun < introduction.TIMEOUT, "its answer is not waited for"
 

@@ -191,7 +191,7 @@ def test_names_that_are_not_there(home: Path, capsys: pytest.CaptureFixture[str]
     (home / "dags" / "wrong.py").write_text(WRONG)
     words = fault(capsys, "broken", "t")
     assert "wrong.py cannot be imported: " in words
-    assert "hint cpus: it cannot be given with nodes" in words
+    assert "hint cpus: it cannot be combined with nodes" in words
 
 
 @pytest.mark.usefixtures("home")

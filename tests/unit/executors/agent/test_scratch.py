@@ -140,7 +140,7 @@ def test_a_variable_of_the_machine_leads_to_it(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("FAST", str(tmp_path))
     assert JobScratch("$FAST", "a").path.parent.parent == tmp_path
     monkeypatch.delenv("FAST")
-    with pytest.raises(OSError, match="where that variable is not set"):
+    with pytest.raises(OSError, match="its variable is not set"):
         JobScratch("$FAST/x", "a")
 
 
@@ -173,7 +173,7 @@ def test_a_lock_that_is_no_file_is_no_lock_to_wait_for(tmp_path: Path, make: str
     JobScratch(str(tmp_path), "a").end(0.0, 0)
     lock = root(str(tmp_path)) / "b.lock"
     {"fifo": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink("/etc/passwd", path)}[make](lock)
-    with pytest.raises(OSError, match=r"b\.lock is there, and is no file: remove it"):
+    with pytest.raises(OSError, match=r"b\.lock exists and is not a file: remove it"):
         JobScratch(str(tmp_path), "b")
 
 

@@ -230,7 +230,7 @@ def test_a_database_that_is_away_at_the_end_keeps_nothing_from_ending(
         patch.setattr(store, "apply", fail)
         patch.setattr(leadership.store, "drop_lease", fail)
         controller.close()
-    assert "the next controller reads them" in caplog.text
+    assert "the next controller will read them" in caplog.text
     assert state(airflow_database) == State.RUNNING
     assert sum(site.acknowledged) == 0, "what is not stored is reported again"
 

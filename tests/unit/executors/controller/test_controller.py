@@ -233,7 +233,7 @@ def test_a_location_lies_in_another_one_of_its_site(wraps: dict[str, str], words
     found = [ObservedLocation(location.Location(name, Resources(), wraps=beneath)) for name, beneath in wraps.items()]
     with pytest.raises(TypeError, match=f"^{words}$"):
         Observation(found)
-    with pytest.raises(TypeError, match="is stacked, and wraps is None"):
+    with pytest.raises(TypeError, match="is stacked, but wraps is None"):
         ObservedLocation(location.Location("box", Resources(), stacked=True))
     box = location.Location("box", Resources(), wraps="host", stacked=True)
     assert (
@@ -496,7 +496,7 @@ def test_a_location_takes_jobs_only_when_it_is_up(
     [view] = here.controller.views(here.observe(), time.time())
     assert (list(view.locations), view.trouble and view.trouble.sentence) == (
         [],
-        "site 'a' takes no jobs now: it comes",
+        "site 'a' accepts no jobs now: it comes",
     )
 
 
@@ -641,7 +641,7 @@ def test_jobs_that_a_hand_or_an_older_scheduler_has_queued_or_changed_start(
         here.rest()
     assert {here.job(token).state for token in ("changed", "added")} == {State.PLACED}
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [text for text in warnings if "without this controller being told: 1 of them" in text]
+    assert [text for text in warnings if "without this controller being told: number of jobs: 1" in text]
 
 
 def test_what_was_summed_up_stays_where_old_jobs_cannot_be_forgotten(

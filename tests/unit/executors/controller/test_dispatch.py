@@ -61,7 +61,7 @@ def test_what_is_decided_is_recorded_with_the_place_and_the_reason() -> None:
 
 def test_texts_of_a_plugin_are_made_fit_for_every_database() -> None:
     """Or one job's reason would keep everything that a tick has decided from being stored, tick after tick."""
-    bad = "its policy has failed: OSError: /data/\udcff\0" + "x" * 100_000
+    bad = "its policy failed: OSError: /data/\udcff\0" + "x" * 100_000
     names = ("waits", "goes", "fails", "told")
     jobs = [WaitingJob(name=each, resources=Resources(1, 100), reason=None) for each in names]
     jobs[3] = replace(jobs[3], reason=free_text(bad))

@@ -699,7 +699,7 @@ def test_a_job_of_another_kind_gets_an_instance_of_its_own(house: House, site: F
     assert [order.launch.kind for order in site.ordered] == [ANY, market.kind("other", {})]
     assert site.let_go == {}, "there may be two, and both have work"
     reason = told(house.job("w").reason) or ""
-    assert "'any' cannot be had" in reason, "that is only the site's answer"
+    assert "'any' is not available" in reason, "that is only the site's answer"
 
 
 # -- machines that are counted, and distinguished
@@ -759,7 +759,7 @@ def test_max_instances_counts_the_machines_on_which_jobs_live(make_house: Callab
     house.tick(4)
     assert {host for token, host in lab.at.items() if token[0] in "jl"} == on
     waiting = [job for job in (house.job("late"), house.job("later")) if job.state == State.QUEUED]
-    words = "waits: jobs of task 'two' may use 2 machines at once, which have no room (max_instances)"
+    words = "waits: jobs of task 'two' can use at most 2 machines at once, with no room left (max_instances)"
     assert {told(job.reason) for job in waiting} <= {words}
     # When one machine has none of them any more, another one may have some.
     first = min(on)
@@ -783,7 +783,7 @@ def test_no_more_machines_are_launched_than_a_run_may_use(make_house: Callable[.
     assert len(hpc.ordered) == 2
     jobs = [house.job(f"job{number:02}") for number in range(6)]
     assert Counter(job.location for job in jobs if job.location) == {order.name: 2 for order in hpc.ordered}
-    words = "waits: jobs of this run may use 2 machines at once, which have no room (max_instances of the Dag)"
+    words = "waits: jobs of this run can use at most 2 machines at once, with no room left (max_instances of the Dag)"
     assert {told(job.reason) for job in jobs if job.state == State.QUEUED} == {words}
 
 
@@ -806,7 +806,7 @@ def test_each_job_goes_to_a_machine_that_is_what_it_asks_for(make_house: Callabl
     assert {lab.at[f"any{number}"] for number in range(4)} <= {"plain", "fast", "brief"}, "the default is x86_64"
     nowhere = house.job("nowhere")
     assert (nowhere.state, told(nowhere.reason)) == (
-        State.FAILED, "hint features: 'tpu' cannot be had, valid: avx512, nvme",
+        State.FAILED, "hint features: 'tpu' is not available, valid: avx512, nvme",
     )  # fmt: skip
     published = json.loads(house.settings.published_sites.read_text())["sites"]["lab"]
     assert published["arch"] == "x86_64"
@@ -827,7 +827,7 @@ def test_nothing_is_launched_for_an_architecture_that_a_site_does_not_have(
     house.add("t", arch="aarch64")
     house.tick(2)
     assert site.ordered == []
-    assert told(house.job("t").reason) == "hint arch: 'aarch64' cannot be had, valid: x86_64"
+    assert told(house.job("t").reason) == "hint arch: 'aarch64' is not available, valid: x86_64"
 
 
 def ask(house: House, kind: RequestKind, target: str) -> None:
@@ -863,7 +863,7 @@ def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_i
     ask(house, RequestKind.RESUME, "hpc")
     house.tick(2)
     assert house.job("u").state == State.RUNNING
-    assert outcomes(house) == ["it is given no more jobs; those that it has go on", "it is given jobs again"]
+    assert outcomes(house) == ["it gets no more jobs; its current jobs continue", "it gets jobs again"]
 
 
 def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeElasticSite) -> None:
@@ -880,7 +880,7 @@ def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeE
     house.tick()
     house.controller.requests.next_look = 0.0
     house.tick()
-    assert outcomes(house) == ["it takes no more jobs, and ends when those there have ended"]
+    assert outcomes(house) == ["it takes no more jobs, and is released when its last one has finished"]
     assert house.job("t").state == State.RUNNING, "a drain ends no job"
 
 

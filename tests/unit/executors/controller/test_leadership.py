@@ -86,7 +86,7 @@ def test_who_dies_within_a_plugin_has_died_over_that_job_and_no_other(session: S
     assert third.renew()
     deadly = session.get_one(JobRow, "deadly", populate_existing=True)
     assert (deadly.state, deadly.strikes) == (State.FAILED, 2)
-    assert "2 controllers have died or hung while they looked for a place for it" in (told(deadly.reason) or "")
+    assert "2 controllers died or hung while looking for a place for it" in (told(deadly.reason) or "")
     other = session.get_one(JobRow, "t", populate_existing=True)
     assert (other.state, other.strikes, other.examined_by) == (State.QUEUED, None, None)
 
@@ -148,8 +148,8 @@ def test_a_renewal_that_fails_again_and_again_is_said_once(caplog: pytest.LogCap
     clock.stop()
     said = [record.getMessage() for record in caplog.records if record.name.endswith(".leadership")]
     assert len(said) == 2
-    assert "attempt 1 (said once" in said[0]
-    assert said[1].endswith("no more")
+    assert "attempt 1 (logged once" in said[0]
+    assert said[1].endswith("resolved")
 
 
 def test_a_loop_that_hangs_is_noted_until_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def test_for_whose_usd_are_spent_nothing_more_is_launched_until_the_next_period_
         reason = here.job(name).reason
         assert reason is not None
         assert reason.code == "budget_spent"
-        assert "0.03 of the 0.02 USD of the budget team b are spent: nothing more is launched until 1970-02-01" in str(
+        assert "0.03 of the 0.02 USD of budget team b are spent: no more machines are launched until 1970-02-01" in str(
             reason
         )
         assert "airflow lading budgets --lift NAME" in reason.meaning.remedy

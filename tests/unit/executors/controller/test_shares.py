@@ -120,7 +120,7 @@ def test_whose_cpu_hours_are_used_waits_until_the_next_period_or_a_lift(
     waiting = jobs(engine, State.QUEUED)
     assert {job.token[0] for job in waiting} == {"b"}
     assert {job.reason_code for job in waiting} == {"budget_spent_cpu_hours"}
-    assert "nothing more starts until" in str(waiting[0].reason)
+    assert "no more jobs start until" in str(waiting[0].reason)
     assert [note.event for note in notes] == ["lading budget"], "said once"
     assert caplog.text.count("The budget team b is at") == 1
     with Session(engine) as session:
@@ -182,7 +182,9 @@ def test_what_shares_have_used_outlives_the_controller(engine: Engine, tmp_path:
     why = {job.reason_code for job in jobs(engine, State.QUEUED) if job.team == "a"}
     assert "share_turn" in why
     text = {str(job.reason) for job in jobs(engine, State.QUEUED) if job.reason_code == "share_turn"}
-    assert any("team a has used 90 % of 50 % in the last day" in each for each in text), text
+    assert any(
+        "share team a used 90 % of the capacity in the last day, and is entitled to 50 %" in each for each in text
+    ), text
 
 
 def test_what_does_not_borrow_stays_within_what_is_kept(engine: Engine, tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ def test_what_does_not_borrow_stays_within_what_is_kept(engine: Engine, tmp_path
     assert len(machine.site.jobs) + len(machine.site.inbox) == 3
     waiting = jobs(engine, State.QUEUED)
     assert {job.reason_code for job in waiting} == {"share_bound"}
-    assert "share team a has 3 of the 3 cpus that are kept for it, and does not borrow" in str(waiting[0].reason)
+    assert "share team a uses 3 of the 3 cpus reserved for it, and does not borrow" in str(waiting[0].reason)
 
 
 def test_what_is_not_lent_stays_free(engine: Engine, tmp_path: Path) -> None:

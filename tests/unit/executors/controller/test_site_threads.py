@@ -150,7 +150,7 @@ def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
     ticks_until(controller, lambda: "s0" in controller.threads.silent)
     add_job(engine, "waits", site_hint="s0")
     ticks_until(controller, lambda: told(job(engine, "waits").reason) is not None)
-    assert "site 's0' could not be asked: it has not answered for more than" in (
+    assert "site 's0' could not be queried: it has not answered for more than" in (
         told(job(engine, "waits").reason) or ""
     )
     for _ in range(10):
@@ -226,7 +226,7 @@ def test_the_traceback_of_a_fault_is_logged_once(
     ticks_until(controller, lambda: times > (where == "observe"))
     controller.tick()
     assert [record.getMessage() for record in caplog.records if "s0'" in record.getMessage()] == [
-        f"Site 's0' could not be {what}: {error} (said once, tried again)"
+        f"Site 's0' could not be {what}: {error} (logged once, retrying)"
     ]
     assert tracebacks(caplog) == ([] if isinstance(error, OSError) else [(KeyError, "fails")])
 
@@ -236,7 +236,7 @@ def test_a_site_in_trouble_is_none_of_the_others_business(controller: Controller
     add_job(engine, "a", site_hint="s0")
     add_job(engine, "b", site_hint="s1")
     ticks_until(controller, lambda: job(engine, "b").state == State.RUNNING)
-    why = "waits: site 's0' could not be asked: no route"
+    why = "waits: site 's0' could not be queried: no route"
     ticks_until(controller, lambda: told(job(engine, "a").reason) == why)
     sites["s0"].trouble = None
     ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)

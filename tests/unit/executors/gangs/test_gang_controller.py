@@ -57,7 +57,7 @@ def test_members_start_together(house: House, lab: HoldingSite) -> None:
     assert lab.held == {}
     words = {told(job.reason) for job in house.jobs().values()}
     assert words == {
-        "waits: 3 of 4 members of gang 'ray' are queued; its pool 'small' has 3 slots, and all of them take 4"
+        "waits: 3 of 4 members of gang 'ray' are queued; its pool 'small' has 3 slots, but its members need 4"
     }
     house.queue("workers.2")
     house.tick(6)
@@ -85,15 +85,15 @@ def test_a_gang_without_room_for_all_holds_nothing_and_sleeps(house: House, lab:
     assert states_of_gang(house) == {ATTEMPTED}
     assert (house.holds(), lab.held, len(lab.dropped)) == ([], {}, 1)
     job = house.jobs()["head"]
-    assert "attempt 1 of 5 has found no room for gang 'ray' (lab: no room for 1 of 3 jobs of task 'workers')" in str(
+    assert "attempt 1 of 5 found no room for gang 'ray' (lab: no room for 1 of 3 jobs of task 'workers')" in str(
         told(job.reason)
     )
-    assert "UTC, when jobs that end have left room for all of it, or when it is woken" in str(told(job.reason))
+    assert "UTC, or as soon as finished jobs leave room for all of it or it is woken" in str(told(job.reason))
     house.tick(3)
     assert states_of_gang(house) == {ATTEMPTED}, "nothing has ended"
     house.sleep(900)
     house.tick(3)
-    assert "attempt 2 of 5 has found no room" in str(told(house.jobs()["head"].reason))
+    assert "attempt 2 of 5 found no room" in str(told(house.jobs()["head"].reason))
 
 
 def test_the_end_of_another_job_wakes_a_gang(house: House, lab: HoldingSite) -> None:
@@ -144,8 +144,8 @@ def test_a_gang_that_asks_for_more_than_its_site_can_ever_give_fails_at_once(hou
     house.tick(3)
     assert set(house.states().values()) == {State.FAILED.value}
     assert told(house.jobs()["head"].reason) == (
-        "gang 'ray' can never start together: its 5 jobs ask for 10 cpus together, and site 'lab' can never give more "
-        "than 8 cpus; ask for less, or name a site that has more"
+        "gang 'ray' can never start together: its 5 jobs request 10 cpus in total, and site 'lab' can never "
+        "provide more than 8 cpus; request less, or name a site that has more"
     )
     assert house.jobs()["head"].unreported
 
@@ -157,9 +157,9 @@ def test_members_of_which_too_few_go_on_each_machine_fail_at_once(house: House, 
     house.tick(3)
     [words] = {told(job.reason) for job in house.jobs().values()}
     assert words == (
-        "gang 'ray' can never start together: the 3 jobs of task 'workers' ask for 9 cpus, 300 MiB memory together "
-        "(3 cpus, 100 MiB memory each), and site 'lab' can never hold more than 2 of them: lab has 2 × 4 cpus, "
-        "4 GiB memory; ask for less, or name a site that has more"
+        "gang 'ray' can never start together: the 3 jobs of task 'workers' request 9 cpus, 300 MiB memory in total "
+        "(3 cpus, 100 MiB memory each), and site 'lab' can never hold more than 2 of them: lab has 2 × 4 cpus, 4 "
+        "GiB memory; request less, or name a site that has more"
     )
 
 
@@ -179,7 +179,7 @@ def test_members_of_a_gang_that_is_spread_share_no_location(
     assert set(house.states().values()) == {state}
     assert len(set(lab.at.values())) == len(lab.at)
     if state != RUNNING:
-        assert "its 3 jobs need a location each (spread), and site 'lab' never has more than 2" in str(
+        assert "its 3 jobs need a location each (spread), and site 'lab' can never provide more than 2" in str(
             told(house.jobs()["head"].reason)
         )
 
@@ -213,7 +213,7 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
     assert set(house.states().values()) == {RUNNING}
     with Session(house.engine) as session:
         [done] = requests.latest(session, 0.0, 10)
-        assert done.outcome == "room is looked for now"
+        assert done.outcome == "it searches for room now"
 
 
 def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None:
@@ -269,7 +269,7 @@ def test_partial_starts_those_members_of_a_mapped_task_that_have_room(house: Hou
     ("site", "words"),
     [
         ("nowhere", "there is no site 'nowhere'; the sites are: lab"),
-        ("batch", "site 'batch' cannot hold room for a gang; valid: machines, and batch sites with mode"),
+        ("batch", "site 'batch' cannot hold room for a gang; valid: sites with machines, and batch sites with mode"),
     ],
 )
 def test_a_site_where_no_gang_can_be_is_named(
@@ -304,7 +304,7 @@ def test_a_member_that_fails_later(house: House, lab: HoldingSite, on_failure: s
     words = house.jobs()["head"].cancel
     assert (words is not None) == (other is not None)
     if other is not None:
-        assert "the job of task 'workers' in its gang 'ray' has failed" in str(words)
+        assert "the job of task 'workers' in its gang 'ray' failed" in str(words)
         assert lab.cancelled == {"head-r": words}
 
 
@@ -343,7 +343,7 @@ def test_a_member_that_was_deferred_comes_back_alone(house: House, lab: HoldingS
     house.to_come["head", -1] = "failed"
     lab.end("head-r", "error")
     house.tick(2)
-    assert "the job of task 'head' in its gang 'ray' has failed" in str(house.jobs()["workers0"].cancel)
+    assert "the job of task 'head' in its gang 'ray' failed" in str(house.jobs()["workers0"].cancel)
 
 
 class Shop(FakeElasticSite, Holding):
@@ -526,8 +526,8 @@ def test_a_gang_waits_while_its_share_has_what_it_may_have(house: House, lab: Ho
     house.tick(6)
     assert (set(house.states().values()), lab.held) == ({QUEUED}, {}), "it needs 6 of 4 cpus"
     assert {str(job.reason) for job in house.jobs().values()} == {
-        "waits: its 3 jobs ask for 6 cpus, 300 MiB memory together, more than their share may have at any one site "
-        "now: share Dags d has 0 of the 4 cpus that are kept for it, and does not borrow"
+        "waits: its 3 jobs request 6 cpus, 300 MiB memory in total, more than their share can use at any one site "
+        "now: share Dags d uses 0 of the 4 cpus reserved for it, and does not borrow"
     }, "what it would have with some of them counts for nothing"
     [gang] = house.gangs()
     assert (gang.stage, gang.attempt) == ("gathering", 0), "which costs it no attempt"
@@ -539,8 +539,8 @@ def test_a_gang_waits_while_its_share_has_what_it_may_have(house: House, lab: Ho
     assert sorted(lab.at) == ["c0-s", "c1-s"], "all that its share may have"
     said = {str(job.reason) for token, job in house.by_token().items() if token.endswith("-t")}
     assert len(said) == 1
-    assert "its 2 jobs ask for 4 cpus" in (text := said.pop())
-    assert "share Dags d has 4 of the 4 cpus" in text
+    assert "its 2 jobs request 4 cpus" in (text := said.pop())
+    assert "share Dags d uses 4 of the 4 cpus" in text
     for token in ("c0-s", "c1-s"):
         lab.end(token)
     house.tick(6)
@@ -562,9 +562,9 @@ def test_a_gang_that_its_share_may_have_at_several_sites_alone_is_told_so(
     house.tick(6)
     assert (set(house.states().values()), lab.held) == ({QUEUED}, {})
     assert {str(job.reason) for job in house.jobs().values()} == {
-        "waits: its 3 jobs ask for 6 cpus, 300 MiB memory together, more than their share may have at any one site "
-        "now: site 'lab': share Dags d has 0 of the 4 cpus that are kept for it, and does not borrow; site 'other': "
-        "share Dags d has 0 of the 5 cpus that are kept for it, and does not borrow"
+        "waits: its 3 jobs request 6 cpus, 300 MiB memory in total, more than their share can use at any one site "
+        "now: site 'lab': share Dags d uses 0 of the 4 cpus reserved for it, and does not borrow; site 'other': "
+        "share Dags d uses 0 of the 5 cpus reserved for it, and does not borrow"
     }
 
 

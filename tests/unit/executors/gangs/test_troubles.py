@@ -51,7 +51,7 @@ def test_terms_that_cannot_be_read_fail_their_gang_alone(house: House, lab: Hold
     house.tick(6)
     failed = State.FAILED.value
     assert house.states() == {"head": failed, "workers0": failed, "alone": RUNNING}
-    assert "clear the task, and it is written again" in str(told(house.jobs()["head"].reason))
+    assert "clear the task, which rewrites its row" in str(told(house.jobs()["head"].reason))
     assert [row.name for row in house.gangs()] == [None]
 
 
@@ -120,7 +120,7 @@ def test_those_that_have_begun_do_not_wait_for_ever_for_one_whose_site_is_away(
     words = house.jobs()["head"].cancel
     assert (words is not None) == ends
     if ends:
-        assert "the job of task 'worker' in its gang 'ray' has not started at site 'other' within 300 s" in str(words)
+        assert "the job of task 'worker' in its gang 'ray' did not start at site 'other' within 300 s" in str(words)
         assert lab.cancelled == {"head-r": words}
         assert house.states()["worker"] == State.FAILED.value
         other.trouble = None
@@ -146,12 +146,12 @@ def test_none_begins_before_the_files_of_all_are_there(house: House, lab: Holdin
     assert set(house.states().values()) == {QUEUED}
     assert len(lab.held) == 2
     assert set(asked) == {("lab", '{"/data/reads": null}')}
-    words = "waits: /data/reads is being copied to where it runs; attempt 1 of 5"
+    words = "waits: /data/reads is being copied to the site; attempt 1 of 5"
     assert {told(job.reason) for job in house.jobs().values()} == {words}
-    answer[0] = free_text("/data/reads cannot be brought to where the job runs: it is not there any more"), True
+    answer[0] = free_text("/data/reads cannot be copied to the site: it is not there any more"), True
     house.tick(3)
     assert set(house.states().values()) == {ATTEMPTED}
-    assert "/data/reads cannot be brought" in str(told(house.jobs()["head"].reason))
+    assert "/data/reads cannot be copied" in str(told(house.jobs()["head"].reason))
     assert (house.holds(), lab.held) == ([], {})
     answer[0] = None
     house.sleep(900)
@@ -170,7 +170,7 @@ def test_a_failure_counts_whatever_the_clock_of_its_site_says(house: House, lab:
     lab.end("workers0-r", "error")
     lab.events[-1]["at"] += ahead
     house.tick(3)
-    assert "the job of task 'workers' in its gang 'ray' has failed" in str(house.jobs()["head"].cancel)
+    assert "the job of task 'workers' in its gang 'ray' failed" in str(house.jobs()["head"].cancel)
 
 
 def test_members_that_wait_for_others_again_do_not_say_that_they_sleep(house: House, lab: HoldingSite) -> None:
@@ -210,7 +210,7 @@ def test_texts_of_a_plugin_that_no_database_takes_do_not_fail_the_tick(house: Ho
     house.controller.gangs.ways = Ways(rules=(Rule("broken", relax=relax),))
     house.queue("head", "workers.0")
     house.tick(4)
-    assert "rule 'broken' has failed: OSError: /data/?\ufffd" in str(told(house.jobs()["head"].reason))
+    assert "rule 'broken' failed: OSError: /data/?\ufffd" in str(told(house.jobs()["head"].reason))
 
 
 def test_a_reason_is_stored_as_every_database_takes_it() -> None:

@@ -168,7 +168,7 @@ def test_a_file_is_brought_once_for_all_jobs_of_a_machine_and_is_what_it_was(hou
     tokens = [f"t{number}" for number in range(20)]
     assert house.ready(Y=["plain", *tokens]) == {"Y": ["plain"]}, "what needs no files need not wait"
     house.session.expire_all()
-    assert str(told(house.row("t3").reason)) == f"waits: {empty} is being copied to where it runs"
+    assert str(told(house.row("t3").reason)) == f"waits: {empty} is being copied to the site"
     came: list[str] = []
     house.wait(lambda: (came.extend(house.ready().get("Y", [])), len(came) == 20)[1])
     assert sorted(came) == sorted(tokens), "they need not be requested again"
@@ -205,7 +205,7 @@ def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house:
         staging.sweep(house.session)
         return told(staging.missing(house.session, "lab", "Y", text, READER))
 
-    assert missing() == (f"waits: {file} is being copied to where it runs", False)
+    assert missing() == (f"waits: {file} is being copied to the site", False)
     assert house.copies("Y") == []
     house.wait(lambda: missing() is None)
     assert house.copies("Y") == ["file"]
@@ -280,7 +280,7 @@ def test_what_is_in_an_object_store_is_brought(house: House, tmp_path: Path) -> 
     house.ready(Y=["b"])
     house.wait(lambda: house.ready() or house.row("b").state == State.FAILED)
     assert told(house.row("b").reason) == (
-        f"{missing} cannot be brought to where the job runs: it is not there any more: its object store"
+        f"{missing} cannot be copied to the site: it no longer exists at its object store"
     )
 
 
@@ -294,8 +294,8 @@ def test_what_cannot_be_brought_fails_its_job_and_no_other(house: House, tmp_pat
     house.ready(Y=["a", "b", "good"])
     assert house.wait(house.ready) == {"Y": ["good"]}
     house.wait(lambda: house.ready() or State.FAILED == house.row("a").state == house.row("b").state)
-    start = "cannot be brought to where the job runs"
-    assert told(house.row("a").reason) == f"{gone} {start}: it is not there any more: lab/X"
+    start = "cannot be copied to the site"
+    assert told(house.row("a").reason) == f"{gone} {start}: it no longer exists at lab/X"
     assert told(house.row("b").reason) == f"/nowhere/ever {start}: no task has left it anywhere"
     assert house.row("a").unreported, "Airflow is told"
     assert house.staging.waiting["lab"] == {}
@@ -306,7 +306,7 @@ def test_a_site_without_staging_areas_says_so(house: House) -> None:
     found, changes = house.staging.ready(house.session, "bare", {"here": ["a"]})
     assert found == {}
     assert [told(each.values["reason"]) for each in changes] == [
-        "hint stage: no files can be brought to site 'bare', whose kind is 'fake'"
+        "hint stage: files cannot be copied to site 'bare' of kind 'fake'"
     ]
 
 
@@ -415,16 +415,16 @@ def own_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("local://{}", "the site takes no files from local://"),
-        ("LOCAL://{}", "the site takes no files from local://"),
+        ("local://{}", "the site accepts no files from local://"),
+        ("LOCAL://{}", "the site accepts no files from local://"),
         ("file:{}", "has no scheme"),
         ("airflow.cfg", "has no scheme"),
         ("simplecache::file://{}", "has no scheme"),
         ("memory://x::file://{}", "is an address within another one"),
         ("zip://a::file://{}", "is an address within another one"),
-        ("http://127.0.0.1:9/x", "the site takes no files from http://"),
-        ("webhdfs://127.0.0.1/x", "the site takes no files from webhdfs://"),
-        ("ftp://127.0.0.1/x", "the site takes no files from ftp://"),
+        ("http://127.0.0.1:9/x", "the site accepts no files from http://"),
+        ("webhdfs://127.0.0.1/x", "the site accepts no files from webhdfs://"),
+        ("ftp://127.0.0.1/x", "the site accepts no files from ftp://"),
         ("gs://bucket/x", "valid: absolute paths, memory://, s3://"),
     ],
 )
@@ -488,7 +488,7 @@ def test_a_store_is_looked_through(tmp_path: Path) -> None:
     deep: Any = MemoryFileSystem()
     for _ in range(sources.MOST_STORES):
         deep = DirFileSystem("/", fs=deep)
-    with pytest.raises(PermissionError, match="lies in more than"):
+    with pytest.raises(PermissionError, match="wraps more than"):
         sources.refuse_local("s3://x", deep)
 
 
@@ -583,7 +583,7 @@ def hung(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Ev
         thread.join(60)
 
 
-def let_time_pass(house: House, number: int, what: str = "the look at it from s3://hangs") -> None:
+def let_time_pass(house: House, number: int, what: str = "reading its version from s3://hangs") -> None:
     """So many reads begin to hang, and are late."""
 
     def hang() -> list[Fetch]:
@@ -611,7 +611,7 @@ def test_stores_that_hang_for_two_dags_take_no_thread_from_a_third(house: House,
     for token, (dag, number) in tokens.items():
         house.wait(lambda token=token: house.ready() or house.row(token).state == State.FAILED)
         assert str(told(house.row(token).reason)) == (
-            f"s3://hangs-{dag}/{number} could not be brought to where the job runs: the look at it from "
+            f"s3://hangs-{dag}/{number} could not be copied to the site: reading its version from "
             f"s3://hangs-{dag} took longer than 60 s"
         )
     hung.set()
@@ -650,7 +650,7 @@ def test_where_reads_hang_no_further_one_is_begun_until_they_go_on(
     house.job("next", "s3://hangs/2")
     house.ready(Y=["next"])
     house.ready()
-    words = f"s3://hangs/2 is not brought to where it runs, for {what} hang; it is tried again when"
+    words = f"s3://hangs/2 is not copied to the site, because {what} hang; it is tried again when"
     assert str(told(house.row("next").reason)).startswith(words)
     house.job("other", "s3://well/0", dag="e")
     assert house.wait(lambda: house.ready(Y=["other"]).get("Y")) == ["other"]
@@ -676,10 +676,10 @@ def test_a_part_that_comes_too_late_leaves_nothing(
     house.job("a", "s3://well/0")
     house.ready(Y=["a"])
     assert began.wait(60)
-    let_time_pass(house, 1, "a part of it from s3://well")
+    let_time_pass(house, 1, "reading a part of it from s3://well")
     house.ready()
     house.ready()
-    assert str(told(house.row("a").reason)).endswith("a part of it from s3://well took longer than 180 s")
+    assert str(told(house.row("a").reason)).endswith("reading a part of it from s3://well took longer than 180 s")
     hung.set()
     (thread, _, _) = house.staging._hanging[0]
     thread.join(60)
@@ -814,7 +814,7 @@ def test_the_controllers_own_disk_is_read_for_other_sites_only_below_input_roots
     house.job("a", str(own_file))
     house.ready(Y=["a"])
     house.wait(lambda: house.ready() or house.row("a").state == State.FAILED)
-    why = "here/L is the controller's own machine, from which files are brought only where [lading] input_roots names"
+    why = "here/L is the controller's own machine, whose files are copied only from folders that [lading] input_roots"
     assert why in str(told(house.row("a").reason))
     assert house.copies("Y") == []
     house.staging = Staging(house.sites, lambda: None, (str(own_file.parent),))

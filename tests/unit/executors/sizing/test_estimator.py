@@ -171,7 +171,7 @@ def test_whatever_is_wrong_with_one_job_is_its_own(house: House, monkeypatch: py
     house.step_until(lambda: all(map(house.is_known, ("good", "bad", "torn"))))
     assert house.job("good").state == State.QUEUED
     assert "RuntimeError: unheard of" in (told(house.job("bad").reason) or "")
-    assert "what it asks for cannot be read" in (told(house.job("torn").reason) or "")
+    assert "its requests cannot be read" in (told(house.job("torn").reason) or "")
 
 
 def test_a_size_that_no_column_takes_fails_its_job_alone(house: House) -> None:
@@ -243,12 +243,12 @@ def test_a_job_over_which_two_controllers_have_died_is_not_tried_by_a_third(
     third = second.take_over("third")
     ended = third.job("deadly")
     assert (ended.state, ended.cause, ended.unreported) == (State.FAILED, "error", True)
-    assert "2 controllers have died or hung while they determined what it asks for" in (told(ended.reason) or "")
+    assert "2 controllers died or hung while determining its requests" in (told(ended.reason) or "")
     third.add("again", {"memory": "1 GiB"}, map_index=1, try_number=2)
     third.step_until(lambda: all(map(third.is_known, ("before", "behind", "elsewhere", "newcomer", "again"))))
     assert [third.job(token).state for token in ("before", "behind", "newcomer")] == [State.QUEUED] * 3
     assert [third.job(token).strikes for token in ("before", "behind", "newcomer")] == [None] * 3
-    assert "it asks for the same as an earlier try" in (told(third.job("again").reason) or "")
+    assert "its requests are those of an earlier try" in (told(third.job("again").reason) or "")
     assert deadly.tried == ["deadly"] * 2
 
 
@@ -265,7 +265,7 @@ def test_of_mapped_siblings_two_are_tried_and_no_more(
         house = house.take_over(next(holders))
     house.step_until(lambda: all(map(house.is_known, tokens)))
     assert {house.job(token).state for token in tokens} == {State.FAILED}
-    assert "as 2 mapped instances of its task" in (told(house.job("deadly5").reason) or "")
+    assert "of 2 mapped instances of its task" in (told(house.job("deadly5").reason) or "")
     assert deadly.tried == ["deadly0", "deadly0", "deadly1"]
 
 

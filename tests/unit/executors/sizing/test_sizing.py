@@ -142,16 +142,16 @@ def test_expressions_know_the_lengths_of_lists() -> None:
 def test_auto_never_asks_for_more_than_there_is() -> None:
     values, words = size(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1008)
     assert (values["cpus"], values["memory"]) == (4, 1008)
-    assert words[1] == "requests 1008 MiB of memory, the largest there is: sized by 30 tries (auto)"
+    assert words[1] == "requests 1008 MiB of memory, the largest available: sized by 30 tries (auto)"
 
 
 def test_auto_without_history_is_the_authors_amount_or_the_default() -> None:
     values, words = size(job(memory="auto"))
     assert (values["memory"], values["memory_limit"]) == (512, None)
-    assert words == ("requests the default for memory: no try has ended yet (auto)",)
+    assert words == ("requests the default for memory: no try has finished yet (auto)",)
     values, words = size(job(memory="auto(8 GiB)"))
     assert (values["memory"], values["memory_limit"]) == (8192, 8192)
-    assert words == ("requests 8 GiB of memory: no try has ended yet (auto)",)
+    assert words == ("requests 8 GiB of memory: no try has finished yet (auto)",)
     short = usage(3, seconds=2.0, cpu_seconds=1.0)
     values, words = size(job(cpus="auto", memory="auto"), known=short)
     assert words[0] == "requests the default for cpus: 3 tries did not show what it needs (auto)"
@@ -174,7 +174,7 @@ def test_after_a_size_of_ours_that_was_too_little_the_largest_that_was_seen_is_n
     assert (values["memory"], values["memory_limit"]) == (3157, 3157), "and some more"
     values, words = size(job(3, memory="auto"), earlier(2, "out_of_memory", memory_limit=3157), known=known)
     assert values["memory"] == 6314
-    assert words[1].startswith("asks for 6314 MiB of memory, 2 times as much: try 2 ran out of 3157 MiB")
+    assert words[1].startswith("requests 6314 MiB of memory, 2 times as much: try 2 ran out of 3157 MiB")
 
 
 def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
@@ -324,12 +324,12 @@ def test_a_retry_of_a_task_without_hints_is_packed_by_what_is_known_and_by_what_
     short = earlier(1, "out_of_memory", memory=104, reason_code="machine_out_of_memory")
     values, words = size(job(2), short, known=known)
     assert (values["memory"], values["memory_limit"]) == (208, None)
-    assert words == ("asks for 208 MiB of memory, 2 times as much: try 1 ran out of 104 MiB",)
+    assert words == ("requests 208 MiB of memory, 2 times as much: try 1 ran out of 104 MiB",)
     again = auto.from_text(values["chosen"])["memory"]
     assert again.amount("memory", sizes(known), None, None) == 208, "no resize while it waits takes that back"
     cut, words = size(job(2), short, known=known, largest=150)
     assert cut["memory"] == 150
-    assert words[0].endswith("all that there is: try 1 ran out of 104 MiB")
+    assert words[0].endswith("all that is available: try 1 ran out of 104 MiB")
 
 
 def test_what_an_author_wrote_is_not_overruled_by_what_a_task_used() -> None:

@@ -200,7 +200,7 @@ def test_no_start_is_expected_at_sites_that_are_paused_or_away_but_of_what_they_
         add(session, f"given {site}", state=State.PLACED, site=site, native_start=NOW + 600)
     found = starts.expected_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW)
     assert {token: getattr(each, "text", "")[:24] for token, each in found.items()} == {
-        "waits gpu": "Its site is paused", "given gpu": "what the batch system ex",
+        "waits gpu": "Its site is paused", "given gpu": "the batch system's estim",
         "waits old": "The site is unavailable", "given old": "The site is unavailable",
     }  # fmt: skip
 

@@ -340,7 +340,7 @@ def test_the_conversation_of_a_client() -> None:
                 refused = client.post(f"http://{host}:{port}/auth/token", json={})
                 assert (refused.status_code, refused.json()["detail"]) == (
                     403,
-                    "this tunnel leads to Airflow's execution API at /execution/ alone",
+                    "this tunnel leads only to Airflow's execution API at /execution/",
                 )
                 assert client.get("health").status_code == 200
             assert [path for _, path, _ in api.requests] == [

@@ -252,16 +252,16 @@ def test_the_reason_of_an_end() -> None:
     assert str(event["reason"]).endswith("last output: last line")
     assert "no longer knows the job" in str(told()["reason"])
     spoilt = told(job("error", 1), own(None, 0, ""))["reason"]
-    assert str(spoilt) == "the batch job ended with exit code 1, although its task has succeeded"
+    assert str(spoilt) == "the batch job ended with exit code 1, although its task succeeded"
     killed = told(job("out_of_memory", reason="step 0"), own(None, 0))["reason"]
     assert killed == because("batch_out_of_memory").with_also(because("batch_says", text="step 0"))
-    assert str(killed).endswith("asked for; the batch system says: step 0")
+    assert str(killed).endswith("requested; the batch system says: step 0")
 
 
 def test_who_has_cancelled_a_job() -> None:
     for native in (job("cancelled", 143), None):
         event = told(native, own("terminated"))
-        assert str(event["reason"]).startswith("the batch job was cancelled, and not by Lading")
+        assert str(event["reason"]).startswith("the batch job was cancelled, but not by Lading")
         change = change_by_event(event)
         assert change is not None
         assert change.values["state"] == "failed", "it was not requested in Airflow"

@@ -128,7 +128,7 @@ def test_what_waits_in_one_queue_waits_for_one_limit_as_a_job_of_its_own_and_in_
     assert (own.code, packed.code) == ("batch_queue", "allocation_queue")
     assert own.limit == packed.limit == "queue long"
     assert "allocation L1 waits in queue 'long' of the batch system: " in str(packed)
-    assert str(packed).endswith("it is kept away from n7, where jobs have failed")
+    assert str(packed).endswith("nodes where jobs failed are avoided: n7")
     assert submission.waits(None, WAITS, "L1").limit is None
 
 
@@ -139,7 +139,7 @@ LIMITED = "a limit of the account is reached (AssocMaxJobsLimit)"
 def test_nodes_that_are_avoided_are_named_where_a_job_waits_for_nodes(text: str | None, is_said: bool) -> None:
     submission = Submission("L1", ["a"], "1", 0.0, excluded=("n1",))
     waits = submission.waits("batch", NativeJob(id="1", state="pending", reason=text))
-    assert ("kept away from n1" in waits.sentence) == is_said
+    assert ("nodes where jobs failed are avoided: n1" in waits.sentence) == is_said
 
 
 def test_when_a_job_that_can_never_start_is_given_up_is_said() -> None:
@@ -153,5 +153,5 @@ def test_when_a_job_that_can_never_start_is_given_up_is_said() -> None:
     assert job.submission is not None
     reason = job.submission.waits("short", native, given_up_at=at)
     assert reason.code == "batch_never"
-    assert f"it is cancelled at {format_moment(at)} unless that changes" in reason.sentence
+    assert f"otherwise it is cancelled at {format_moment(at)}" in reason.sentence
     assert "n1" not in reason.sentence

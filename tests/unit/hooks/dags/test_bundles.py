@@ -114,7 +114,7 @@ def test_examples_come_with_their_packages(configure: Any, tmp_path: Path, monke
     bundles = DagBundles(1)
     assert bundles.snapshot(Bundle("example_dags", None)) is None
     assert bundles.source.names() == ["mine"]
-    with pytest.raises(BundleRefused, match=r"'other' is not in .* are: mine"):
+    with pytest.raises(BundleRefused, match=r"'other' is not in .*; valid: mine"):
         bundles.snapshot(Bundle("other", None))
 
 

@@ -79,7 +79,7 @@ def test_the_triggers_of_a_triggerer_are_of_its_team(
 @pytest.mark.parametrize("arguments", [[], ["scheduler"], ["--nonsense"]])
 def test_what_runs_in_no_triggerer_is_of_no_known_team(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.setattr("sys.argv", ["pytest", *arguments])
-    with pytest.raises(UnknownTeam, match="runs only in `airflow triggerer`"):
+    with pytest.raises(UnknownTeam, match="run only in `airflow triggerer`"):
         team_of_triggerer()
     monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "False")
     assert team_of_triggerer() is None

@@ -35,7 +35,7 @@ def test_where_pip_gets_lading_from_must_be_said_for_no_index_has_it() -> None:
 
 @pytest.mark.parametrize("python", ["/usr/python3", "/bin/python3", "/opt/bin/pypy"])
 def test_a_python_that_is_in_no_environment_is_refused(python: str) -> None:
-    with pytest.raises(ValueError, match="valid: such as /opt/airflow/bin/python"):
+    with pytest.raises(ValueError, match="valid: a path such as /opt/airflow/bin/python"):
         environment(table(python), [])
 
 

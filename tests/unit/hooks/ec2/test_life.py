@@ -78,7 +78,7 @@ def test_when_a_machine_has_ended_is_what_aws_says(transition: str, at: float | 
 
 def test_an_end_that_no_controller_saw_has_a_cause() -> None:
     end = unattended(instance("terminated", "User initiated"))
-    words = "it ended while no controller was running: the machine is terminated: User initiated"
+    words = "it stopped while no controller was running: the machine is terminated: User initiated"
     assert (end.cause, str(end.reason)) == ("lost", words)
     assert unattended(instance("terminated", "Server.SpotInstanceTermination", "spot")).cause == "preempted"
 
@@ -173,7 +173,7 @@ def test_machines_that_never_answer_are_launched_ever_more_rarely(found: Paper) 
         found.never_answered((f"m{number}.large", "us-east-1a", "spot"), free_text("it was booting for too long"))
     assert (
         why(found.at(1.0), ("m0.large", "us-east-1a", "spot"))
-        == "the last one never answered: it was booting for too long"
+        == "the last machine that was launched never answered: it was booting for too long"
     )
     assert found.shortage_of(("m0.large", "us-east-1b", "spot")) is None, "another zone may do"
     assert "the last 3 machines that were launched never answered" in str(found.at(59.0).held)

@@ -207,7 +207,7 @@ def test_what_is_known_of_an_image_follows_the_parameter_that_names_it(tmp_path:
     ec2.read_again()
     aws.away = True
     assert known() == ("ami-2", 16_384, 1.28, 16_384)
-    assert "the image for x86_64 is not known" in str(offers.note)
+    assert "the image for x86_64 is unknown" in str(offers.note)
     aws.away = False
     known()
     assert "the image" not in str(offers.note)
@@ -262,7 +262,7 @@ def test_what_an_image_has_is_measured_anew_where_what_it_boots_with_has_changed
 
 def test_a_gpu_that_is_not_supported_is_named() -> None:
     words = str(refusal(waiting(resources=Resources(1, 1024, gpus=1)), [cloud(instance_types=("g4ad.*",))]))
-    assert "(its AMD Radeon Pro V520 is not supported: GPUs are NVIDIA's)" in words
+    assert "(its AMD Radeon Pro V520 is not supported: only NVIDIA GPUs are)" in words
 
 
 def test_a_burstable_machine_has_its_baseline_whatever_it_shows_and_is_launched_with_standard_credits(

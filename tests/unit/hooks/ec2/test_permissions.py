@@ -22,7 +22,7 @@ from lading.scheduling.resources import Resources
 from tests.unit.hooks.ec2.test_launch import config
 
 # How the check of the right to set tags is called.
-TAGS = "ec2:CreateTags with who is charged"
+TAGS = "ec2:CreateTags for cost allocation"
 REGION, ACCOUNT = "eu-west-1", "123456789012"
 US = identities("ours, before")
 OURS = US[0].deployment

@@ -113,7 +113,7 @@ def test_it_is_asked_once_a_day_and_kept_where_aws_is_away(
     assert aws.asked.count("zones") == 1
     found = again.catalogue(NOW + DAY)
     assert offered(found, "m5.large")[0][2] == 0.09
-    assert again.trouble == "AWS's prices could not be asked: no route to host"
+    assert again.trouble == "AWS's prices could not be read: no route to host"
     assert time.strftime("%Y-%m-%d", time.gmtime(NOW)) in found.sources[0]
     asked = len(aws.asked)
     again.catalogue(NOW + DAY + PAUSE - 1)
@@ -188,7 +188,7 @@ def test_spot_prices_that_are_known_again_are_no_trouble(aws: Aws, prices: Calla
     asked.catalogue(NOW)
     aws.away = True
     asked.catalogue(NOW + SPOT_SECONDS)
-    assert asked.trouble == "the spot prices could not be asked: no route to host"
+    assert asked.trouble == "the spot prices could not be read: no route to host"
     aws.away = False
     asked.catalogue(NOW + 2 * SPOT_SECONDS)
     assert asked.trouble is None
@@ -251,7 +251,7 @@ def test_what_no_zone_has_is_not_offered_also_where_prices_may_not_be_asked(
     found = asked.catalogue(NOW)
     assert offered(found, "m5.large") == [("on-demand", "us-east-1a", 0.096)], "zone b has none of them"
     assert found.types.keys() == {"m5.large"}
-    assert asked.trouble == "AWS's prices could not be asked: AccessDeniedException"
+    assert asked.trouble == "AWS's prices could not be read: AccessDeniedException"
 
 
 def test_bare_metal_is_asked_for_apart_and_costs_what_shared_tenancy_does(

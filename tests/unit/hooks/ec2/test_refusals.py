@@ -140,7 +140,7 @@ VALIDATED = (
         ("InvalidParameterCombination", "Spot instance requests are not supported for this AMI", "capacity type",
          "capacity_type"),
         ("InvalidParameterCombination", FREE_TIER, "type", "plan"),
-        ("InvalidParameterCombination", FREE_IMAGE, "account", "images of the free tier"),
+        ("InvalidParameterCombination", FREE_IMAGE, "account", "free-tier images"),
         ("InvalidParameterCombination", ENA, "type", "ami"),
         ("InvalidParameterValue", UEFI, "type", "ami"),
         ("InvalidParameterValue", "The architecture 'arm64' of the specified instance type does not match the "
@@ -155,7 +155,7 @@ VALIDATED = (
         ("InvalidParameterValue", "Not enough free addresses in subnet subnet-a1", "subnet", "subnets"),
         ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "The provided credentials do not have permission to "
          "create the service-linked role for EC2 Spot Instances.", "capacity type", "create-service-linked-role"),
-        ("PendingVerification", VALIDATED, "account", "verifies"),
+        ("PendingVerification", VALIDATED, "account", "is verifying"),
         ("OptInRequired", "You are not subscribed to this service.", "account", "subscribe"),
         ("UnauthorizedOperation", "... with an explicit deny in a service control policy", "account", "organization"),
         ("UnauthorizedOperation", "... no permissions boundary allows the action", "account", "boundary"),
@@ -189,7 +189,7 @@ def test_what_is_not_supported_is_left_alone_for_longer_than_what_there_is_none_
 def test_an_account_that_may_have_no_more_volumes_launches_nothing_until_a_machine_has_ended(code: str) -> None:
     shortages = Shortages()
     shortages.refused(TRIED, EC2Error(client.meaning(code), code, "full"))
-    assert f"{code}: full; raise the quotas of EBS" in str(shortages.held), "and no quota of vCPUs"
+    assert f"{code}: full; raise the quotas for EBS" in str(shortages.held), "and no quota of vCPUs"
     assert shortages.shortage_of(TRIED) is None
     assert shortages.reason is not None
     assert (shortages.reason.code, shortages.reason.meaning.kind) == ("aws_volume_quota", "quota")
@@ -345,7 +345,7 @@ def test_a_protected_machine_is_asked_about_ever_more_rarely_and_named(
         now[0] += 0.25
     assert fake.ended == {"i-00000000", "i-00000002"}
     assert fake.asked == 2, "once for all, and once without the protected one"
-    assert "i-00000001 cannot be ended" in str(fleet.termination.refused)
+    assert "i-00000001 cannot be terminated" in str(fleet.termination.refused)
     assert "disableApiTermination" in str(fleet.termination.refused)
     fake.protected.clear()
     now[0] += 60.0
@@ -424,7 +424,7 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_ec2(answer: Any) -> None:
 
     ec2 = EC2(config(ami={"x86_64": "/my/image"}), lambda *_: Client())
     for ask in (ec2.zones, lambda: ec2.volumes("ami-1"), lambda: ec2.arch("x.large"), lambda: ec2.image("x86_64")):
-        with pytest.raises(EC2Error, match="makes no sense"):
+        with pytest.raises(EC2Error, match="the answer of AWS is invalid"):
             ask()
 
 

@@ -87,22 +87,22 @@ def test_every_dag_has_one_account_or_none(accounts: dict[str, str], dag: str | 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"accounts": {"genes": "hpc_genes"}}, "'genes' is no key of accounts; valid: \"team:NAME\""),
-        ({"accounts": {"team:": "hpc_genes"}}, "is no key of accounts"),
-        ({"accounts": {"team:a": 3}}, "is no account; valid: the id of an SSH connection"),
-        ({"accounts": {"team:a": "a b"}}, "is no account"),
+        ({"accounts": {"genes": "hpc_genes"}}, "'genes' is not a key of accounts; valid: \"team:NAME\""),
+        ({"accounts": {"team:": "hpc_genes"}}, "is not a key of accounts"),
+        ({"accounts": {"team:a": 3}}, "is not an account; valid: the id of an SSH connection"),
+        ({"accounts": {"team:a": "a b"}}, "is not an account"),
         ({"accounts": {"team:a": {"work_dir": "/a"}}}, "or a table with ssh_conn_id"),
         ({"accounts": {"team:a": {"ssh_conn_id": "a", "kind": "lsf"}}}, "has kind, which is the same for all accounts"),
         ({"accounts": {"team:a": "hpc_login"}}, "hpc_login is the table's own connection"),
         (
             {"work_dir": "/scratch/lading"},
-            "'/scratch/lading' is that of hpc_genes and of hpc_login, which",
+            "'/scratch/lading' is used by both hpc_genes and hpc_login; write",
         ),
-        ({"tunnel_port": 4000}, "tunnel_port = 4000 is that of"),
+        ({"tunnel_port": 4000}, "tunnel_port = 4000 is used by both"),
         ({"accounts": {"team:a": "b" * 64}}, "is longer than 64 characters"),
         (
             {"accounts": {"team:a": {"ssh_conn_id": "a", "work_dir": "/a"}, "team:b": "a"}},
-            "says something else of a than another key",
+            "describes a differently from another key",
         ),
     ],
 )
@@ -145,10 +145,10 @@ def test_the_sites_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("[sites.hpc]", '[sites."hpc@x"]', "@ stands in the names of accounts"),
+        ("[sites.hpc]", '[sites."hpc@x"]', "@ is reserved for the names of accounts"),
         ("node_cpus = 4", 'node_cpus = 4\nrun_as = "root"', "run_as is unknown"),
-        ('"team:genes" =', '"genes" =', "no key of accounts"),
-        ("/{account}/", "/", "share nothing"),
+        ('"team:genes" =', '"genes" =', "not a key of accounts"),
+        ("/{account}/", "/", "is used by both"),
         ('accounts = {"team:genes" = "hpc_genes"}', "accounts = 3", "accounts = 3: a table is expected"),
     ],
 )

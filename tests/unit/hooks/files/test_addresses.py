@@ -57,7 +57,7 @@ def test_the_file_of_a_job_with_a_long_name() -> None:
         assert len(filename.encode()) <= 203
         assert filename.endswith(".sh")
         assert not filename.startswith((".", "-"))
-    with pytest.raises(JobScriptError, match="is too long; at most 200 bytes are valid"):
+    with pytest.raises(JobScriptError, match="is too long; it can have 200 bytes at most"):
         _ = JobScript("true", filename="x" * 300).filename
 
 

@@ -78,8 +78,8 @@ def test_values_are_read() -> None:
         (LEAST | {"at": 10**400}, "at: a number of 0 or more is expected, not 1000"),
         (LEAST | {"amount": -math.inf}, "amount: a number is expected, not -inf"),
         (LEAST | {"name": 5}, "name: text is expected, not a number"),
-        (LEAST | {"name": "abcd"}, "name: it has 4 characters, at most 3 are expected"),
-        (LEAST | {"name": "a\n"}, r"name: 'a\n' is not as expected"),
+        (LEAST | {"name": "abcd"}, "name: it has 4 characters; at most 3 are allowed"),
+        (LEAST | {"name": "a\n"}, r"name: 'a\n' does not have the expected form"),
         (LEAST | {"plain": "a\udc80"}, "plain: 'utf-8' codec can't encode"),
         (LEAST | {"text": None}, "text: text is expected, not null"),
         (LEAST | {"flag": 1}, "flag: true or false is expected, not 1"),
@@ -87,7 +87,7 @@ def test_values_are_read() -> None:
         (LEAST | {"several": {}}, "several: a list is expected, not an object"),
         (LEAST | {"several": [{}, {"cpus": "2"}]}, "several.1.cpus: a number from 0 to 10 is expected, not '2'"),
         (LEAST | {"shares": {"a b": 2}}, "shares.'a b': a number from 0 to 1 is expected, not 2"),
-        (LEAST | {"shares": {"a": 0, "b": 0, "c": 0}}, "shares: it has 3 entries, at most 2 are expected"),
+        (LEAST | {"shares": {"a": 0, "b": 0, "c": 0}}, "shares: it has 3 entries; at most 2 are allowed"),
         (LEAST | {"shares": []}, "shares: a JSON object is expected, not a list"),
         (LEAST | {"own": "low"}, "own: it is not loud"),
     ],
@@ -103,7 +103,7 @@ def test_a_type_that_is_no_json_is_an_error_of_the_program() -> None:
     class Odd(JsonModel):
         things: set  # type: ignore[type-arg]
 
-    with pytest.raises(TypeError, match="no type that JSON is read as"):
+    with pytest.raises(TypeError, match="not a type that JSON can be read as"):
         checked(Odd, {})
 
 

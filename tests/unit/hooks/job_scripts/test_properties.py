@@ -97,30 +97,33 @@ def test_what_the_connection_replaces_is_dropped_with_a_warning() -> None:
     with pytest.warns(JobScriptWarning) as caught:
         properties = parse_ini("[Attributes]\nremote = login\nssh = /opt/ssh\nscp = scp\nx = 1\n", "x.ini")
     assert [str(each.message) for each in caught] == [
-        "x.ini: remote, ssh, scp dropped: the Airflow connection of the site takes their place"
+        "x.ini: remote, ssh, scp ignored: the Airflow connection of the site takes their place"
     ]
     assert properties.attributes == {"x": "1"}
 
 
 def test_what_only_clusterjob_knows_is_a_placeholder_with_a_warning() -> None:
-    with pytest.warns(JobScriptWarning, match=r"x.ini: sleep_interval mean something to clusterjob only"):
+    with pytest.warns(JobScriptWarning, match=r"x.ini: Lading only uses sleep_interval for placeholders"):
         assert parse_ini("[Attributes]\nsleep_interval = 60\n", "x.ini").placeholders == {"sleep_interval": "60"}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"x\.ini has no section; \[Attributes\] and \[Resources\] are expected"),
+        ("", r"x\.ini has no section; valid, with these capitals: \[Attributes\] and \[Resources\]"),
         ("nodes = 1\n", r"no section headers.*x\.ini"),
-        ("[resources]\nnodes = 1\n", r"x\.ini has a section \[resources\]; \[Attributes\] and \[Resources\]"),
+        (
+            "[resources]\nnodes = 1\n",
+            r"x\.ini has a section \[resources\]; valid, .*: \[Attributes\] and \[Resources\]",
+        ),
         ("[DEFAULT]\nnodes = 1\n[Resources]\n", r"x\.ini has a section \[DEFAULT\]"),
         ("[Resources]\nnodes = 1\nnodes = 2\n", r"x\.ini.*'nodes'.*already exists"),
         ("[Resources]\nA = 1\n-A = 2\n", r"x\.ini: 'A' is given twice: '1' and '2'"),
         ("[Resources]\nNodes = 1\n", r"x\.ini: 'Nodes' is not 'nodes': upper and lower case matter"),
         ("[Attributes]\nRemote = 1\n", r"x\.ini: 'Remote' is not 'remote'"),
-        ("[Attributes]\na b = 1\n", r"x\.ini: attribute 'a b' is no name"),
-        ("[Attributes]\n_a = 1\n", r"x\.ini: attribute '_a' is no name"),
-        ("[Resources]\n-l x = 1\n", r"x\.ini: resource '-l x' is no name; one of jobname, queue"),
+        ("[Attributes]\na b = 1\n", r"x\.ini: attribute 'a b' is not a name"),
+        ("[Attributes]\n_a = 1\n", r"x\.ini: attribute '_a' is not a name"),
+        ("[Resources]\n-l x = 1\n", r"x\.ini: resource '-l x' is not a name; valid: one of jobname, queue"),
         ("[Resources]\nnodes\n", r"x\.ini"),
     ],
 )

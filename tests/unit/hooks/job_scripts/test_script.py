@@ -91,7 +91,7 @@ def test_a_shebang_is_added() -> None:
     assert JobScript("true", shell="/bin/ksh -l").render(SLURM) == "#!/bin/ksh -l\ntrue\n"
     assert JobScript("\n\n#!/usr/bin/perl -w\ntrue", shell="/bin/ksh").render(SLURM) == "#!/usr/bin/perl -w\ntrue\n"
     assert JobScript("").render(SLURM) == "#!/bin/bash\n"
-    with pytest.raises(JobScriptError, match="shell 'bash' is no absolute path"):
+    with pytest.raises(JobScriptError, match="shell 'bash' is not an absolute path"):
         JobScript("true", shell="bash").render(SLURM)
     with pytest.raises(JobScriptError, match="shell"):
         JobScript("true", shell="/bin/sh\n#SBATCH --uid=0").render(SLURM)
@@ -200,16 +200,16 @@ def test_whatever_a_name_is_it_makes_no_line(system: BatchSystem, value: str) ->
 @pytest.mark.parametrize(
     ("resources", "message"),
     [
-        ({"nodes": 0}, "nodes: 0 is not valid; a whole number above 0 is"),
-        ({"nodes": (2, 8)}, r"nodes: \(2, 8\) is not valid; .* only the hint nodes of a task may be a range"),
-        ({"nodes": "two"}, "nodes: 'two' is not valid; a whole number above 0 is"),
+        ({"nodes": 0}, "nodes: 0 is not valid; valid: a whole number above 0"),
+        ({"nodes": (2, 8)}, r"nodes: \(2, 8\) is not valid; .* only a task.s hint nodes can be a range"),
+        ({"nodes": "two"}, "nodes: 'two' is not valid; valid: a whole number above 0"),
         ({"ppn": 1.5}, "ppn: 1.5 is not valid"),
         ({"threads": True}, "threads: True is not valid"),
         ({"time": "1:30"}, "time: '1:30' is not a length of time"),
         ({"time": 0}, "time: 0 must be more than 0"),
         ({"mem": "8 apples"}, "mem: '8 apples' is not an amount of memory"),
-        ({"jobname": True}, "jobname = true is no text"),
-        ({"account": ["a"]}, r"account = \['a'\] is no text, number or boolean"),
+        ({"jobname": True}, "jobname = true is not text"),
+        ({"account": ["a"]}, r"account = \['a'\] cannot be a directive: it is not text, a number or a boolean"),
     ],
 )
 def test_wrong_values_are_named(resources: dict[str, Any], message: str) -> None:
@@ -218,7 +218,7 @@ def test_wrong_values_are_named(resources: dict[str, Any], message: str) -> None
 
 
 def test_wrong_names() -> None:
-    with pytest.raises(PropertyError, match="resource 'a b' is no name"):
+    with pytest.raises(PropertyError, match="resource 'a b' is not a name"):
         JobScript("true", **{"a b": 1})
     with pytest.raises(PropertyError, match="'Nodes' is not 'nodes'"):
         JobScript("true", Nodes=1)
@@ -299,7 +299,7 @@ def test_prologue_and_epilogue() -> None:
 
 def test_what_the_connection_replaces_is_missed_in_a_prologue() -> None:
     text = "[Attributes]\nremote = login\nprologue = ssh {remote} mkdir x\n"
-    with pytest.warns(JobScriptWarning, match="remote dropped"):
+    with pytest.warns(JobScriptWarning, match="remote ignored"):
         script = JobScript("true").over(parse_ini(text, "x.ini"))
     with pytest.raises(JobScriptError, match=r"the prologue has \{remote\}, which the Airflow connection"):
         script.render_prologue()

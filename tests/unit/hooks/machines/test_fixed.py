@@ -31,16 +31,16 @@ def table(**changes: Any) -> dict[str, Any]:
     ("changes", "words"),
     [
         ({"hosts": []}, "hosts"),
-        ({"hosts": [{"ssh_conn_id": "a"}, {"ssh_conn_id": "a"}]}, "hosts has 'a' twice; keep one of each"),
+        ({"hosts": [{"ssh_conn_id": "a"}, {"ssh_conn_id": "a"}]}, "hosts lists 'a' twice; keep one of each"),
         ({"hosts": [{"ssh_conn_id": "a/b"}]}, "the id of a connection is expected"),
         ({"hosts": [{"ssh_conn_id": "a", "cpus": 0}]}, "cpus"),
         ({"hosts": [{"ssh_conn_id": "a", "cores": 4}]}, "cores"),
         ({"hosts": [{"ssh_conn_id": "a", "usd_per_hour": -1}]}, "usd_per_hour"),
         ({"work_dir": "lading"}, "an absolute path is expected"),
         ({"max_bundle_size": 5}, "max_bundle_size means nothing without dags = 'sync'"),
-        ({"api_url": "airflow"}, "no URL of an API"),
+        ({"api_url": "airflow"}, "not the URL of an API"),
         ({"idle_seconds": 0}, "idle_seconds"),
-        ({"idle_seconds": 45}, "too short: agents would end between two questions; give 60 or more"),
+        ({"idle_seconds": 45}, "too short: agents would exit between two polls; give 60 or more"),
     ],
 )
 def test_tables_that_are_wrong(changes: dict[str, Any], words: str) -> None:

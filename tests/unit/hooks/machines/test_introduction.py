@@ -70,9 +70,9 @@ def test_a_slow_answer_is_no_wrong_clock() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("[1", "makes no sense"),
-        ("{}", "makes no sense"),
-        (answer(capacity={"cpus": "many"}), "makes no sense"),
+        ("[1", "is not valid: "),
+        ("{}", "is not valid: "),
+        (answer(capacity={"cpus": "many"}), "is not valid: "),
         (answer(refused="Lading 1 is installed there, the controller is 2"), "Lading 1 .* controller is 2"),
     ],
 )
@@ -92,14 +92,17 @@ class WithoutLading:
 
     def begin(self, *asked: object) -> str:
         self.asked.append(asked)
-        raise SessionEnded(f"it ended; its last output: {self.said}")
+        raise SessionEnded(f"it exited; its last output: {self.said}")
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("sh: /p: not found", r"does not answer there: .* sh: /p: not found$"),
-        ("/p: No module named 'lading'", r"not answer there: .*install it for /p, .* pip install airflow-lading==\d"),
+        ("sh: /p: not found", r"does not answer on the machine: .* sh: /p: not found$"),
+        (
+            "/p: No module named 'lading'",
+            r"not answer on the machine: .*install the same version for /p, .* pip install airflow-lading==\d",
+        ),
     ],
 )
 def test_a_machine_without_lading_is_refused_with_its_last_output(said: str, words: str) -> None:

@@ -53,7 +53,7 @@ def test_a_reason_that_differs_in_its_numbers_alone_is_reported_once() -> None:
     for reason in reasons:
         event_buffer.add_reason(job, reason)
     assert [message_in(each) for each in event_buffer.unread() if each["token"] == "other"] == [
-        "waits: max_submitted = 10 jobs are submitted already",
-        "waits: slurm takes no more jobs now: a limit of the account",
-        "waits: slurm takes no more jobs now: it is held",
+        "waits: 10 jobs are already submitted (max_submitted)",
+        "waits: slurm accepts no more jobs for now: a limit of the account",
+        "waits: slurm accepts no more jobs for now: it is held",
     ]

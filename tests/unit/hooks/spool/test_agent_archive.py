@@ -133,7 +133,7 @@ def test_what_has_arrived_in_part_is_not_used(tmp_path: Path, monkeypatch: pytes
     whole = agent_archive.archive()
     torn = agent_archive.AgentArchive(whole.content[:-1], whole.digest)
     monkeypatch.setattr(agent_archive, "archive", lambda: torn)
-    with pytest.raises(agent_archive.AgentNotBrought, match="what has arrived is not what was sent"):
+    with pytest.raises(agent_archive.AgentNotBrought, match="the archive was damaged on its way"):
         agent_archive.bring(ShellTransport(), sys.executable, str(tmp_path))
     assert list((tmp_path / "agents").iterdir()) == []
 
@@ -152,5 +152,5 @@ def test_nothing_of_the_home_is_imported_in_which_a_login_begins(tmp_path: Path)
 
 
 def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(agent_archive.AgentNotBrought, match=r"brought to .*/agents: .*/nowhere"):
+    with pytest.raises(agent_archive.AgentNotBrought, match=r"copied to .*/agents: .*/nowhere"):
         agent_archive.bring(ShellTransport(), str(tmp_path / "nowhere"), str(tmp_path))

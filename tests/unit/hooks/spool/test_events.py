@@ -151,7 +151,7 @@ def test_an_end_counts_though_another_version_left_parameters_of_its_reason_out(
     less = {"code": "over_memory", "params": {"used": 2048, "since": 3}}
     [found], faults = events.read(text(FINISHED | {"cause": "out_of_memory", "reason": less}))
     assert faults == []
-    assert str(found["reason"]) == "the task has used 2 GiB of memory, its limit is ?"
+    assert str(found["reason"]) == "the task used 2 GiB of memory; its limit is ?"
     _, faults = events.read(text({"event": "waiting", "token": "x", "reason": less}))
     assert len(faults) == 1, "a wait is reported again"
 

@@ -169,5 +169,5 @@ def test_what_lies_where_the_lock_is_to_be_keeps_no_agent_from_beginning(
 
 @pytest.mark.parametrize("token", ["../x", "a/b", "", ".hidden", "a" * 65, "a\n"])
 def test_a_token_cannot_leave_the_folder(spool: Spool, token: str) -> None:
-    with pytest.raises(ValueError, match="is no token"):
+    with pytest.raises(ValueError, match="is not a token"):
         spool.envelope(token)

@@ -170,7 +170,7 @@ def test_the_table_shows_the_date_of_the_bundled_prices(folder: Folder) -> None:
         ("name,cpus,memory_mib\na,,1\n", "jobs.csv:2: cpus '' is not a number"),
         ("name,cpus,memory_mib,count\na,1,1,0\n", "jobs.csv:2: count '0' is not above zero; valid: 1 to 1,000,000"),
         ("name,cpus,memory_mib,count\na,1,1,1.5\n", "jobs.csv:2: count '1.5' is not a whole number"),
-        ("name,cpus,memory_mib\na,1,1\n\na,2,2\n", "jobs.csv:4: name 'a' is on line 2 already"),
+        ("name,cpus,memory_mib\na,1,1\n\na,2,2\n", "jobs.csv:4: name 'a' is already on line 2"),
         (
             "name,cpus,memory_mib,instance_type\na,1,1,huge\n",
             "jobs.csv:2: instance_type 'huge' is not in the catalogue, or has no price there; valid: arm, gpu, large, ",
@@ -181,10 +181,10 @@ def test_the_table_shows_the_date_of_the_bundled_prices(folder: Folder) -> None:
             "jobs.csv:2: job 'a' is too large for every machine that",
         ),
         ("name,cpus,memory_mib\na,1,1\nb,9,1\n", "jobs.csv:3: job 'b' is too large for every machine that is x86_64"),
-        ("name,cpus,memory_mib,max_instances\na,1,1,2\n", "jobs.csv:2: max_instances is for the jobs of a task"),
+        ("name,cpus,memory_mib,max_instances\na,1,1,2\n", "jobs.csv:2: max_instances limits the jobs of a task"),
         (
             "name,cpus,memory_mib,task,max_instances\na,1,1,x,2\nb,1,1,x,3\n",
-            "jobs.csv:3: max_instances '3' of task 'x' is 2 in a row before; valid: one number",
+            "jobs.csv:3: max_instances '3' of task 'x' was 2 in an earlier row; valid: the same number",
         ),
         ("name,cpus,memory_mib,arch\na,1,1,sparc\n", "jobs.csv:2: job 'a' fits no machine: none is sparc"),
     ],
@@ -215,7 +215,7 @@ def test_faults_of_other_files_and_options(folder: Folder) -> None:
     free = folder.write("free.csv", CATALOGUE + "\nfree,1,1,x86_64,0,,0,0\n")
     assert folder.fault(JOBS, "--catalogue", free).startswith("free.csv:7: usd_per_hour '0' is not above zero")
     ppc = folder.write("ppc.csv", "instance_type,vcpus,memory_gib,usd_per_hour,arch\np9,4,16,0.1,ppc64le\n")
-    assert folder.fault(JOBS, "--catalogue", ppc).endswith("fits no machine: none is x86_64; there are p9 (ppc64le)")
+    assert folder.fault(JOBS, "--catalogue", ppc).endswith("fits no machine: none is x86_64; available: p9 (ppc64le)")
     assert folder.fault(JOBS, "--catalogue", "nowhere.csv").startswith("nowhere.csv:1: cannot be read: No such file")
     assert folder.fault(JOBS, "--types", "zz*").startswith("--types, --exclude-types: 'zz*' matches none of the 4")
     assert "'-1' is not a finite number of at least 0" in folder.fault(JOBS, "--max-instances", "-1")
@@ -230,7 +230,7 @@ def test_faults_of_other_files_and_options(folder: Folder) -> None:
     [
         (
             "name,cpus,memory_mib\na,0,0\n",
-            "jobs.csv:2: cpus '0' and memory_mib '0' ask for nothing; valid: more than 0",
+            "jobs.csv:2: cpus '0' and memory_mib '0' request nothing; valid: more than 0",
         ),
         ("name,cpus,memory_mib\na,1e308,1\n", "jobs.csv:2: cpus '1e308' is too large; valid: 0, or 0.001 to 999,999"),
         ("name,cpus,memory_mib\na,1e-300,1\n", "jobs.csv:2: cpus '1e-300' is too small; valid: 0, or 0.001 to"),
@@ -291,7 +291,7 @@ def test_too_many_rows_are_refused(folder: Folder, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(trace, "MOST_JOBS", 100)
     rows = "".join(f"j{i},2,4096\n" for i in range(102))
     fault = folder.fault("name,cpus,memory_mib\n" + rows)
-    assert fault == "jobs.csv:102: this is row 101; valid: at most 100; write rows that are alike as one"
+    assert fault == "jobs.csv:102: this is row 101; valid: at most 100; combine equal rows"
     fault = folder.fault("name,cpus,memory_mib,count\na,1,1,40\nb,1,1,40\nc,1,1,40\n")
     assert fault.startswith("jobs.csv:4: with count '40' there are 120 jobs; valid: at most 100; ")
 
@@ -342,7 +342,7 @@ def test_each_of_the_rows_that_wait_is_named(folder: Folder) -> None:
 
 def test_a_fault_among_rows_that_are_alike_names_its_own_line(folder: Folder) -> None:
     rows = "name,cpus,memory_mib\n" + "".join(f"j{i},1,1\n" for i in range(50))
-    assert folder.fault(f"{rows}j7,1,1\n") == "jobs.csv:52: name 'j7' is on line 9 already"
+    assert folder.fault(f"{rows}j7,1,1\n") == "jobs.csv:52: name 'j7' is already on line 9"
     assert folder.fault(f"{rows} ,1,1\n") == "jobs.csv:52: name is empty"
     assert folder.fault(f"{rows}k,1\n") == "jobs.csv:52: 'k,1' has 2 values for 3 columns"
     assert folder.fault(f"{rows}k,99,1\na,99,1\n").startswith("jobs.csv:52: job 'k' is too large for every machine")
@@ -351,7 +351,7 @@ def test_a_fault_among_rows_that_are_alike_names_its_own_line(folder: Folder) ->
 def test_many_different_jobs_are_refused_quickly(folder: Folder) -> None:
     rows = "".join(f"j{i},1,{i + 1}\n" for i in range(20_001))
     fault = folder.fault("name,cpus,memory_mib\n" + rows)
-    assert fault.startswith("jobs.csv:20002: job 'j20000' is the 20,001th that asks for something else than all before")
+    assert fault.startswith("jobs.csv:20002: job 'j20000' raises the number of different requests to 20,001")
 
 
 def test_a_device_is_no_table(folder: Folder) -> None:
@@ -627,14 +627,18 @@ def test_what_sizing_is_worth_on_a_recorded_workflow(folder: Folder) -> None:
             (),
             "flow.json: Expecting value: line 1 column 1 (char 0); valid: a run recorded in WfFormat 1.4 or 1.5",
         ),
-        (WORKFLOW.replace('"1", "2"', '"1", "9"'), (), "flow.json: task '3': there is no parent '9'"),
+        (WORKFLOW.replace('"1", "2"', '"1", "9"'), (), "flow.json: task '3': parent '9' is not in the file"),
         (
             WORKFLOW.replace("1048576", "9" * 14),
             (),
             "flow.json: task '1' is too large for every machine that is x86_64",
         ),
         (WORKFLOW, ("--jobs", "jobs.csv"), "--workflow cannot be combined with --jobs; give one of them"),
-        (WORKFLOW, ("--hurry", "soon"), "argument --hurry: 'soon' is no hurry; valid: 0 to 100, or one of cheap, bal"),
+        (
+            WORKFLOW,
+            ("--hurry", "soon"),
+            "argument --hurry: 'soon' is not a hurry; valid: 0 to 100, or one of cheap, bal",
+        ),
         (
             WORKFLOW,
             ("--hurry", "1", "--compare", "greedy"),
@@ -658,7 +662,7 @@ def test_what_is_wrong_with_a_workflow(folder: Folder, text: str, options: tuple
         ("task,cpus\na,1\n", "requests.csv:1: column 'memory_mib' is missing"),
         ("task,cpus,memory_mib\nz,1,1\n", "requests.csv:1: no row matches a task; the tasks are 'a, b'"),
         ("task,cpus,memory_mib\na,0,1\n", "requests.csv:2: cpus '0' is not above zero"),
-        ("task,cpus,memory_mib\na,1,1\na,2,2\n", "requests.csv:3: task 'a' is on line 2 already"),
+        ("task,cpus,memory_mib\na,1,1\na,2,2\n", "requests.csv:3: task 'a' is already on line 2"),
         ("task,cpus,memory_mib\na,99,1\n", "flow.json: task '1' is too large for every machine"),
     ],
 )

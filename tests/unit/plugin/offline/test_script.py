@@ -144,7 +144,7 @@ def test_warnings_are_no_errors(folder: Folder) -> None:
     status, out, err = folder.run("--ini", ini)
     assert (status, out) == (0, "#!/bin/bash\necho {jobname} $SLURM_JOB_ID ${HOME}\n")
     assert err == (
-        "warning: job.ini: remote dropped: the Airflow connection of the site takes their place\n"
+        "warning: job.ini: remote ignored: the Airflow connection of the site takes their place\n"
         "warning: the body has {jobname}, but the job has no jobname; it stays as it is\n"
     )
     assert folder.fault("--ini", ini, "-r", "nodes=0").startswith("nodes: '0' is not valid")
@@ -197,9 +197,9 @@ def test_bytes_come_out_as_they_went_in(folder: Folder, monkeypatch: pytest.Monk
         (["--scheduler", "moab"], "scheduler 'moab' is unknown; the schedulers are: "),
         (["-r", "nodes"], "-r 'nodes' has no value; write KEY=VALUE, or nodes=true for a bare flag"),
         (["-r", "nodes=1", "-r", "nodes=2"], "-r nodes is given twice: '1' and '2'"),
-        (["-r", "nodes=two"], "nodes: 'two' is not valid; a whole number above 0 is"),
+        (["-r", "nodes=two"], "nodes: 'two' is not valid; valid: a whole number above 0"),
         (["-r", "time=soon"], "time: 'soon' is not a length of time"),
-        (["-r", "=1"], "resource '' is no name"),
+        (["-r", "=1"], "resource '' is not a name"),
         (["-r", "jobname=a\nb"], "jobname 'a\\nb' has the control character '\\n'"),
         (["-r", "account=a\n#SBATCH -x"], "account 'a\\n#SBATCH -x' has the control character '\\n'"),
         (["--body", "nowhere.sh"], "--body: nowhere.sh cannot be read: No such file or directory"),
@@ -217,18 +217,21 @@ def test_faults_are_one_line(folder: Folder, options: list[str], message: str) -
 @pytest.mark.parametrize(
     ("profile", "message"),
     [
-        ("kind = ", "p.toml is no valid TOML: "),
+        ("kind = ", "p.toml is not valid TOML: "),
         ('kindness = "slurm"', "p.toml: 'kindness' is unknown; the keys are: kind, resources, attributes, "),
-        ("kind = 4", "p.toml: kind = 4 is no text"),
+        ("kind = 4", "p.toml: kind = 4 is not text"),
         ('kind = "moab"', "scheduler 'moab' is unknown; the schedulers are: "),
         ('kind = "lsf"', "--scheduler slurm does not match the kind of the site, 'lsf'; leave --scheduler out"),
-        ('resources = "x"', "p.toml: resources = 'x' is no table; write [resources] and a line for each"),
-        ("[resources]\nx = [1]", "p.toml: resources.x = [1] is no text, number or boolean"),
-        ('queue = "a"\n[resources]\nqueue = "b"', "p.toml: queue stands above and in [resources]; keep one"),
+        ('resources = "x"', "p.toml: resources = 'x' is not a table; write [resources] and a line for each"),
+        ("[resources]\nx = [1]", "p.toml: resources.x = [1] is not text, a number or a boolean"),
+        (
+            'queue = "a"\n[resources]\nqueue = "b"',
+            "p.toml: queue is set both at the top level and in [resources]; keep one",
+        ),
         ('[resources]\nQueue = "b"', "p.toml: 'Queue' is not 'queue'"),
         ('[memory]\nper = "house"', "p.toml: memory.per = 'house': "),
         ('[memory]\npre = "cpu"', "p.toml: 'memory.pre' is unknown"),
-        ('nodes = "spread"', "p.toml: nodes = 'spread' is not valid; a number or 'ignore' is"),
+        ('nodes = "spread"', "p.toml: nodes = 'spread' is not valid; valid: a number or 'ignore'"),
         ('nodes = "ignore"\n[whole_node]\ncpus = 4', "p.toml: nodes = 'ignore' and whole_node contradict each other"),
     ],
 )

@@ -229,7 +229,7 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
         caplog.clear()
         housekeeping._look_at_the_file()
         housekeeping._look_at_the_file()
-        assert caplog.text.count("older than the sites file") == 1
+        assert caplog.text.count("keeps using the sites file") == 1
     path.write_text(CLUSTER)
     assert controller_finding(settings).good
     monkeypatch.setattr(lease, "host", "elsewhere")
@@ -477,7 +477,7 @@ def test_a_connection_to_something_else_is_none_for_ssh(monkeypatch: pytest.Monk
     monkeypatch.setenv("AIRFLOW_CONN_WEB", "http://user:secret@127.0.0.1:1")
     with SSHTransport("web") as transport:
         [said] = transport.run(["true"])
-    words = "the connection 'web' is of type 'http'; name one of type ssh, made by `airflow connections add "
+    words = "the connection 'web' is of type 'http'; name one of type ssh, created by `airflow connections add "
     assert words in said.message
     assert "secret" not in said.message
     assert transport.unusable, "time does not change it"
@@ -517,4 +517,4 @@ def test_tables_of_another_version(airflow_database: Engine) -> None:
     fault = store_fault(session)
     assert fault is not None
     assert fault.startswith("The tables of Lading are at revision 'ffff'; this version knows ")
-    assert "Install the version that made them" in fault
+    assert "Install the version that created them" in fault

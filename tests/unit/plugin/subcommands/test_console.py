@@ -10,7 +10,7 @@ from airflow import settings
 
 from lading.plugin.subcommands.console import show
 
-REASON = "waits: attempt 1 of 5 has found no room for gang 'g' (no match); the next is at 2026-11-23 12:00:00 UTC"
+REASON = "waits: attempt 1 of 5 found no room for gang 'g' (no match); the next is at 2026-11-23 12:00:00 UTC"
 
 
 def test_people_read_times_in_the_zone_of_airflow_and_programs_in_utc(

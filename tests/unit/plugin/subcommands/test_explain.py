@@ -91,16 +91,16 @@ def known(airflow_database: Engine, tmp_path: Path) -> Known:
 
 def test_each_step_says_what_came_of_it(known: Known) -> None:
     assert known.lines(hints={"cpus": (4, 16), "memory": "1 GiB"}) == [
-        "d.t, try 1, requests 16 cpus, 1 GiB memory; 4 cpus, 1 GiB memory would do",
-        "1. bindings: no place is named; the sites that take such tasks: ten, four, small",
+        "d.t, try 1, requests 16 cpus, 1 GiB memory; at least 4 cpus, 1 GiB memory",
+        "1. bindings: no place is named; the sites that accept such tasks: ten, four, small",
         "2. matching:",
         "   ten: it can run there",
         "   four: it can run there",
-        "   small: it can never run there: asks for 4 cpus, 1 GiB memory, more than any site can ever give: the "
-        "closest location, 'small' of site 'small', has 2 cpus, 65152 MiB memory, too little cpus",
+        "   small: it can never run there: requests 4 cpus, 1 GiB memory, more than any site can ever give: the "
+        "closest location, 'small' of site 'small', has 2 cpus, 65152 MiB memory, not enough cpus",
         "3. ranking: four (3 of 4 nodes are idle), ten (5 of 10 nodes are idle)",
         "4. rules × matches:",
-        "   all that it wishes, 16 cpus, 1 GiB memory: ten has room now",
+        "   the full request, 16 cpus, 1 GiB memory: ten has room now",
         "   rule 'less', 8 of 16 cpus: four has room now; ten has room now",
         "   rule 'less', 4 of 16 cpus: four has room now; ten has room now",
         "5. queued: waits for its turn",
@@ -125,11 +125,11 @@ def test_what_the_run_goes_by(known: Known) -> None:
 def test_targets_are_tried_in_their_order_and_nothing_is_asked(known: Known) -> None:
     lines = known.lines(hints={"targets": ["ten/long", "four"]}, reason=because("site_full", site="four"))
     assert lines[1] == "1. bindings: its Dag, or a binding, names the targets ten/long, four"
-    assert lines[5] == "3. ranking: nothing is asked: its places are named, or there is only one"
+    assert lines[5] == "3. ranking: not needed: its places are named, or there is only one"
     assert "ten/long has room now; four has room now" in lines[6]
     assert lines[7] == "5. queued:"
     assert lines[8].endswith("waits: site 'four' has no room")
-    assert "what would change it: More or larger machines" in lines[9]
+    assert "what would change it: Add more or larger machines" in lines[9]
 
 
 def test_what_a_rule_gave_is_reported_beside_what_was_wished(known: Known) -> None:
@@ -141,7 +141,7 @@ def test_what_a_rule_gave_is_reported_beside_what_was_wished(known: Known) -> No
         State.RUNNING, {"cpus": (4, 16), "memory": "1 GiB"}, cpus=8.0, asked=before, rule="less", site="four",
         location="four", placed_because=why,
     )  # fmt: skip
-    assert lines[0] == "d.t, try 1, requests 16 cpus, 1 GiB memory; 4 cpus, 1 GiB memory would do"
+    assert lines[0] == "d.t, try 1, requests 16 cpus, 1 GiB memory; at least 4 cpus, 1 GiB memory"
     assert not [line for line in lines if "now" in line], "what has room now had no part in it"
     assert [re.sub(r"(?<=place) for .* so far", "", line) for line in lines[-6:]] == [
         "4. policy: greedy chooses the location at site four",
@@ -193,25 +193,25 @@ def test_a_job_that_can_never_start_is_promised_nothing(known: Known) -> None:
     )  # fmt: skip
     assert not [line for line in lines if "has room" in line]
     [start] = [line for line in lines if "expected start" in line]
-    assert start.endswith("expected start: none while it is held: Its batch job can never start as things are")
-    assert "it is cancelled at 1970-01-01 00:16:40 UTC unless that changes" in "\n".join(lines)
+    assert start.endswith("expected start: none while it is held: Its batch job cannot start unless something changes")
+    assert "otherwise it is cancelled at 1970-01-01 00:16:40 UTC" in "\n".join(lines)
 
 
 def test_a_job_that_nothing_can_run_and_a_site_that_is_silent(known: Known) -> None:
     known.session.get_one(SiteRow, "ten").trouble = "it is down"
     lines = known.lines(hints={"cpus": 99})
-    assert lines[6].startswith("3. refused: asks for 99 cpus")
+    assert lines[6].startswith("3. refused: requests 99 cpus")
     known.session.delete(known.session.get_one(JobRow, "t"))
     known.session.flush()
     lines = known.lines(hints={"site": "ten"})
-    assert "ten has none (site 'ten' could not be asked: it is down)" in lines[4]
+    assert "ten has none (site 'ten' could not be queried: it is down)" in lines[4]
 
 
 def test_a_site_that_does_not_admit_its_account_says_why(known: Known) -> None:
     reasons = {queue: because("not_admitted", system="slurm", queue=queue or None, text="no") for queue in ("", "long")}
     known.session.get_one(SiteRow, "ten").barred = site_rows.to_text(reasons)
     lines = known.lines(hints={"cpus": 4, "memory": "1 GiB", "targets": ["ten", "ten/short", "ten/long", "four"]})
-    why = "it cannot run there: site 'ten': slurm does not admit its account"
+    why = "it cannot run there: site 'ten': slurm does not allow its account"
     assert lines[2:7] == [
         "2. matching:",
         f"   ten: {why}: no",
@@ -240,9 +240,10 @@ accept_untargeted = true
         (
             7,
             [
-                "   its 8 waiting jobs ask for 30 cpus, 8 GiB memory together",
-                "   that can never be: the 7 jobs of task 'worker' ask for 28 cpus, 7 GiB memory together (4 cpus, "
-                "1 GiB memory each), and site 'lab' can never hold more than 4 of them: lab has 16 cpus, 64 GiB memory",
+                "   its 8 waiting jobs request 30 cpus, 8 GiB memory in total",
+                "   that is impossible: the 7 jobs of task 'worker' request 28 cpus, 7 GiB memory in total (4 "
+                "cpus, 1 GiB memory each), and site 'lab' can never hold more than 4 of them: lab has 16 cpus, 64 "
+                "GiB memory",
                 "   task 'head': lab has room for 1 of 1 now",
                 "   task 'worker': lab has room for 3 of 7 now",
             ],
@@ -250,7 +251,7 @@ accept_untargeted = true
         (
             3,
             [
-                "   its 4 waiting jobs ask for 14 cpus, 4 GiB memory together",
+                "   its 4 waiting jobs request 14 cpus, 4 GiB memory in total",
                 "   task 'head': lab has room for 1 of 1 now",
                 "   task 'worker': lab has room for 3 of 3 now",
             ],
@@ -272,7 +273,7 @@ def test_a_gang_is_explained_with_all_its_members(
             map_index=number, try_number=1, gang="g", gang_terms=terms, **asked,
         )  # fmt: skip
     found = known.lines(hints={"cpus": 2, "memory": "1 GiB"}, task_id="head", gang="g", gang_terms=terms)
-    assert "4. rules × matches: all that it wishes, 2 cpus, 1 GiB memory: lab has room for this job alone" in found
+    assert "4. rules × matches: the full request, 2 cpus, 1 GiB memory: lab has room for this job alone" in found
     start = found.index("5. gang 'ray':") + 1
     assert found[start : start + len(lines)] == lines
     assert found[-1] == "6. queued: waits for its turn"

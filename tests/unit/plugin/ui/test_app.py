@@ -750,8 +750,8 @@ def test_a_failure_whose_reason_has_a_remedy_of_its_own_is_no_failed_machine(
     session.commit()
     found = client.get("/failures", params={"since": NOW - 3600}).json()["groups"]
     api, node = sorted(found, key=lambda each: str(each["title"]))
-    assert (api["title"], api["jobs"]) == ("Airflow's execution API was out of reach", 1)
-    assert "look at api_url of site hpc" in api["remedy"]
+    assert (api["title"], api["jobs"]) == ("Airflow's execution API was unreachable", 1)
+    assert "check api_url of site hpc" in api["remedy"]
     assert (node["title"], node["jobs"], "exclude the machine" in node["remedy"]) == ("Its machine failed", 1, True)
 
 
@@ -1037,7 +1037,7 @@ def test_who_may_change_a_run_may_hurry_it_and_take_that_back(session: Session, 
         ("over", {"hurry": 1}, 404, "has no live run 'over'; valid"),
         ("r", {"hurry": 101}, 422, "less than or equal to 100"),
         ("r", {"hurry": "soon"}, 422, "'cheap', 'balanced' or 'fast'"),
-        ("r", {"finish_by": "soon"}, 422, "'soon' does not say when a run shall have ended; valid"),
+        ("r", {"finish_by": "soon"}, 422, "'soon' is not a deadline for a run; valid"),
         ("r", {"finish_by": "2020-01-01T00:00Z"}, 422, "'2020-01-01T00:00Z' is in the past"),
         ("r", {"finish_by": "\0"}, 422, "pattern"),
         ("r", [], 422, "dictionary"),

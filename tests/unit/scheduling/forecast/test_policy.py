@@ -281,7 +281,7 @@ def test_a_machine_that_nothing_needs_before_another_would_have_booted_goes() ->
     actions = here.decide(0.0)
     place = actions.placements[0].location
     assert {each.location for each in actions.releases} == {"first", "second", "third"} - {place}
-    assert {clauses(each.reason) for each in actions.releases} == {"nothing is expected to need it"}
+    assert {clauses(each.reason) for each in actions.releases} == {"no job is expected to need it"}
 
 
 def test_what_waits_says_for_what() -> None:
@@ -290,8 +290,8 @@ def test_what_waits_says_for_what() -> None:
     assert len(actions.placements) == 2
     reasons = sorted(clauses(each.reason) for each in clauses(actions.waits))
     assert reasons == [
-        "second has room in about 20 s: waiting for it does not delay its run, or costs less",
-        "second has room in about 40 s: waiting for it does not delay its run, or costs less",
+        "second will have room in about 20 s: waiting for it does not delay the run, or costs less",
+        "second will have room in about 40 s: waiting for it does not delay the run, or costs less",
     ]
     here = Workflow(step("a", 20))
     [wait] = clauses(here.decide(0.0).waits)

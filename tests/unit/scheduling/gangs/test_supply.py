@@ -32,22 +32,22 @@ def test_the_sums_are_reported() -> None:
     there = supply(16)
     assert shortage([wants("head", 1, 2, there), wants("worker", 3, 4, there)]) is None
     assert clauses(shortage([wants("head", 1, 6, there), wants("worker", 3, 4, there)])) == (
-        "its 4 jobs ask for 18 cpus together, and site 'lab' can never give more than 16 cpus"
+        "its 4 jobs request 18 cpus in total, and site 'lab' can never provide more than 16 cpus"
     )
     assert shortage([wants("head", 1, 6, there), wants("worker", 3, 4, there)], together=False) is None
     assert clauses(shortage([wants("worker", 3, 6, supply(10, 8))])).startswith(
-        "the 3 jobs of task 'worker' ask for 18 cpus, 300 MiB memory together (6 cpus, 100 MiB memory each), and site "
-        "'lab' can never hold more than 2 of them: lab has "
+        "the 3 jobs of task 'worker' request 18 cpus, 300 MiB memory in total (6 cpus, 100 MiB memory each), and "
+        "site 'lab' can never hold more than 2 of them: lab has "
     )
 
 
 def test_what_is_launched_is_bounded_by_how_many_there_may_be() -> None:
     assert shortage([wants("worker", 100, 4, supply(16, most=math.inf))]) is None
-    assert "can never hold more than 8 of them: lab has up to 2 × 16 cpus" in clauses(
+    assert "can never hold more than 8 of them: lab can launch up to 2 × 16 cpus" in clauses(
         shortage([wants("worker", 9, 4, supply(16, 4, most=2.0))])
     )
     two = [wants("a", 2, 16, supply(16, most=3)), wants("b", 2, 16, supply(16, most=3))]
-    assert "ask for 64 cpus together, and site 'lab' can never give more than 48 cpus" in clauses(shortage(two))
+    assert "request 64 cpus in total, and site 'lab' can never provide more than 48 cpus" in clauses(shortage(two))
 
 
 def test_a_shortage_has_its_numbers_as_parameters() -> None:
@@ -58,8 +58,8 @@ def test_a_shortage_has_its_numbers_as_parameters() -> None:
     assert Reason.of_json(many.to_json()) == many
     none = shortage([wants("worker", 1, 32, supply(16, most=math.inf))])
     assert clauses(none).startswith(
-        "the job of task 'worker' asks for 32 cpus, 100 MiB memory, more than site 'lab' can ever hold: lab has "
-        "machines of 16 cpus, "
+        "the job of task 'worker' requests 32 cpus, 100 MiB memory, more than site 'lab' can ever hold: lab can "
+        "launch machines of 16 cpus, "
     )
 
 

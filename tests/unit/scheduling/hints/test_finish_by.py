@@ -107,7 +107,7 @@ def test_what_is_stored_says_the_same_again(finish_by: FinishBy) -> None:
     "value", ["", "6:00", "24:00", "06:60", "6 o'clock", "0", -1, True, None, "06:00+01:00", "٠٦:٠٠"]
 )
 def test_what_is_none_of_them_is_refused_with_what_is_valid(value: object) -> None:
-    with pytest.raises(UnitError, match=r'when a run shall have ended; valid: .*"2h".*"06:00"'):
+    with pytest.raises(UnitError, match=r'is not a deadline for a run; valid: .*"2h".*"06:00"'):
         parse_finish_by(value)
 
 
@@ -118,6 +118,8 @@ def test_a_moment_that_is_none_is_refused(value: str) -> None:
 
 
 def test_a_hint_holds_for_later_runs_too_so_it_names_no_moment() -> None:
-    with pytest.raises(HintError, match=r"hint finish_by: '2026-11-27T06:00' is a moment, which is past in later runs"):
+    with pytest.raises(
+        HintError, match=r"hint finish_by: '2026-11-27T06:00' is a date and time, which later runs would miss"
+    ):
         Hints.parse({"finish_by": "2026-11-27T06:00"})
     assert Hints.parse({"finish_by": "06:00"}).finish_by == parse_finish_by("06:00")

@@ -40,7 +40,7 @@ def test_a_range_has_the_least_that_will_do_and_the_wish() -> None:
     assert hints.minimum(hints.resources(DEFAULTS)) == Resources(cpus=4, memory=2048, gpus=0)
     assert hints.limits() == JobLimits(memory=8192)
     for wrong, words in (
-        ({"cpus": (16, 4)}, "first the least that will do, then the wish"),
+        ({"cpus": (16, 4)}, "first the minimum, then the wish"),
         ({"cpus": [1, 2, 3]}, "valid: two amounts"),
         ({"memory": ("1 GiB", "2 * input_size")}, "hint memory: '2 \\* input_size'"),
         ({"time": ("1h", "2h")}, "hint time: "),
@@ -235,7 +235,7 @@ def test_auto_is_decided_later_and_a_hint_of_three_only() -> None:
     for name in ("disk", "gpus"):
         with pytest.raises(HintError, match=f"hint {name}: 'auto'"):
             Hints.parse({name: "auto"})
-    with pytest.raises(HintError, match="hint cpus: it cannot be given with nodes"):
+    with pytest.raises(HintError, match="hint cpus: it cannot be combined with nodes"):
         Hints.parse({"cpus": "auto", "nodes": 2})
 
 
@@ -280,16 +280,16 @@ def test_a_range_of_nodes() -> None:
         ),
         ({"nodes": (2, True)}, "hint nodes: True is not a number of nodes"),
         ({"nodes": (2, 2.5)}, "hint nodes: 2.5 is not a number of nodes"),
-        ({"nodes": (8, 2)}, "hint nodes: (8, 2) is no range; valid: first the least that will do, then the wish"),
-        ({"nodes": [2, 4, 8]}, "hint nodes: [2, 4, 8] is no range; valid: two amounts, the least that will do and"),
+        ({"nodes": (8, 2)}, "hint nodes: (8, 2) is not a range; valid: first the minimum, then the wish"),
+        ({"nodes": [2, 4, 8]}, "hint nodes: [2, 4, 8] is not a range; valid: two amounts, the minimum and"),
         ({"nodes": "2-8"}, "hint nodes: '2-8' is not a number of nodes"),
-        ({"nodes": (3, 8), "max_instances": 2}, "hint nodes: 3 is more than max_instances, the 2 machines that it may"),
+        ({"nodes": (3, 8), "max_instances": 2}, "hint nodes: 3 is more than max_instances, which allows 2 machines"),
         ({"ppn": (2, 4)}, "hint ppn: "),
         ({"ppn": "many"}, "hint ppn: 'many' is not a number of processes on a node"),
         ({"threads": -1}, "hint threads: -1 is not a number of threads of a process"),
         (
             {"nodes": 2, "ppn": 4, "cpus": 4},
-            "hint cpus: it cannot be given with nodes and ppn, since ppn × threads are",
+            "hint cpus: it cannot be combined with nodes and ppn, because ppn × threads are",
         ),
         ({"threads": 2, "cpus": "attempt * 1"}, "valid: cpus alone, or nodes, ppn, threads without it"),
     ],
@@ -361,18 +361,24 @@ def test_traits_that_distinguish_machines(hints: dict[str, object], parsed: Hint
     [
         ({"arch": "x86 64"}, "hint arch: 'x86 64' is not an architecture; valid: x86_64, aarch64"),
         ({"os": 7}, "hint os: 7 is not an operating system; valid: linux"),
-        ({"features": [1]}, "hint features: [1] is no list of features"),
+        ({"features": [1]}, "hint features: [1] is not a list of features"),
         ({"features": "avx512,"}, "hint features: '' is not a feature"),
         ({"features": [f"f{number}" for number in range(33)]}, "hint features: there are 33 features; valid: at most"),
         ({"features": ["license=matlab"]}, "hint features: 'license=matlab' is not a feature"),
-        ({"properties": ["license"]}, "hint properties: ['license'] are no properties; valid: names with values, such"),
+        (
+            {"properties": ["license"]},
+            "hint properties: ['license'] are not properties; valid: names with values, such",
+        ),
         ({"properties": {"a=b": "c"}}, "hint properties: 'a=b' is not the name of a property; valid: 1 to 32 letters"),
         ({"properties": {"a": "b,c"}}, "hint properties: a = 'b,c' is not the value of a property; valid: a whole"),
         ({"properties": {"a": True}}, "hint properties: a = True is not the value of a property"),
         ({"properties": {f"p{each}": 1 for each in range(33)}}, "hint properties: there are 33 properties; valid: at"),
         ({"capacity_type": "reserved"}, "hint capacity_type: 'reserved' is not a capacity type; valid: on-demand or"),
         ({"max_jobs": 0}, "hint max_jobs: 0 is not a number of jobs"),
-        ({"nodes": 3, "run_max_instances": 2}, "hint nodes: 3 is more than max_instances of the Dag, the 2 machines"),
+        (
+            {"nodes": 3, "run_max_instances": 2},
+            "hint nodes: 3 is more than max_instances of the Dag, which allows 2 machines",
+        ),
     ],
 )
 def test_traits_that_distinguish_no_machines(hints: dict[str, object], words: str) -> None:
@@ -400,7 +406,7 @@ def test_a_hurry_is_a_number_or_a_word_for_one(value: object, hurry: float) -> N
 @pytest.mark.parametrize("value", [-1, 101, "slow", True, float("nan")])
 def test_a_hurry_that_is_none_names_those_there_are(value: object) -> None:
     with pytest.raises(
-        HintError, match=r"hint hurry: .* is no hurry; valid: 0 to 100, or one of cheap, balanced, fast"
+        HintError, match=r"hint hurry: .* is not a hurry; valid: 0 to 100, or one of cheap, balanced, fast"
     ):
         Hints.parse({"hurry": value})
 

@@ -75,9 +75,9 @@ def test_patterns_that_take_no_long_time_are_taken(pattern: str) -> None:
         ("a{1001}", "invalid repetition size: {1001}; valid"),
         ("a\ud800", "surrogates not allowed"),
         ("(", "missing ): ("),
-        ("", "of input 'sample', is no regular expression of 1 to 250 characters"),
-        (5, "of input 'sample', is no regular expression of 1 to 250 characters"),
-        ("a" * 251, "of input 'sample', is no regular expression of 1 to 250 characters"),
+        ("", "of input 'sample', is not a regular expression of 1 to 250 characters"),
+        (5, "of input 'sample', is not a regular expression of 1 to 250 characters"),
+        ("a" * 251, "of input 'sample', is not a regular expression of 1 to 250 characters"),
     ],
 )
 def test_what_is_no_pattern_of_re2_is_refused_with_the_part_that_is_wrong(
@@ -123,7 +123,7 @@ def test_of_several_tables_one_is_enough() -> None:
 def test_patterns_are_for_targets_of_the_task() -> None:
     written = resources(targets=["hpc/long", "local"], matching={"hpc/long": {"sample": "^big_"}})
     assert Hints.from_config(written).matching == (("hpc/long", ((("sample", "^big_"),),)),)
-    with pytest.raises(HintError, match="hint matching: 'cloud' is none of its targets; valid: hpc"):
+    with pytest.raises(HintError, match="hint matching: 'cloud' is not one of its targets; valid: hpc"):
         Hints.parse({"targets": ["hpc"], "matching": {"cloud": {"sample": "x"}}})
     for wrong in ({}, {"hpc": {}}, {"hpc": "x"}, 5):
         with pytest.raises(HintError, match="hint matching: "):
@@ -132,7 +132,7 @@ def test_patterns_are_for_targets_of_the_task() -> None:
         [{"targets": ["hpc", "local"], "matching": {"hpc": {"sample": "^big_"}}}], ["hpc", "local"]
     )
     assert binding.hints() == {"targets": ["hpc", "local"], "matching": {"hpc": {"sample": "^big_"}}}
-    with pytest.raises(ValueError, match=re.escape("[[bindings]] 1: matching: 'cloud' is no target of it")):
+    with pytest.raises(ValueError, match=re.escape("[[bindings]] 1: matching: 'cloud' is not one of its targets")):
         parse_bindings([{"targets": ["hpc"], "matching": {"cloud": {"sample": "x"}}}], ["hpc"])
 
 

@@ -30,13 +30,13 @@ def test_nothing_to_learn() -> None:
 def test_twice_the_memory() -> None:
     lesson = learn(ASKED, JobLimits(1024, 60), [out_of_memory(1, 1024)], Factors(), 9999)
     assert (lesson.resources, lesson.limits) == (Resources(cpus=1, memory=2048), JobLimits(2048, 60))
-    assert lesson.changes == ("asks for 2 GiB of memory, 2 times as much: try 1 ran out of 1 GiB",)
+    assert lesson.changes == ("requests 2 GiB of memory, 2 times as much: try 1 ran out of 1 GiB",)
 
 
 def test_twice_the_time() -> None:
     lesson = learn(ASKED, JobLimits(None, 60), [late(1, 60.0)], Factors(), 9999)
     assert (lesson.resources, lesson.limits) == (ASKED, JobLimits(None, 120))
-    assert lesson.changes == ("asks for 2 min, 2 times as much: try 1 did not end within 1 min",)
+    assert lesson.changes == ("requests 2 min, 2 times as much: try 1 did not finish within 1 min",)
 
 
 def test_what_was_learnt_is_not_forgotten() -> None:
@@ -49,7 +49,7 @@ def test_what_was_learnt_is_not_forgotten() -> None:
 def test_never_more_than_there_is() -> None:
     lesson = learn(ASKED, JobLimits(1024, None), [out_of_memory(1, 1024)], Factors(), 1500)
     assert (lesson.resources.memory, lesson.limits.memory) == (1500, 1500)
-    assert "asks for 1500 MiB of memory, all that there is: try 1 ran out of 1 GiB" in lesson.changes
+    assert "requests 1500 MiB of memory, all that is available: try 1 ran out of 1 GiB" in lesson.changes
     # What is more than there is already is the author's wish, which fails with the reason.
     assert learn(ASKED, JobLimits(1024, None), [out_of_memory(1, 1024)], Factors(), 500).resources == ASKED
 
@@ -71,7 +71,7 @@ def test_of_a_range_of_memory_no_less_is_taken_than_would_do_for_a_try_that_had_
     wish = Resources(cpus=1, memory=8192)
     lesson = learn(wish, JobLimits(8192, None), [out_of_memory(1, 2048)], Factors(), 9999, least_memory=2048)
     assert (lesson.resources, lesson.least_memory) == (wish, 4096)
-    assert lesson.changes == ("asks for no less than 4 GiB of memory: try 1 ran out of 2 GiB",)
+    assert lesson.changes == ("requests at least 4 GiB of memory: try 1 ran out of 2 GiB",)
     lesson = learn(wish, JobLimits(8192, None), [out_of_memory(1, 8192)], Factors(), 9999, least_memory=2048)
     assert (lesson.resources.memory, lesson.least_memory) == (9999, 9999), "no more than there is"
     assert learn(wish, JobLimits(), [], Factors(), 9999, least_memory=2048).least_memory == 2048

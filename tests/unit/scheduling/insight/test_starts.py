@@ -68,7 +68,7 @@ def test_of_a_long_queue_of_unknown_speed_earlier_waits_say_nothing() -> None:
     assert known is not None
     assert (known.source, known.text) == (
         StartSource.BACKLOG,
-        "2,500 jobs before it, and site hpc finishes 76 per hour",
+        "2,500 jobs ahead of it, and site hpc finishes 76 per hour",
     )
     assert known.since <= NOW + 33 * 3600 <= known.until
     assert abs(known.until - NOW - 3 * (known.since - NOW)) < 1

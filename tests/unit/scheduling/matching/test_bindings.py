@@ -52,7 +52,7 @@ def test_a_full_target_sends_the_job_to_the_next_one_and_the_reason_says_so() ->
     full = replace(HPC, locations=[replace(QUEUE, jobs=10)])
     found = place([job("a", "hpc/long", "hpc/short", "cloud/c7*")], LOCAL, full, CLOUD)
     assert found.placed == {"a": ("cloud", "c7i")}
-    assert clauses(found.passed) == {"a": "site 'hpc' has 10 jobs already (max_jobs)"}
+    assert clauses(found.passed) == {"a": "site 'hpc' already has 10 jobs (max_jobs)"}
 
 
 def test_a_target_takes_a_pattern_of_instance_types_and_a_site_that_takes_no_unnamed_tasks() -> None:
@@ -79,7 +79,7 @@ def test_jobs_whose_targets_are_in_opposite_orders_are_all_placed() -> None:
 def test_what_no_target_can_ever_run_is_refused_with_the_reason_of_each() -> None:
     found = place([job("a", "hpc/long", "cloud/x9.*", "moon", cpus=64)], LOCAL, HPC, CLOUD)
     for words in (
-        "target 'hpc/long': it asks for 64 cpus",
+        "target 'hpc/long': it requests 64 cpus",
         "target 'cloud/x9.*': no instance type of the site is 'x9.*', valid: c7g.xlarge, c7i.xlarge, m7i.xlarge",
         "target 'moon': there is no site 'moon'; the sites are: local, hpc, cloud",
     ):
@@ -157,8 +157,8 @@ def test_a_filter_of_a_third_party_chooses_among_the_targets_and_what_it_gets_wr
     found = assign(jobs, [LOCAL, HPC], now=0.0, filters=known)
     assert found.placed == {"last": ("local", "here"), "plain": ("local", "here")}
     assert told(found.refused) == {
-        "broken": "the binding filter 'broken' has failed: KeyError: 'broken'",
-        "liar": "the binding filter 'liar' answers moon; valid: hpc/long, local",
+        "broken": "the binding filter 'broken' failed: KeyError: 'broken'",
+        "liar": "the binding filter 'liar' returned moon; valid: hpc/long, local",
         "none": "its binding filters (none) leave none of hpc/long, local",
     }
     with pytest.raises(ValueError, match="there is no binding filter 'x'; valid: shuffle"):
@@ -184,8 +184,8 @@ def test_bindings_of_a_sites_file_are_checked_one_by_one() -> None:
     for words in (
         "[[bindings]] 2: targets = 'hpc/': 'hpc/' is not a target",
         "dags is unknown; the keys are: dag, task, group, targets, filters",
-        "[[bindings]] 3: targets: there is no site of 'moon/a'; valid: hpc, cloud",
-        "[[bindings]] 4: it is no table",
+        "[[bindings]] 3: targets: 'moon/a' names no existing site; valid: hpc, cloud",
+        "[[bindings]] 4: it is not a table",
     ):
         assert words in str(error.value)
 
@@ -200,11 +200,11 @@ def test_hints_say_where_once() -> None:
     assert Hints.parse({"targets": "hpc/long"}).targets == ("hpc/long",)
     assert parse_targets(["a", "a", "b/c"]) == ("a", "b/c")
     for hints, words in (
-        ({"targets": ["hpc"], "site": "lab"}, "hint targets: the hint site is given as well, 'lab'"),
+        ({"targets": ["hpc"], "site": "lab"}, "hint targets: it cannot be combined with the hint site ('lab')"),
         ({"filters": ["shuffle"]}, "hint filters: they choose among targets"),
-        ({"targets": ["hpc/long"], "queue": "x"}, "hint queue: a target names a queue"),
-        ({"targets": []}, "is no list of targets; valid: 1 to 32"),
-        ({"targets": ["a"], "filters": ["No Name"]}, "is no list of binding filters"),
+        ({"targets": ["hpc/long"], "queue": "x"}, "hint queue: a target already names a queue"),
+        ({"targets": []}, "is not a list of targets; valid: 1 to 32"),
+        ({"targets": ["a"], "filters": ["No Name"]}, "is not a list of binding filters"),
     ):
         with pytest.raises(HintError) as error:
             Hints.parse(hints)

@@ -89,7 +89,10 @@ def test_jobs_of_any_number_of_nodes_are_queued_up_by_how_many_are_left() -> Non
 
 def test_reasons_name_the_limit() -> None:
     group = JobGroup(RUN, "align", 2, 3)
-    assert str(group.reason({RUN: {"align": 2}})) == "waits: 2 jobs of task 'align' may be at work at once (max_jobs)"
+    assert (
+        str(group.reason({RUN: {"align": 2}}))
+        == "waits: at most 2 jobs of task 'align' can be active at once (max_jobs)"
+    )
     assert str(group.reason({RUN: {"sort": 3}})) == (
-        "waits: 3 jobs of this run may be at work at once (max_jobs of the Dag)"
+        "waits: at most 3 jobs of this run can be active at once (max_jobs of the Dag)"
     )

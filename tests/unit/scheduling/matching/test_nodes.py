@@ -57,19 +57,19 @@ def test_a_job_goes_only_where_it_can_have_its_nodes() -> None:
 
 def test_the_reason_names_both_numbers() -> None:
     refused = told(assign([JOB], [batch("small", {"": 3})], now=1.0).refused["a"])
-    assert refused == "asks for 4 nodes, more than site 'small' can ever give to a job: site 'small' has 3"
+    assert refused == "requests 4 nodes, more than site 'small' can ever give to a job: site 'small' has 3"
     words = said(replace(JOB, queue="short", hints=JOB.hints | {NATIVE}), [batch("hpc", {"": 9, "short": 2})])
     assert words.endswith("queue 'short' of site 'hpc' has 2")
     words = said(JOB, [batch("a", {"": 3}), batch("b", {"": 2})])
-    assert words == "asks for 4 nodes, more than any one site can ever give to a job: site 'b' has 2; site 'a' has 3"
+    assert words == ("requests 4 nodes, more than any one site can ever give to a job: site 'b' has 2; site 'a' has 3")
 
 
 def test_machines_have_one_node_for_a_job() -> None:
     machine = Location("m1", NODE, site="lab")
     lab = SiteView(name="lab", locations=[machine], possible=[machine])
-    words = "its hints nodes, ppn and threads are for a batch site with mode = 'job', which 'lab' is not"
-    assert said(JOB, [lab]) == f"{words} (a task there has 1 node, and it asks for 4); name another site"
-    assert said(RANGE, [lab]) == f"{words} (a task there has 1 node, and it asks for 2); name another site"
+    words = "its hints nodes, ppn and threads require a batch site with mode = 'job', which 'lab' is not"
+    assert said(JOB, [lab]) == f"{words} (a task there gets 1 node, and it requests 4); name another site"
+    assert said(RANGE, [lab]) == f"{words} (a task there gets 1 node, and it requests 2); name another site"
     assert said(replace(JOB, nodes=1), [lab]) == f"{words}; name another site"
 
 
@@ -85,7 +85,7 @@ def test_each_queue_has_its_own_number() -> None:
     assert order(replace(JOB, queue="other"), site) == ["hpc"], "of that it is not known"
     targets = as_text(["hpc/short", "hpc/long", "hpc"], [])
     assert order(replace(JOB, targets=targets), site) == ["hpc/long"]
-    assert "target 'hpc/short': it asks for 4 nodes" in said(
+    assert "target 'hpc/short': it requests 4 nodes" in said(
         replace(JOB, targets=as_text(["hpc/short", "hpc"], [])), [site]
     )
 
@@ -125,7 +125,7 @@ def test_rankings_see_only_where_it_can_have_them() -> None:
 def test_of_a_range_the_least_has_to_be_there() -> None:
     one, two, many = batch("one", {"": 1}), batch("two", {"": 2}), batch("many", {"": 20})
     assert order(RANGE, one, two, many) == ["two", "many"]
-    assert said(RANGE, [one]).startswith("asks for 2 nodes, more than site 'one' can ever give to a job")
+    assert said(RANGE, [one]).startswith("requests 2 nodes, more than site 'one' can ever give to a job")
 
 
 @pytest.mark.parametrize(("most", "asked"), [(2, 2), (5, 5), (8, 8), (20, 8), (None, 8)])
@@ -173,8 +173,8 @@ def test_a_rule_of_a_plugin_may_take_nodes_within_the_range() -> None:
 def test_the_explanation_says_it() -> None:
     steps = {step.name: list(step.lines) for step in explained(JOB, [batch("small", {"": 3}), batch("hpc", {"": 9})])}
     assert steps["matching"] == [
-        "small: it can never run there: asks for 4 nodes, more than site 'small' can ever give to a job: "
-        "site 'small' has 3",
+        "small: it can never run there: requests 4 nodes, more than site 'small' can ever give to a job: site "
+        "'small' has 3",
         "hpc: it can run there",
     ]
-    assert wishes(RANGE) == "4 cpus, 1000 MiB memory; 8 nodes, 2 would do"
+    assert wishes(RANGE) == "4 cpus, 1000 MiB memory; 8 nodes, at least 2"

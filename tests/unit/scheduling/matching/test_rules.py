@@ -70,7 +70,7 @@ def test_what_must_be_is_under_no_rule_less() -> None:
     job = wants("a", least=4)
     found = place(job, site("first", 3), site("last", 3))
     assert got(found, job)[1].resources.cpus == 4, "it is prefetched until there is room for that"
-    assert told(place(wants("a", least=17, wish=32), site("only", 16)).refused["a"]).startswith("asks for 17 cpus")
+    assert told(place(wants("a", least=17, wish=32), site("only", 16)).refused["a"]).startswith("requests 17 cpus")
     gpus = replace(wants("a"), features=frozenset(["gpu"]))
     assert place(gpus, site("plain", 16), site("gpus", 4, features=["gpu"])).placed == {"a": ("gpus", "gpus0")}
 
@@ -86,7 +86,7 @@ def test_a_site_that_is_named_is_kept_and_asks_no_other() -> None:
 def test_a_wish_that_nothing_can_ever_grant_is_no_reason_to_refuse() -> None:
     job = wants("a", wish=64)
     assert got(place(job, site("only", 16)), job)[1].resources.cpus == 16
-    assert "no rule of the sites file allows it less" in told(place(job, site("only", 16), rules=()).refused["a"])
+    assert "no rule of the sites file allows that" in told(place(job, site("only", 16), rules=()).refused["a"])
 
 
 def test_a_job_stays_where_something_is_launched_for_all_that_it_wishes() -> None:
@@ -186,8 +186,8 @@ def half(job: PlannedJob) -> Sequence[Mapping[str, object]]:
         ([{"instance_type": "large"}], "relaxes 'instance_type'"),
         ([{"features": frozenset()}], "relaxes 'features'"),
         ([{"capacity_type": "on-demand"}], "relaxes 'capacity_type'"),
-        (["cpus"], "answers 'cpus'; valid: mappings"),
-        (None, "has failed: TypeError"),
+        (["cpus"], "returned 'cpus'; valid: mappings"),
+        (None, "failed: TypeError"),
     ],
 )
 def test_a_plugins_rule_relaxes_wishes_alone_and_what_it_gets_wrong_costs_its_jobs(answer: Any, words: str) -> None:

@@ -99,7 +99,10 @@ def test_a_hint_that_is_too_small_is_an_error() -> None:
     goods = catalogue(small=(2, 4, 0.1), large=(8, 16, 0.4))
     result = plan([PlannedJob("x", Resources(4, 1), instance_type="small")], (), goods)
     assert [(refusal.job, told(refusal.reason)) for refusal in told(result.refusals)] == [
-        ("x", "is too large for every machine that is a small; the closest is small: 4 cpus where it has 2 cpus")
+        (
+            "x",
+            "is too large for every machine that is a small; the closest is small: 4 cpus needed but 2 cpus available",
+        )
     ]
     assert not result.placements
 

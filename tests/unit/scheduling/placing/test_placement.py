@@ -24,7 +24,7 @@ from tests.reasons import clauses, told, trouble
 
 NOW = 1000.0
 MACHINE = Location("node1", Resources(cpus=4, memory=8192))
-DOWN = "site 'local' could not be asked: a hiccup"
+DOWN = "site 'local' could not be queried: a hiccup"
 
 
 def waits(token: str, cpus: float = 1, site: str | None = None, at: float = NOW) -> WaitingJob:
@@ -116,7 +116,7 @@ def test_a_job_waits_at_the_first_site_until_burst_after_is_over() -> None:
     assert sites_of(found) == {"old": "lab"}
     assert told(found.waits) == {
         "young": None,
-        "told": "waits: site 'local' has no room; after 1 min it may go to site 'lab' (burst_after)",
+        "told": "waits: site 'local' has no room; after 1 min it can move to site 'lab' (burst_after)",
     }
     assert found.turned_away == {"local": ["told", "young"]}
 
@@ -125,14 +125,15 @@ def test_burst_after_counts_for_each_site_on_its_own() -> None:
     middle = view("middle", full(), burst_after=60.0)
     found = assign([waits("a", at=0.0)], view("local", full()), middle, view("lab", MACHINE))
     assert told(found.waits["a"]) == (
-        "waits: site 'local' has no room; site 'middle' has no room; after 1 min it may go to site 'lab' (burst_after)"
+        "waits: site 'local' has no room; site 'middle' has no room; after 1 min it can move to site 'lab' "
+        "(burst_after)"
     )
     assert found.turned_away == {"local": ["a"], "middle": ["a"]}
 
 
 def test_a_job_that_names_a_site_never_goes_to_another_and_says_so() -> None:
     found = assign([waits("a", site="local", at=0.0)], view("local", full()), view("lab", MACHINE))
-    assert told(found.waits) == {"a": "waits: site 'local' has no room; its hint site allows no other"}
+    assert told(found.waits) == {"a": "waits: site 'local' has no room; its hint site allows no other site"}
     assert assign([waits("a", site="local", at=0.0)], view("local", full())).waits == {"a": None}, "there is no other"
 
 
@@ -163,18 +164,18 @@ def test_those_that_come_from_another_site_are_placed_in_turn_with_those_that_na
 def test_a_site_that_has_no_location_yet_blocks_no_other() -> None:
     """What it could have counts: a job that only it could hold waits, the others go on."""
     large = Location("large", Resources(cpus=64, memory=8192))
-    cloud = view("cloud", possible=(large,), trouble=trouble("site 'cloud' takes no jobs now: it has no locations"))
+    cloud = view("cloud", possible=(large,), trouble=trouble("site 'cloud' accepts no jobs now: it has no locations"))
     found = assign([waits("huge", cpus=65), waits("large", cpus=9), waits("a")], cloud, view("lab", MACHINE))
     assert sites_of(found) == {"a": "lab"}
-    assert told(found.waits["large"]) == "waits: site 'cloud' takes no jobs now: it has no locations"
+    assert told(found.waits["large"]) == "waits: site 'cloud' accepts no jobs now: it has no locations"
     assert list(told(found.refused)) == ["huge"]
     assert "'large' of site 'cloud', has 64 cpus" in told(found.refused["huge"])
 
 
 def test_a_job_that_fits_nowhere_waits_where_it_is_not_known_what_there_is() -> None:
-    lab = SiteView(name="lab", trouble=trouble("site 'lab' could not be asked: down"))
+    lab = SiteView(name="lab", trouble=trouble("site 'lab' could not be queried: down"))
     found = assign([waits("a", cpus=64)], view("local", MACHINE), lab)
-    assert told(found.waits) == {"a": "waits: site 'lab' could not be asked: down"}
+    assert told(found.waits) == {"a": "waits: site 'lab' could not be queried: down"}
 
 
 def test_a_job_larger_than_what_is_up_waits_when_the_site_could_hold_it() -> None:
@@ -202,7 +203,7 @@ def test_a_job_with_an_instance_type_goes_to_the_site_that_has_it() -> None:
 
 
 def test_an_instance_type_that_no_machine_has_fails_the_job() -> None:
-    words = "hint instance_type: 'c5.large' cannot be had, valid: c7i.xlarge, m7i.xlarge"
+    words = "hint instance_type: 'c5.large' is not available, valid: c7i.xlarge, m7i.xlarge"
     assert told(assign([typed("a", "c5.large")], view("lab", *TYPED)).refused) == {"a": words}
     refused = told(assign([typed("a", "c5.large")], view("local", MACHINE)).refused["a"])
     assert refused.endswith("because no machine has been given an instance_type")
@@ -223,7 +224,7 @@ def test_a_job_that_never_fits_fails_with_what_is_lacking_and_delays_no_other() 
     found = assign([waits("huge", cpus=64), waits("a")], view("local", MACHINE))
     assert sites_of(found) == {"a": "local"}
     assert "64 cpus" in told(found.refused["huge"])
-    assert told(found.refused["huge"]).endswith("too little cpus")
+    assert told(found.refused["huge"]).endswith("not enough cpus")
 
 
 @pytest.mark.parametrize("possible", [(), (MACHINE,)])
@@ -232,7 +233,7 @@ def test_a_site_in_trouble_is_waited_for_until_its_time_is_over(possible: tuple[
     jobs = [waits("a"), waits("b", site="local")]
     found = assign(jobs, local, view("lab", MACHINE))
     assert told(found.waits) == {
-        "a": f"waits: {DOWN}; after 5 min it may go to site 'lab' (burst_after)",
+        "a": f"waits: {DOWN}; after 5 min it can move to site 'lab' (burst_after)",
         "b": f"waits: {DOWN}",
     }
     late = assign(jobs, replace(local, in_trouble=300.0), view("lab", MACHINE))
@@ -245,9 +246,9 @@ def test_a_site_that_has_not_answered_yet_is_given_time_for_that() -> None:
 
 
 def test_where_all_that_can_run_a_job_are_in_trouble_it_waits_for_all() -> None:
-    lab = view("lab", possible=(MACHINE,), trouble=trouble("site 'lab' takes no jobs now: broken"))
+    lab = view("lab", possible=(MACHINE,), trouble=trouble("site 'lab' accepts no jobs now: broken"))
     found = assign([waits("a")], view("local", possible=(MACHINE,), trouble=trouble(DOWN)), lab)
-    assert told(found.waits) == {"a": f"waits: {DOWN}; site 'lab' takes no jobs now: broken"}
+    assert told(found.waits) == {"a": f"waits: {DOWN}; site 'lab' accepts no jobs now: broken"}
 
 
 def test_a_job_without_a_site_goes_to_those_alone_that_take_it() -> None:
@@ -257,9 +258,9 @@ def test_a_job_without_a_site_goes_to_those_alone_that_take_it() -> None:
     refused = told(
         assign([waits("a", cpus=9)], view("local", MACHINE), replace(hpc, accept_untargeted=False)).refused["a"]
     )
-    assert refused.endswith("only local may run tasks that name no site: name one of hpc with the hint site")
+    assert refused.endswith("tasks that name no site can only run at local: name one of hpc with the hint site")
     assert told(assign([waits("a")], local, replace(hpc, accept_untargeted=False)).refused) == {
-        "a": "it names no site; no site may run tasks that name no site: name one of local, hpc with the hint site"
+        "a": "it names no site; no site accepts tasks that name no site: name one of local, hpc with the hint site"
     }
 
 
@@ -269,7 +270,7 @@ QUEUE = Location("hpc", Resources(cpus=8, memory=8192), max_jobs=3, jobs=1)
 def test_a_queue_takes_its_number_of_jobs_however_large_in_sum() -> None:
     found = assign([waits(name, cpus=8) for name in "abc"], view("hpc", QUEUE))
     assert list(found.placed) == ["a", "b"]
-    assert told(found.waits) == {"c": "waits: site 'hpc' has 3 jobs already (max_jobs)"}
+    assert told(found.waits) == {"c": "waits: site 'hpc' already has 3 jobs (max_jobs)"}
     assert list(told(assign([waits("a", cpus=9)], view("hpc", QUEUE)).refused)) == ["a"], "it must fit a node"
 
 
@@ -278,7 +279,7 @@ def test_of_several_queues_those_count_that_could_take_the_job() -> None:
     full_one = Location("gpu", Resources(cpus=8, memory=8192, gpus=1), max_jobs=2, jobs=2)
     gpu = replace(waits("a"), resources=Resources(cpus=1, memory=100, gpus=1))
     assert told(assign([gpu], view("hpc", short, full_one)).waits) == {
-        "a": "waits: site 'hpc' has 2 jobs already (max_jobs)"
+        "a": "waits: site 'hpc' already has 2 jobs (max_jobs)"
     }
     ends = replace(QUEUE, ends_at=NOW + 60)
     [long, short_one] = [replace(waits(name), time=time) for name, time in (("long", 61), ("short", 60))]
@@ -291,7 +292,7 @@ def test_only_a_batch_site_takes_a_job_with_hints_for_a_batch_system() -> None:
     assert sites_of(assign([native], local, hpc)) == {"a": "hpc"}
     found = assign([native, replace(native, name="b", site="local")], local)
     assert set(told(found.refused)) == {"a", "b"}
-    assert "are for a batch system, which 'local' is not" in told(found.refused["a"])
+    assert "require a batch system, which 'local' is not" in told(found.refused["a"])
 
 
 def test_only_a_site_of_batch_jobs_takes_a_job_with_nodes() -> None:
@@ -301,7 +302,7 @@ def test_only_a_site_of_batch_jobs_takes_a_job_with_nodes() -> None:
     found = assign(wide, view("local", MACHINE), packed, hpc)
     assert sites_of(found) == dict.fromkeys("abc", "hpc"), "each counts as one of max_jobs"
     refused = told(assign(wide[:1], view("local", MACHINE), packed).refused["a"])
-    assert "nodes, ppn and threads are for a batch site with mode = 'job'" in refused
+    assert "nodes, ppn and threads require a batch site with mode = 'job'" in refused
     assert list(told(assign([replace(wide[0], site="packed")], packed, hpc).refused)) == ["a"]
 
 
@@ -416,7 +417,7 @@ def test_where_nothing_can_be_launched_a_job_may_go_to_the_next_site(options: di
     site = elastic(laden("L1"), burst_after=60.0, turned_away={"a0000": 60.0}, **options)  # type: ignore[arg-type]
     found = assign(old(2), site, view("lab", MACHINE))
     assert (found.placed, clauses(found.passed)) == ({"a0000": ("lab", "node1")}, {"a0000": words})
-    assert told(found.waits) == {"a0001": f"waits: {words}; after 1 min it may go to site 'lab' (burst_after)"}
+    assert told(found.waits) == {"a0001": f"waits: {words}; after 1 min it can move to site 'lab' (burst_after)"}
     assert found.provisions["hpc"].launches == ()
     both = assign(old(1), site, view("lab", full()))
     assert told(both.waits) == {"a0000": f"waits: {words}; site 'lab' has no room"}
@@ -468,7 +469,7 @@ def test_nothing_is_launched_or_let_go_where_there_is_trouble() -> None:
     booting = up("L1", booting=True, idle_since=0.0)
     found = assign(old(1), elastic(booting, trouble=trouble(DOWN), burst_after=61.0), view("lab", MACHINE))
     assert (found.placed, found.provisions) == ({}, {})
-    assert told(found.waits) == {"a0000": f"waits: {DOWN}; after 1 min 1 s it may go to site 'lab' (burst_after)"}
+    assert told(found.waits) == {"a0000": f"waits: {DOWN}; after 1 min 1 s it can move to site 'lab' (burst_after)"}
 
 
 def test_a_thousand_jobs_of_one_shape_hide_no_other() -> None:
@@ -519,7 +520,7 @@ def hosts(count: int, first: int = 1) -> list[Location]:
     return [replace(MACHINE, name=f"node{number}") for number in range(first, first + count)]
 
 
-WORDS = "waits: jobs of task 'align' may use 2 machines at once, which have no room (max_instances)"
+WORDS = "waits: jobs of task 'align' can use at most 2 machines at once, with no room left (max_instances)"
 
 
 def test_max_instances_counts_machines_and_fills_those_that_are_used() -> None:
@@ -556,7 +557,7 @@ def test_a_limit_of_the_run_is_for_all_its_tasks() -> None:
     late = replace(jobs[0], name="late", resources=MACHINE.capacity)
     found = assign([*jobs, late, replace(late, name="later")], view("lab", *hosts(3)))
     assert told(found.waits["later"]) == (
-        "waits: jobs of this run may use 1 machine at once, which have no room (max_instances of the Dag)"
+        "waits: jobs of this run can use at most 1 machine at once, with no room left (max_instances of the Dag)"
     )
 
 
@@ -600,8 +601,8 @@ def test_a_job_without_arch_goes_to_the_default_of_its_site() -> None:
         "plain": "intel", "on_arm": "arm", "avx": "intel",
     }  # fmt: skip
     assert told(assign(jobs[:1], view("lab", arm, arch="x86_64")).refused) == {
-        "plain": "no machine has arch x86_64 (that of tasks without the hint arch); "
-        "there are: aarch64 linux on-demand at site 'lab'"
+        "plain": "no machine has arch x86_64 (that of tasks without the hint arch); available: aarch64 linux "
+        "on-demand at site 'lab'"
     }
     full = replace(intel, used=intel.capacity)
     anywhere = replace(waits("anywhere"), arch="any")
@@ -612,13 +613,13 @@ def test_a_job_without_arch_goes_to_the_default_of_its_site() -> None:
 @pytest.mark.parametrize(
     ("wish", "words"),
     [
-        ({"arch": "ppc64le"}, "hint arch: 'ppc64le' cannot be had, valid: x86_64"),
-        ({"os": "windows"}, "hint os: 'windows' cannot be had, valid: linux"),
-        ({"capacity_type": "spot"}, "hint capacity_type: 'spot' cannot be had, valid: on-demand"),
-        ({"features": frozenset(["tpu"])}, "hint features: 'tpu' cannot be had, valid: avx512"),
+        ({"arch": "ppc64le"}, "hint arch: 'ppc64le' is not available, valid: x86_64"),
+        ({"os": "windows"}, "hint os: 'windows' is not available, valid: linux"),
+        ({"capacity_type": "spot"}, "hint capacity_type: 'spot' is not available, valid: on-demand"),
+        ({"features": frozenset(["tpu"])}, "hint features: 'tpu' is not available, valid: avx512"),
         (
             {"features": frozenset(["license=other"])},
-            "hint properties: 'license=other' cannot be had, valid: license=matlab",
+            "hint properties: 'license=other' is not available, valid: license=matlab",
         ),
     ],
 )

@@ -202,10 +202,10 @@ def test_jobs_are_where_they_were_put_and_count_for_all_levels_beneath() -> None
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (ValueError("no map"), "its policy has failed: ValueError: no map"),
-        ("Q", "its policy answers 'Q'; valid: X, or None"),
-        (7, "its policy answers 7; valid: X, or None"),
-        (["X"], "its policy answers ['X']; valid: X, or None"),
+        (ValueError("no map"), "its policy failed: ValueError: no map"),
+        ("Q", "its policy returned 'Q'; valid: X, or None"),
+        (7, "its policy returned 7; valid: X, or None"),
+        (["X"], "its policy returned ['X']; valid: X, or None"),
     ],
 )
 def test_what_a_policy_gets_wrong_is_said_and_holds_up_no_other_site(answer: Any, words: str) -> None:
@@ -226,7 +226,7 @@ def test_a_policy_cannot_change_what_the_next_jobs_are_placed_by(change: str) ->
             return "Q"
 
     found = assign([waits("a")], lab(X, policy="mine"), policies={"mine": Meddler()})
-    assert "its policy has failed: AttributeError: 'mappingproxy'" in str(told(found.waits["a"]))
+    assert "its policy failed: AttributeError: 'mappingproxy'" in str(told(found.waits["a"]))
 
 
 def test_what_was_tried_in_vain_is_not_tried_again() -> None:
@@ -257,5 +257,5 @@ def test_a_policy_that_fails_at_one_site_is_said_of_no_other() -> None:
 
     there = lab(X, policy="broken"), replace(lab(full(Y), policy="first_come"), name="other")
     found = assign([waits("a", at=0.0)], *there, policies={"broken": Broken()})
-    words = "site 'lab': its policy has failed: ValueError: no map; site 'other' has no room"
+    words = "site 'lab': its policy failed: ValueError: no map; site 'other' has no room"
     assert told(found.waits) == {"a": f"waits: {words}"}

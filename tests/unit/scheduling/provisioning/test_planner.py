@@ -113,18 +113,20 @@ def test_capacity_types_zones_and_missing_capacity(policy: str) -> None:
 def test_a_job_waits_for_missing_capacity_with_the_time() -> None:
     goods = Catalogue({"one": InstanceType("one", Resources(4, 8), (Offering(1.0, unavailable_until=1e9),))})
     (wait,) = plan([PlannedJob("x", Resources(4, 8))], (), goods).waits
-    assert told(wait.reason) == "waits: no capacity for one until 2001-09-09 01:46:40 UTC"
+    assert (
+        told(wait.reason) == "waits: no capacity for one, which is not requested again before 2001-09-09 01:46:40 UTC"
+    )
 
 
 def test_what_can_never_run_is_refused_with_the_closest_machine() -> None:
     goods = catalogue(one=(4, 8, 1.0), two=(8, 16, 2.0))
     (refusal,) = plan([PlannedJob("x", Resources(9, 20))], (), goods).refusals
     assert told(refusal.reason) == (
-        "is too large for every machine; the closest is two: 9 cpus where it has 8 cpus, "
-        "20 MiB memory where it has 16 MiB memory"
+        "is too large for every machine; the closest is two: 9 cpus needed but 8 cpus available, "
+        "20 MiB memory needed but 16 MiB memory available"
     )
     (refusal,) = plan([PlannedJob("x", Resources(1, 1), arch="arm64")], (), goods).refusals
-    assert told(refusal.reason) == "fits no machine: none is arm64; there are one (x86_64), two (x86_64)"
+    assert told(refusal.reason) == "fits no machine: none is arm64; available: one (x86_64), two (x86_64)"
     (refusal,) = plan([PlannedJob("x", Resources(1, 1))]).refusals
     assert told(refusal.reason) == "has no place to run: there is no location and no instance type"
 
@@ -149,7 +151,7 @@ def test_a_job_that_is_overtaken_for_too_long_keeps_its_room() -> None:
     assert sum(p.count for p in patient.placements if p.job == "small") == 5
     impatient = plan(jobs, there, now=61, patience=60)
     assert [(p.job, p.location, p.count) for p in impatient.placements] == [("small", "a", 1)]
-    assert told(impatient.waits[0].reason) == "waits: next on b, where room is kept free for it"
+    assert told(impatient.waits[0].reason) == "waits: it is next on b, where room is kept free for it"
 
 
 @given(st.lists(AMOUNTS, min_size=1, max_size=8), st.randoms(use_true_random=False))

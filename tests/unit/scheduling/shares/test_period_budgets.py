@@ -59,10 +59,10 @@ def test_from_eighty_percent_on_it_is_near_and_at_a_hundred_it_is_spent_unless_l
 def test_the_reason_says_until_when() -> None:
     use = BudgetUse(PeriodBudget("team b", Who(team="b"), 10.0), 12.0, 0.0, 0.0, moment("2026-12-01T00:00"))
     assert str(use.reason) == (
-        "waits: 12.00 of the 10.00 USD of the budget team b are spent: nothing more is launched until "
-        "2026-12-01 00:00:00 UTC"
+        "waits: 12.00 of the 10.00 USD of budget team b are spent: no more machines are launched until 2026-12-01 "
+        "00:00:00 UTC"
     )
-    assert "can lift it" in use.reason.meaning.remedy
+    assert "can lift the budget" in use.reason.meaning.remedy
 
 
 def test_what_still_runs_gives_those_that_wait_no_other_reason_each_time() -> None:

@@ -92,8 +92,11 @@ def test_what_is_read(version: str) -> None:
         ("{}", "f: workflow: Field required; valid: a run"),
         (text_of(task("a", runtimeInSeconds=-1)), r"f: workflow.execution.tasks.0.runtimeInSeconds: Input should be "),
         (text_of(task("a", coreCount=float("inf"))), r"f: workflow.execution.tasks.0.coreCount: Input should be a fin"),
-        (text_of(task("a", runtimeInSeconds=None)), "f: task 'a': it has no runtimeInSeconds; valid: the seconds"),
-        (text_of(task("a", "b")), "f: task 'a': there is no parent 'b'"),
+        (
+            text_of(task("a", runtimeInSeconds=None)),
+            "f: task 'a': runtimeInSeconds is missing; valid: its running time",
+        ),
+        (text_of(task("a", "b")), "f: task 'a': parent 'b' is not in the file"),
         (text_of(task("a", "b"), task("b", "a")), "f: 2 tasks wait for each other, among them a, b; valid: parents"),
         (text_of(task("a"), task("a")), "f: two tasks have the same id"),
     ],

@@ -209,7 +209,7 @@ def test_nothing_is_formatted_as_zero(number: float) -> None:
         (format_resources(Resources(1, 512, 2048, 0.5)), "1 cpu, 512 MiB memory, 2 GiB disk, 0.5 gpus"),
         (format_resources(Resources()), "nothing"),
         (format_resources(replace(NOT_KNOWN, cpus=4)), "4 cpus"),
-        (format_resources(NOT_KNOWN), "what is not known"),
+        (format_resources(NOT_KNOWN), "an unknown amount"),
     ],
 )
 def test_amounts_as_text(formatted: str, text: str) -> None:

@@ -575,7 +575,7 @@ def test_a_task_whose_end_the_server_has_decided_has_not_failed(
     finished = node.wait_for(token)
     assert (finished["cause"], finished["exit_code"]) == ("cancelled", 0)
     assert api.states(token), "it was told"
-    assert "what the task has come to is not wanted any more" in [line["event"] for line in log(node, token)]
+    assert "Airflow no longer accepts the outcome of the task" in [line["event"] for line in log(node, token)]
 
 
 def test_what_a_task_leaves_running_does_not_hold_it_up(node: NodeAgent) -> None:

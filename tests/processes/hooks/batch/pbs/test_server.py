@@ -189,7 +189,7 @@ def test_what_a_run_prints_is_read_while_qstat_hangs(server: Server, monkeypatch
         if sighting.output == b"hello\n":
             break
         assert time.monotonic() < end
-    with pytest.raises(CancelError, match="which jobs are to be cancelled is not known"):
+    with pytest.raises(CancelError, match="the status of jobs to cancel is unknown"):
         runs.site.cancel([record])
     [note] = (server.root.parent / "work" / canceller.NOTES).iterdir()
     assert note.read_text() == f"{record.job_id}\t-\t{record.name}\n", "which a controller ends, once qstat answers"

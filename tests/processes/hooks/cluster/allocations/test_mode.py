@@ -287,7 +287,7 @@ def test_an_account_that_is_not_admitted_is_not_asked_for_again_and_again(fleet:
     assert fleet.read("asked").split() == ["x"]
     held = fleet.poller.submitter.market().held
     assert held is not None
-    assert held.sentence.startswith("slurm does not admit its account: ")
+    assert held.sentence.startswith("slurm does not allow its account: ")
 
 
 def test_a_submission_without_an_answer_is_found_by_its_name(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,7 +483,7 @@ def test_the_reason_for_waiting_is_reported(fleet: Fleet) -> None:
     assert fleet.solo.reasons["a"].startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
     fleet.poller.fleet.allocations[name].submission.excluded = ("n7",)
     fleet.go()
-    assert fleet.solo.reasons["a"].endswith("; it is kept away from n7, where jobs have failed")
+    assert fleet.solo.reasons["a"].endswith("; nodes where jobs failed are avoided: n7")
 
 
 def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

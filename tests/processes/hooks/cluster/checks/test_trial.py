@@ -108,7 +108,7 @@ def test_an_api_that_is_well(tmp_path: Path) -> None:
         ("http://127.0.0.1:1/execution/", "Connection refused; start the API server", "http://ADDRESS:PORT/execution/"),
         ("http://127.0.0.1:{port}/", "it answers 404", "http://127.0.0.1:{port}/execution/"),
         ("http://127.0.0.1:{port}", "it answers 404", "http://127.0.0.1:{port}/execution/"),
-        ("ftp://x/", "is no URL of an API", "ftp://x/execution/"),
+        ("ftp://x/", "is not the URL of an API", "ftp://x/execution/"),
     ],
 )
 def test_an_api_that_is_not_reached(monkeypatch: pytest.MonkeyPatch, url: str, words: str, line: str) -> None:
