@@ -1,5 +1,5 @@
-"""What it costs the controller to ask for room ahead of what no plan provides for, in milliseconds of CPU: 50 runs of
-100 tasks, of which one runs and the others are to come in gangs of ten, one gang after the other.
+"""What it costs the controller to request room ahead for tasks that no plan covers, in milliseconds of CPU. There are
+50 runs of 100 tasks: one task runs, and the others follow in gangs of ten, one gang after the other.
 
     python -m benchmarks.ahead [--dag-runs 50] [--tasks 100]
 """
@@ -29,7 +29,7 @@ JOB = WaitingJob(name="t", resources=Resources(4, 8192), time=600.0)
 
 
 def run(number: int, tasks: int, now: float) -> ComingRun:
-    """A run whose first task runs; all others are to come."""
+    """A run whose first task is running; all other tasks are upcoming."""
     name, length = f"d r{number}", Prediction(600.0)
     known = {"t0": ComingTask([ComingJob(f"{name} t0 -1", length, "hpc", JOB, begun=now, location="i1")])}
     for each in range(1, tasks):
@@ -63,7 +63,7 @@ def main() -> None:
     what, ticks = f"{options.dag_runs} runs of {options.tasks} tasks", -(-options.dag_runs // MOST_RUNS_PER_TICK)
     measure(f"{what}, ticks that look at some of them first", ticks, lambda: void(tick()))
     measure(f"{what}, ticks that look at some of them again", ticks, lambda: void(tick()))
-    print(f"jobs for which room is asked for ahead: {tick()}")
+    print(f"jobs for which room is requested ahead: {tick()}")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,19 @@
-"""What recorded workflows cost as Dags of a whole Airflow on a double of EC2 with real machines, beside the simulator.
+"""What recorded workflows cost as Dags of a complete Airflow on a mock of EC2 with real machines, and in the simulator.
 
     python -m benchmarks.airflow_workflows                      rnaseq, its lengths divided by 20
     python -m benchmarks.airflow_workflows --divide 5 hic       hic, its lengths divided by 5
 
-A Dag has the tasks of the recording, which sleep for their lengths, with what these needed and what they waited for.
+A Dag has the tasks of the recording, with their requests and dependencies; each task sleeps for its recorded duration.
 Airflow has its own scheduler, PostgreSQL, and one site of kind ``ec2``: instances of moto, each with a real sshd, its
-own processes and a node agent. The Dag runs twice: at first nothing is known of its lengths, then what the first run
-has shown. What a machine costs is its price, volumes included, from its order until its end was seen, at least a
-minute.
+own processes and a node agent. The Dag runs twice: first with unknown durations, then with those of the first run. A
+machine costs its price, including volumes, from its order until its end was noticed, and at least for a minute.
 
-The simulator gets the same types and prices and what was measured on average: how long machines have taken from their
-order to their first job, tasks from their start to their end, a job with a place on a machine that is up until it
-began, and Airflow from the end of a task until it has queued those that waited for it alone. What Airflow takes between
-two tasks does not get shorter with the tasks: ``path`` says what it is of the critical path. A machine that is busy
-with something else makes all of that longer, and each sleeping task is two processes of some 0.3 s of a cpu: where the
-tasks that begin in a second are more than the cpus can start, divide less.
+The simulator gets the same types and prices and the measured averages: the time of machines from their order to their
+first job, of tasks from their start to their end, of a placed job until it starts on a running machine, and of Airflow
+from the end of a task until the next tasks are queued. The time between two tasks does not shrink with their durations:
+``path`` is its part of the critical path. Other load on this machine makes all of these times longer. Each sleeping
+task is two processes, which take some 0.3 s of CPU time to start: use a smaller divisor if more tasks start in a second
+than the cpus can start.
 """
 
 from __future__ import annotations
@@ -117,9 +116,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = sorted(path.stem for path in DATA.glob("*.json"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", default="rnaseq", choices=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--divide", type=float, default=20.0, metavar="N", help="all lengths, and the boot, by N (20)")
+    parser.add_argument(
+        "--divide", type=float, default=20.0, metavar="N", help="divide all durations, and the boot time, by N (20)"
+    )
     parser.add_argument("--hurry", type=float, default=1.0)
-    parser.add_argument("--keep", metavar="FOLDER", help="where the logs of Airflow, and what was measured, are left")
+    parser.add_argument("--keep", metavar="FOLDER", help="keep Airflow's logs and the measurements in this folder")
     args = parser.parse_args(argv)
     processes.end_in_order()
     logging.disable(logging.INFO)

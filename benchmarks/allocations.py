@@ -1,17 +1,17 @@
-"""What recorded workflows cost in allocations of a batch cluster, in cpu-hours and time, with the forecast and without.
+"""What recorded workflows cost in allocations of a batch cluster, in cpu-hours and time, with and without the forecast.
 
-    python -m benchmarks.allocations                        all runs in ``benchmarks/data``, lengths × 20
+    python -m benchmarks.allocations                        all runs in ``benchmarks/data``, durations × 20
     python -m benchmarks.allocations --queue 60 rnaseq hic
     python -m benchmarks.allocations --unlimited            tasks without time limits
 
-Each allocation waits in its queue for as long as ``--queue`` says and is paid from its start to its end. A node has 16
-cpus and 128 GiB, at most 4 allocations at a time, of 4 h; ``idle_seconds`` 300. A task has twice the longest recorded
-length of its kind as its limit, at least 10 minutes, and is queued 2 s after what it waits for has ended,
-with the priority that Airflow gives it by default: 1 and one for each job behind it. ``now``: by
-what waits; the others: by the forecast, where each length is ``known`` beforehand, only those of the tasks of the same
-name (``task``, as in a second run), or none (``unknown``, as in a first one). ``--unplanned``: without the plan of how
-large allocations are and how many. ``--spread 1``: the waits of allocations differ from what is expected, the logarithm
-of each by so large a standard deviation. ``--hurry``: what an early end is worth.
+Each allocation waits in its queue for ``--queue`` seconds, and is paid from its start to its end. A node has 16 cpus
+and 128 GiB. There are at most 4 allocations at a time, of 4 h each; ``idle_seconds`` is 300. The time limit of a task
+is twice the longest recorded duration of its kind, at least 10 minutes. A task is queued 2 s after the tasks before it
+have finished, with Airflow's default priority: 1 plus the number of jobs behind it. ``now`` requests allocations for
+waiting jobs. The others use the forecast, with each duration ``known``, only those of tasks of the same name (``task``,
+as in a second run), or none (``unknown``, as in a first run). ``--unplanned``: do not plan the size and number of
+allocations. ``--spread``: the standard deviation of the logarithm of actual over expected waits. ``--hurry``: how much
+finishing early is worth.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = sorted(path.stem for path in DATA.glob("*.json"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (all)")
-    parser.add_argument("--queue", type=float, default=600.0, help="seconds")
+    parser.add_argument("--queue", type=float, default=600.0, help="seconds that an allocation waits")
     parser.add_argument("--scale", type=float, default=20.0)
     parser.add_argument("--unlimited", action="store_true")
     parser.add_argument("--unplanned", action="store_true")

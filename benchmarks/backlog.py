@@ -1,16 +1,16 @@
-"""What waiting jobs cost a controller and its database while nothing changes, and when room becomes free:
+"""What waiting jobs cost a controller and its database, while nothing changes and when room becomes free:
 
     python -m benchmarks.backlog [--waiting 5000 20000 100000] [--seconds 30] [--drain]
     python -m benchmarks.backlog --idle [--seconds 60]
 
-On PostgreSQL, with a task instance of Airflow's for each job, and a site on paper, which one job fills. The jobs come
-by ``queue_workload``. Printed are, for each number of waiting jobs, the statements and the milliseconds of the database
-per tick, by the statement where most of them go, processor and memory of the controller, the size of the table of jobs
-and how many of its updates were HOT, and how long after room became free the next job was placed. With
-``--drain`` 1,000 slots then run all jobs, each of which ends as soon as it has started.
+It uses PostgreSQL, an Airflow task instance for each job, and a mock site that one job fills. The jobs are submitted by
+``queue_workload``. For each number of waiting jobs, it prints: the statements and the milliseconds of the database per
+tick, with the most expensive statements; CPU time and memory of the controller; the size of the job table, and how many
+of its updates were HOT; and how long it took to place the next job after room became free. With ``--drain``, 1,000
+slots then run all jobs, each of which finishes as soon as it has started.
 
-``--idle`` runs two controllers, one of which stands by, and the executors of four schedulers, and gives them nothing to
-do. It prints how many statements a minute they send, and how much of a processor each of them uses.
+``--idle`` runs two controllers, one of them on standby, and the executors of four schedulers, with nothing to do. It
+prints how many statements they send per minute, and how much CPU time each of them uses.
 """
 
 from __future__ import annotations

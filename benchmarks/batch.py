@@ -6,16 +6,16 @@
 
 ``throughput`` runs trivial mapped tasks on an emulated SLURM of 8 cpus: in allocations against LocalExecutor with 8
 processes, and as batch jobs against a bare job array of the same work (benchmarks/bare_array.py says what that is). The
-rates of Airflow's executors count from the first task that is queued; that of the array, from its submission. Airflow's
-supervisor of a task may sleep for some seconds after the task's end, so LocalExecutor and the bare array also run with
+rates of Airflow's executors are measured from the first queued task on; that of the array, from its submission on.
+Airflow's supervisor can sleep for some seconds after a task has finished, so LocalExecutor and the array also run with
 ``[workers] min_heartbeat_interval = 1``.
 
 ``cost`` compares the CPU time of a single batch job with that of an element of the bare array, which can be measured
-where other work makes rates useless. ``bulk`` counts what a site with 1,000 live jobs says to its cluster, and takes
-the time of its thread for it.
+even if other load makes rates useless. ``bulk`` counts the exchanges and the commands of a site with 1,000 live jobs,
+and measures the CPU time of its thread.
 
-They start the SLURM, sshd and Airflow that they need, in temporary folders on free loopback ports. But for ``cost``
-they have to be root, since only root can run nodes that start jobs of another user. Nothing else should run meanwhile.
+They start the SLURM, sshd and Airflow that they need, in temporary folders on free loopback ports. All but ``cost``
+have to run as root, because only root can run nodes that start jobs of another user. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
-"""What machines of EC2 cost the controller, and what a day costs beside the simulator's word, on a double of EC2.
+"""What EC2 instances cost the controller, and what a day costs compared with the simulator, on a mock of EC2.
 
     python -m benchmarks.ec2 launch [--machines 100] [--boot 20]
     python -m benchmarks.ec2 idle [--machines 300] [--seconds 60]
     python -m benchmarks.ec2 day [--hours 24] [--jobs 2000] [--speed 60]
 
-``launch``: the time from the decision until a job has begun on each of so many new machines, and that without their
-boot. ``idle``: the processor time and the memory of a controller with so many that have nothing to do. ``day``: a trace
-of so many jobs a day, played so many times as fast as it was, and its USD and machine-hours as EC2 bills them beside
-those of the simulator, which gets how long the machines have taken to boot and jobs to begin when they have a place.
-It prints its progress on standard error each minute.
+``launch``: the time from the decision until a job has started on each of ``--machines`` new machines, with and without
+their boot time. ``idle``: CPU time and memory of a controller with idle machines. ``day``: a trace with ``--jobs`` jobs
+a day, replayed ``--speed`` times as fast; its USD and machine-hours as billed by EC2, compared with those of the
+simulator, which gets the measured times of boots and of job starts. It prints its progress on stderr each minute.
 
-The controller is whole, its store is SQLite. What machines do by themselves would have processors of its own, so it
-is as little as can be: one SSH server answers for all of them when they have booted and forks without starting again,
-what a machine has is said by a few lines of shell, what serves its spool is a fork of one Python for all, and its
-agent, there from the order on, runs a stub in the place of Airflow's tasks. No start of Python on a machine is in these
-figures. Nothing else should run meanwhile. What a decision costs is ``python -m benchmarks.provisioning 5000 50 300``.
+The controller is a real one, with SQLite as its store. On real machines, their own work would use their own processors,
+so here it is reduced: one SSH server answers for all booted machines, and forks instead of restarting; a few lines of
+shell report what a machine has; its spool is served by forks of one Python process; and its agent, which exists from
+the order on, runs a stub instead of Airflow tasks. The figures include no start of Python on a machine. Nothing else
+should run meanwhile. For the cost of a decision, run ``python -m benchmarks.provisioning 5000 50 300``.
 """
 
 from __future__ import annotations
@@ -395,12 +394,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["launch", "idle", "day"])
     parser.add_argument("--machines", type=int)
-    parser.add_argument("--boot", type=float, help="seconds of launch (20), or of the day (60)")
+    parser.add_argument("--boot", type=float, help="boot time in seconds: 20 for launch, 60 for day")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--jobs", type=int, default=2_000, help="in a whole day")
+    parser.add_argument("--jobs", type=int, default=2_000, help="jobs in a whole day")
     parser.add_argument("--speed", type=float, default=60.0)
-    parser.add_argument("--idle", type=float, default=120.0, help="the day's idle_seconds")
+    parser.add_argument("--idle", type=float, default=120.0, help="idle_seconds of the day")
     options = parser.parse_args()
     processes.end_in_order()
     logging.disable(logging.INFO)

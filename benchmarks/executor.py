@@ -1,4 +1,4 @@
-"""What Lading costs and gains beside LocalExecutor, on this machine, as ratios in one run.
+"""What Lading costs and gains compared with LocalExecutor, as ratios in one run on this machine.
 
     python -m benchmarks.executor throughput [--database sqlite postgresql] [--runs 5] [--tasks 200]
     python -m benchmarks.executor memory

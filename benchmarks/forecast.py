@@ -1,10 +1,10 @@
-"""What a tick takes that buys by a forecast: 50 runs of 200 tasks on 300 machines, of which jobs end in each tick.
+"""How long a tick with a forecast takes: 50 runs of 200 tasks on 300 machines, with jobs that finish in each tick.
 
     python -m benchmarks.forecast [--dag-runs 50] [--tasks 200] [--machines 300] [--ticks 100]
 
-Milliseconds of each tick for reading what is to come, following the plan, and choosing places, while the plan is made
-in its thread beside it, and the most memory that the process has had, what plays Airflow included. The store is SQLite
-in a temporary folder, with Airflow's tables.
+It prints the milliseconds of each tick for reading upcoming tasks, following the plan and placing jobs, while another
+thread makes the plan; and the peak memory of the process, including what simulates Airflow. The store is SQLite in a
+temporary folder, with Airflow's tables.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gangs [--gangs 200] [--size 8] [--locations 100] [--runs 15]
 
-The store is SQLite in a temporary folder, the sites answer at once, and Airflow is not asked.
+The store is SQLite in a temporary folder, the sites answer at once, and Airflow is not involved.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Whether anything stays when Airflow is stopped in order right after a kill, with ``[lading] on_shutdown = cancel``.
+"""Whether any process is left over if Airflow is shut down right after a kill, with ``[lading] on_shutdown = cancel``.
 
     python -m benchmarks.kills [--seeds 1 2 3 4] [--kills 8]
 
-Each time the scheduler, the controller or both are killed (SIGKILL) at a random moment of their lives, also while they
-begin; a scheduler is started again, as its service manager does, and stopped in order at a random moment after that.
-Whatever process of Lading lives then is printed with the moments that led to it. The exit status is 1 if there was one.
+Each time, the scheduler, the controller or both are killed (SIGKILL) at a random moment, including while they start.
+Then a scheduler is started again, as a service manager would do, and shut down at a random later moment. Any remaining
+process of Lading is printed with the moments that led to it. Exits with status 1 if there was one.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def end(pids: Sequence[int]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kills", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
-    parser.add_argument("--kills", type=int, default=8, help="of each seed")
+    parser.add_argument("--kills", type=int, default=8, help="kills per seed")
     options = parser.parse_args()
     left = 0
     with tempfile.TemporaryDirectory(prefix="lading-kills-") as folder:

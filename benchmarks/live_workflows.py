@@ -1,19 +1,19 @@
-"""What recorded workflows cost by the engine itself: a real controller and database, machines of paper, a moved clock.
+"""What recorded workflows cost with the real engine: its controller and database, mock machines, a simulated clock.
 
     python -m benchmarks.live_workflows                    all recordings but those of more than 1,000 tasks
     python -m benchmarks.live_workflows rnaseq hic         these
     python -m benchmarks.live_workflows --scale 20 rnaseq
     python -m benchmarks.live_workflows --policy greedy rnaseq
-    python -m benchmarks.live_workflows --queue 120 hic    in allocations of a cluster, which wait 120 s for their start
+    python -m benchmarks.live_workflows --queue 120 hic    in allocations of a cluster, which wait 120 s in its queue
     python -m benchmarks.live_workflows --lag 0.5 --latency 0.5 rnaseq
-                                                           a job is half a second on its way to a machine, its end half
-                                                           a second on the way back, and what waits for that is queued
-                                                           half a second later
+                                                           a job takes half a second to reach a machine, its end is
+                                                           reported half a second later, and the next tasks are queued
+                                                           half a second after that
 
-Each runs twice as a Dag whose tasks are those of the recording: first nothing is known of their lengths, then what the
-first run has shown. Beside the second run stands the simulator's, which knows each length. Boot time 60 s, each machine
-is billed by the second, a minute at least. Of the jobs that waited for 30 s it is said how many of those of which a
-start was predicted have started within the first interval that was.
+Each runs twice as a Dag with the tasks of the recording: first with unknown durations, then with those of the first
+run. The second run is compared with the simulator, which knows each duration. Boot time is 60 s; each machine is billed
+by the second, and at least for a minute. Of the jobs that waited for 30 s or more and had a predicted start, it prints
+how many started within the interval predicted first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--hurry", type=float, default=1.0)
     parser.add_argument("--policy", choices=POLICIES, default=FORECAST)
-    parser.add_argument("--queue", type=float, metavar="SECONDS", help="for which allocations wait; no machines then")
+    parser.add_argument(
+        "--queue", type=float, metavar="SECONDS", help="use allocations that wait this long, instead of machines"
+    )
     parser.add_argument("--lag", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--latency", type=float, default=0.0, metavar="SECONDS")
     args = parser.parse_args(argv)

@@ -4,10 +4,11 @@
     python -m benchmarks.machine_hours --seeds 3 known      three seeds of one trace
     python -m benchmarks.machine_hours --compare alone,forecast --modern
     python -m benchmarks.machine_hours --reclaims 0.1 --capacity-errors 0.1 known
-    python -m benchmarks.machine_hours --losses --compare forecast known        what is lost, and by what
+    python -m benchmarks.machine_hours --losses --compare forecast known        what is lost, and why
 
-Boot time 60 s, billing by the second, empty machines are released at once. With reclaims all machines are spot, at the
-prices of the others; jobs that lose their machine begin again, so what they had run is paid for and not in the bound.
+Boot time is 60 s, billing is by the second, and empty machines are released at once. With reclaims, all machines are
+spot instances at on-demand prices. Jobs that lose their machine start again, so their lost work is paid for, but not in
+the bound.
 """
 
 from __future__ import annotations
@@ -94,10 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare", default="alone,greedy,priced,forecast", help="policies")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--modern", action="store_true", help="c7i, m7i and r7i instead of five generations")
-    parser.add_argument("--reclaims", type=float, default=0.0, help="how often an hour a machine is reclaimed")
+    parser.add_argument("--reclaims", type=float, default=0.0, help="how often per hour a machine is reclaimed")
     parser.add_argument("--capacity-errors", type=float, default=0.0, help="the probability that a launch fails")
-    parser.add_argument("--effort", choices=EFFORTS, default="fast", help="of the policies")
-    parser.add_argument("--losses", action="store_true", help="say what is lost by boots and by room that stays free")
+    parser.add_argument("--effort", choices=EFFORTS, default="fast", help="how thoroughly the policies search")
+    parser.add_argument("--losses", action="store_true", help="show the losses by boots and by room that stays free")
     args = parser.parse_args(argv)
     if args.losses and (args.reclaims or args.capacity_errors):
         parser.error("--losses is for machines that do not fail: leave out --reclaims and --capacity-errors")

@@ -1,16 +1,15 @@
-"""What machines behind SSH cost the controller, with node agents of this machine behind one real sshd.
+"""What machines behind SSH cost the controller, with node agents on this machine behind one real sshd.
 
     python -m benchmarks.machines idle [--hosts 100] [--seconds 60]
     python -m benchmarks.machines first [--hosts 20]
     python -m benchmarks.machines throughput [--hosts 4] [--tasks 200] [--runs 6] [--api url]
 
-``idle`` is the processor time and the memory of a controller's side of so many machines that have nothing to do,
-``first`` the time from the decision until one job has begun on each; for both the agents run a stub in the place of
-Airflow's tasks. ``throughput`` is how many trivial tasks of Airflow's a second machines of four cores together run, as
-a share of what this machine does with four cores (``local``), and of what it does where it is divided likewise, but no
-SSH is between (``divided``): the medians over rounds in which each is the first in turn, with the CPU seconds of all
-processes. A stand-in takes the place of Airflow's API server. With ``--hosts 1`` there is one agent on either side.
-Nothing else should run meanwhile.
+``idle``: CPU time and memory of a controller for ``--hosts`` idle machines. ``first``: the time from the decision until
+a job has started on each machine. In both, the agents run a stub instead of Airflow tasks. ``throughput``: how many
+trivial Airflow tasks per second ``--hosts`` machines with four cores in total run, relative to this machine with four
+cores (``local``), and relative to this machine divided the same way but without SSH (``divided``). It prints medians
+over rounds, in which each takes its turn to be first, with the CPU seconds of all processes. A mock replaces Airflow's
+API server. With ``--hosts 1``, each side has one agent. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/packing.py            all rows, some minutes
     python benchmarks/packing.py --quick    without the rows that take more than half a minute
 
-Toil and Ray are measured beside Lading where they are installed (``pip install toil ray``).
+Toil and Ray are measured as well if they are installed (``pip install toil ray``).
 """
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ def machine() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="leave out what takes more than half a minute")
+    parser.add_argument("--quick", action="store_true", help="leave out rows that take more than half a minute")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:

@@ -1,13 +1,13 @@
-"""What the page costs: ``python -m benchmarks.page [JOBS] [MACHINES]`` times each answer of the application, what the
-cursor of its deltas costs a tick, and what a browser does with it.
+"""What the page costs: ``python -m benchmarks.page [JOBS] [MACHINES]`` times each answer of the application, the cost
+of its delta cursor per tick, and how long a browser takes to show the page.
 
-``--browser`` measures the browser alone, in a window of ``--viewport`` pixels. ``--leak [MINUTES]`` has the page open
-for so long while jobs end and begin, goes through its views, and counts what the browser keeps after garbage
-collection. ``--keep [FOLDER]`` measures nothing: it starts an Airflow on a full house, to be walked through, until
-Ctrl-C.
+``--browser`` measures the browser alone, in a window of ``--viewport`` pixels. ``--leak [MINUTES]`` keeps the page open
+for that long while jobs finish and start, visits its views, and counts what the browser keeps after garbage collection.
+``--keep [FOLDER]`` measures nothing: it starts an Airflow with many jobs, to explore until Ctrl-C.
 
-On SQLite, PostgreSQL and MariaDB, the browser on SQLite; the jobs are made up (see tests/services/page_data.py). Only
-the browser needs a whole Airflow: the answers are made of Lading's own tables.
+It runs on SQLite, PostgreSQL and MariaDB; the browser only on SQLite. The jobs are synthetic (see
+tests/services/page_data.py). Only the browser needs a complete Airflow, because the answers use only Lading's own
+tables.
 """
 
 from __future__ import annotations
@@ -444,7 +444,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
     parser.add_argument("jobs", nargs="?", type=int, default=20_000)
     parser.add_argument("machines", nargs="?", type=int, default=300)
-    parser.add_argument("--browser", action="store_true", help="measure what a browser does alone")
+    parser.add_argument("--browser", action="store_true", help="measure only the browser")
     parser.add_argument("--viewport", type=pixels, default=(1280, 800), metavar="WIDTHxHEIGHT")
     parser.add_argument("--leak", nargs="?", type=float, const=10.0, metavar="MINUTES")
     parser.add_argument("--keep", nargs="?", const="", metavar="FOLDER")

@@ -3,9 +3,9 @@
     python -m benchmarks.scatter expand
     python -m benchmarks.scatter jobs [--runs 3] [--database sqlite postgresql]
 
-``expand`` combines a million elements. ``jobs`` runs 1,000 elements of trivial work as a scatter on Lading and as
-Airflow's own expand under LocalExecutor, and 10,000 elements in chunks on Lading; it starts the Airflow it needs, in a
-temporary folder on free loopback ports. Nothing else should run meanwhile.
+``expand`` combines a million elements. ``jobs`` runs 1,000 trivial elements as a scatter on Lading, and with Airflow's
+own ``expand`` on LocalExecutor; and 10,000 elements in chunks on Lading. It starts the Airflow it needs, in a temporary
+folder on free loopback ports. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations

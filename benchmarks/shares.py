@@ -4,11 +4,11 @@
     python -m benchmarks.shares day [--tasks 1500]
     python -m benchmarks.shares live [--tasks 500] [--database sqlite postgresql]
 
-``tick``: the processor time of what a tick reads and decides (the jobs that wait, of a SQLite database, and where they
-go) with shares and without, in turn. ``day``: a day of four teams on machines that they all want, each with so many
-tasks, with Jain's index among those of equal weight, and the utilization beside what it is without shares; there are as
-many machines as the tasks keep busy. ``live``: a real Airflow with two teams and three Dags of so many tasks each on 8
-cpus, and which part of the tasks that end one after the other is of which team.
+``tick``: the CPU time to read the waiting jobs from a SQLite database and to place them, alternately with and without
+shares. ``day``: a day of four teams that compete for the same machines, with ``--tasks`` tasks each; it prints Jain's
+index among teams of equal weight, and the utilization with and without shares. There are as many machines as the tasks
+keep busy. ``live``: a real Airflow with two teams and three Dags of ``--tasks`` tasks each on 8 cpus; it prints the
+part of each team in the tasks in the order in which they finish.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs of which no two ask for the same: cost over the linear program's bound, for five workloads of 1,000 jobs.
+"""Jobs that all have different requests: cost over the bound of the linear program, for five workloads of 1,000 jobs.
 
 python -m benchmarks.sizes                     all workloads, both efforts, one seed
 python -m benchmarks.sizes lognormal --seeds 3 --effort fast

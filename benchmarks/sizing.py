@@ -1,20 +1,21 @@
-"""What rules of sizing waste on recorded tries: memory that was reserved and not used, and tries that fell short.
+"""What sizing rules waste on recorded tries: memory that was reserved but not used, and tries that had too little.
 
-python -m benchmarks.sizing                                   tries that this program makes
+python -m benchmarks.sizing                                   synthetic tries
 python -m benchmarks.sizing FILE... --history 0.3 --seeds 1 2 3 4 5
 python -m benchmarks.sizing FILE... --history 0 --output json
-python -m benchmarks.sizing FILE... --usd                     what a second run costs on EC2, on paper
+python -m benchmarks.sizing FILE... --usd                     simulate what a second run costs on EC2
 
-A file is a CSV table with the columns task, peak_bytes, seconds and asked_bytes, and if they are known input_bytes,
+A file is a CSV table with the columns task, peak_bytes, seconds and asked_bytes, and optionally input_bytes,
 asked_cpus, used_cpus and submitted (seconds), in the order of submission. The protocol is that of Bader et al., Sizey:
 Memory-Efficient Execution of Scientific Workflow Tasks (CLUSTER 2024): a random part of the tries of each task with 34
-tries or more is history; the others come one after the other and are learnt from. A try with too little memory runs for
-its whole length and is repeated. Without history, tries come in the order of submission. Cpus are those of tries of ten
-seconds or more; a try counts as slowed if it used more than 1.1 times the cpus that it was packed by.
+tries or more is history; the others arrive one after the other, and the rules learn from them. A try with too little
+memory runs for its whole duration and is repeated. Without history, tries arrive in the order of submission. Cpus are
+measured on tries of ten seconds or more; a try counts as slowed down if it used more than 1.1 times the cpus that it
+was packed by.
 
-With --usd, half of the tries of each task, by chance, are a first run; the others are the second one, whose jobs arrive
-as they were recorded (column submitted) and are simulated on EC2 machines (policy greedy) as asked, with what auto has
-learnt from the first run and learns in the second, and with exactly what each used.
+With --usd, a random half of the tries of each task is the first run, and the other half is the second run. Its jobs
+arrive as recorded (column submitted), and are simulated on EC2 instances (policy greedy): with the authors' requests,
+with what auto has learnt from the first run and learns in the second, and with exactly what each used.
 """
 
 from __future__ import annotations
@@ -348,11 +349,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument(
-        "--history", type=float, default=0.3, help="the part of the tries that are known before, 0 to 1"
+        "--history", type=float, default=0.3, help="the part of the tries that are known in advance, 0 to 1"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--output", choices=("table", "json"), default="table")
-    parser.add_argument("--usd", action="store_true", help="what a second run costs on EC2, by what its jobs request")
+    parser.add_argument(
+        "--usd", action="store_true", help="simulate what a second run costs on EC2 with different requests"
+    )
     options = parser.parse_args()
     recordings = {path.stem: tries_of(path) for path in options.files} or {"made": made(1)}
     if options.usd:

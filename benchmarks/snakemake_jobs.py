@@ -1,8 +1,8 @@
-"""How long Snakemake takes for many short jobs: with Lading's executor, and with its own on the same machine.
+"""How long Snakemake takes for many short jobs: with Lading's executor, and with its own one on the same machine.
 
 ``python -m benchmarks.snakemake_jobs``, after ``make .environments/snakemake/installed``. Lading's site has as many
-cpus as Snakemake's own executor has cores, so as many of the jobs, which sleep, are at work at once. The runs
-alternate. What is said of memory is the peak of Snakemake's process, and of the largest one of Lading's.
+cpus as Snakemake's own executor has cores, so both run the same number of jobs at once; the jobs only sleep. The runs
+alternate. The memory shown is the peak of Snakemake's process, and of the largest of Lading's processes.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def peak(pid: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.snakemake_jobs", description=__doc__.partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=1000, help="how many")
-    parser.add_argument("--cores", type=int, default=8, help="how many of them at a time")
-    parser.add_argument("--runs", type=int, default=3, help="how often each is measured")
+    parser.add_argument("--jobs", type=int, default=1000, help="the number of jobs")
+    parser.add_argument("--cores", type=int, default=8, help="how many of them run at a time")
+    parser.add_argument("--runs", type=int, default=3, help="how often each executor is measured")
     options = parser.parse_args()
     if not SNAKEMAKE.exists():
         sys.exit("Snakemake is missing: make .environments/snakemake/installed")

@@ -1,15 +1,15 @@
-"""How long Snakemake takes for many jobs of a second on a SLURM: by Lading, by its plugin ``slurm``, and a bare array.
+"""How long Snakemake takes for many one-second jobs on SLURM: with Lading, with its plugin ``slurm``, and a bare array.
 
     .environments/snakemake/bin/python -m benchmarks.snakemake_slurm [--jobs 500] [--runs 3] [--ways bare allocations]
 
-After ``make .environments/snakemake/installed``, as root, with nothing else at work: it starts a SLURM of emulated
+Run it after ``make .environments/snakemake/installed``, as root, with no other load: it starts a SLURM with emulated
 nodes on this machine, and installs snakemake-executor-plugin-slurm into a temporary folder. The ways alternate, and
 each is compared with the others of the same round. ``bare`` is one ``sbatch --array`` without Snakemake, from its
-submission until no job is left; ``allocations`` and ``jobs`` are Lading's, by the key ``mode`` of its site. ``slurm``
-submits each job by itself, ``slurm-arrays`` 25 at a time, and both look at them from five seconds on. Larger arrays
+submission until no job is left. ``allocations`` and ``jobs`` use Lading, with these values of ``mode`` of its site.
+``slurm`` submits jobs individually and ``slurm-arrays`` 25 at a time; both poll from five seconds on. Larger arrays
 fail: the plugin passes the commands of all jobs of an array as one argument, which Linux limits to 128 KiB, and the
-script through which it submits longer ones loses that argument. Lading's time has in it the start and the end of its
-controller, and the wait for allocations. None has more jobs at work than the nodes have cpus.
+script through which it submits longer ones loses that argument. Lading's time includes the start and the exit of its
+controller, and the wait for allocations. No way runs more jobs at once than the nodes have cpus.
 """
 
 from __future__ import annotations
@@ -138,10 +138,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.snakemake_slurm", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--jobs", type=int, default=500, help="how many (default: 500)")
-    parser.add_argument("--cpus", type=int, default=8, help="of each of the four nodes (default: 8)")
-    parser.add_argument("--runs", type=int, default=1, help="how often each is measured (default: once)")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="which (default: all)")
+    parser.add_argument("--jobs", type=int, default=500, help="the number of jobs (default: 500)")
+    parser.add_argument("--cpus", type=int, default=8, help="cpus of each of the four nodes (default: 8)")
+    parser.add_argument("--runs", type=int, default=1, help="how often each way is measured (default: once)")
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=list(WAYS), help="the ways to measure (default: all)"
+    )
     options = parser.parse_args()
     with Account() as account, Slurm(account, nodes=NODES, cpus=options.cpus) as slurm:
         python, plugin = node_python.make(account), account.folder / "plugin"

@@ -1,27 +1,27 @@
 """What recorded workflows cost: each policy on the runs in ``benchmarks/data``, USD over the best fleet of one type.
 
-    python -m benchmarks.workflows                          all runs, lengths known, by task and unknown, as recorded
+    python -m benchmarks.workflows                          all runs as recorded, durations known, by task, unknown
     python -m benchmarks.workflows --scale 20 --lengths task
     python -m benchmarks.workflows --compare greedy,forecast rnaseq hic
-    python -m benchmarks.workflows --hurry 0                beside the cheapest fleet without a bound on time
-    python -m benchmarks.workflows --starts 0 300 600 900   four runs, beside four times one
-    python -m benchmarks.workflows --machine 16             on one machine of so many cpus, by each order of jobs
+    python -m benchmarks.workflows --hurry 0                compared with the cheapest fleet without a bound on time
+    python -m benchmarks.workflows --starts 0 300 600 900   four runs, compared with four times one run
+    python -m benchmarks.workflows --machine 16             on one machine with 16 cpus, with each order of jobs
     python -m benchmarks.workflows --reclaims 10            on spot machines, each reclaimed ten times an hour
     python -m benchmarks.workflows --refusals               while EC2 has none of the types that would be launched
 
-Boot time 60 s, billing by the second with the least of 60 s, machines of the other policies are released at once when
-they are empty. The reference knows all lengths and takes at most 1.25 × the critical path. ``run`` is the makespan
-without a boot over the critical path. Beside it stands USD × seconds ** hurry over the least that a fleet of one type
-takes, whatever the critical path; both with a boot.
+Boot time is 60 s, and billing is by the second, at least 60 s. Policies other than the forecast release machines as
+soon as they are empty. The reference knows all durations and takes at most 1.25 × the critical path. ``run`` is the
+makespan without a boot over the critical path. The next column is USD × seconds ** hurry over the least value that a
+fleet of one type reaches, regardless of the critical path; both with a boot.
 
-What reclaims may cost is what they cost themselves: each machine since the oldest work that was lost with it had begun,
-the rest of its least bill, and the boot of another one like it; the run may take as much longer. What refusals may cost
-is what the run costs where these types are not on sale at all.
+The allowed cost of reclaims is their direct cost: each machine since the start of the oldest work that was lost with
+it, the rest of its minimum bill, and the boot of another such machine; the run can take longer by the same time. The
+allowed cost of refusals is what the run costs if these types are not on sale at all.
 
-On one machine it is the node agent's rule that is tried (``lading.scheduling.queueing``), with memory for all: jobs
-go by the priority weights that Airflow gives (``downstream``, its default: 1 and one for each job behind it;
-``absolute``: all alike), and those of one weight by arrival or by the longest rest. Makespans are over the larger of
-the critical path and all cpu-seconds divided by the cpus.
+On one machine, the rule of the node agent is tested (``lading.scheduling.queueing``), with enough memory for all jobs.
+Jobs are ordered by Airflow's priority weights (``downstream``, its default: 1 plus the number of jobs behind it;
+``absolute``: all equal), and within one weight by arrival or by the longest remaining path. Makespans are relative to
+the larger of the critical path and all cpu-seconds divided by the cpus.
 """
 
 from __future__ import annotations
@@ -74,14 +74,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = sorted(path.stem for path in DATA.glob("*.json"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (all)")
-    parser.add_argument("--compare", default=FORECAST, help="policies")
-    parser.add_argument("--lengths", choices=LENGTHS, help="what is known of lengths (each in turn)")
+    parser.add_argument("--compare", default=FORECAST, help="the policies to compare")
+    parser.add_argument("--lengths", choices=LENGTHS, help="which durations are known (default: each option in turn)")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--hurry", type=float, default=1.0)
-    parser.add_argument("--starts", type=float, nargs="+", default=[0.0], help="seconds")
-    parser.add_argument("--reclaims", type=float, metavar="N", help="of each machine in an hour; all are spot ones")
-    parser.add_argument("--refusals", action="store_true", help="none of the types that would be launched can be had")
-    parser.add_argument("--machine", type=int, metavar="CPUS", help="on one machine, by each order of jobs")
+    parser.add_argument(
+        "--starts", type=float, nargs="+", default=[0.0], help="when to start a run of each workflow, in seconds"
+    )
+    parser.add_argument(
+        "--reclaims", type=float, metavar="N", help="reclaims per machine and hour; all machines are spot instances"
+    )
+    parser.add_argument("--refusals", action="store_true", help="EC2 refuses all types that would be launched")
+    parser.add_argument("--machine", type=int, metavar="CPUS", help="run on one machine, with each order of jobs")
     args = parser.parse_args(argv)
     if args.machine is not None:
         print(machine())

@@ -17,19 +17,19 @@ INTRODUCTION = f"""\
 
 <!-- Written by docs/generate_commands.py from the parsers of the commands: run it again after a change. -->
 
-All commands are below `airflow lading`. {", ".join(f"[`{name}`](#{name})" for name in COMMANDS)} need no database, and
+All commands start with `airflow lading`. {", ".join(f"[`{name}`](#{name})" for name in COMMANDS)} need no database, and
 are also commands of `lading`, which starts faster. `--output` is `table`, `json`, `yaml` or `plain`; in JSON and YAML
-numbers are numbers. `--verbose` shows Airflow's own log.
+numbers stay numbers. `--verbose` shows Airflow's own log.
 """
 
 
 def shown(command: ActionCommand) -> Iterator[Arg]:
-    """Its arguments but those of which the page speaks once."""
+    """Return the arguments of a command, without those that the introduction describes."""
     return (arg for arg in command.args if arg not in (ARG_OUTPUT, ARG_VERBOSE))
 
 
 def usage(command: ActionCommand) -> str:
-    """How it is called."""
+    """Return the usage line of a command."""
     words = ["airflow lading", command.name]
     for arg in shown(command):
         if not arg.flags[0].startswith("-"):
@@ -45,21 +45,21 @@ def meaning(arg: Arg) -> str:
 
 
 def row(arg: Arg) -> str:
-    # Airflow's own argument says nothing of what is confirmed here.
-    said = "Do not ask" if arg == ARG_YES else meaning(arg)
+    # The help of Airflow's own argument does not fit here.
+    said = "Do not ask for confirmation" if arg == ARG_YES else meaning(arg)
     return f"| {', '.join(f'`{flag}`' for flag in arg.flags)} | {said} |"
 
 
 def section(command: ActionCommand, before: ActionCommand | None = None) -> str:
     """The part of the page that describes one command.
 
-    :param before: the arguments that it has in common with this one are only named
+    :param before: arguments that it shares with this command are only named
     """
     known = [row(arg) for arg in shown(before)] if before else []
     rows = [row(arg) for arg in shown(command)]
     table = ["", "| argument | meaning |", "|---|---|", *(each for each in rows if each not in known)] if rows else []
     if before and (common := [each.split(" | ")[0].removeprefix("| ") for each in rows if each in known]):
-        table += ["", f"{', '.join(common)} are those of [`{before.name}`](#{before.name})."]
+        table += ["", f"{', '.join(common)} are as for [`{before.name}`](#{before.name})."]
     text = f"{str(command.help).rstrip('.')}. {command.description or ''}".strip()
     return "\n".join([f"## {command.name}", "", text, "", "```sh", usage(command), "```", *table, ""])
 

@@ -38,16 +38,16 @@ Lading needs one option, Airflow's own:
 executor = lading.executors.LadingExecutor
 ```
 
-Beside another executor it gets an alias, which tasks then name as in `@task(executor="lading")`:
+Next to another executor, give it an alias, which tasks then name, for example `@task(executor="lading")`:
 
 ```ini
 [core]
 executor = LocalExecutor,lading:lading.executors.LadingExecutor
 ```
 
-Everything else has a default. Options stand in the section `[{SECTION}]` of `airflow.cfg`, or in environment variables
-such as `AIRFLOW__{SECTION.upper()}__DEFAULT_MEMORY`; units are those of the [hints](hints.md#units). A wrong value
-stops the scheduler with a message that says what is valid.
+Everything else has a default. Set options in the section `[{SECTION}]` of `airflow.cfg`, or in environment variables
+such as `AIRFLOW__{SECTION.upper()}__DEFAULT_MEMORY`; units are those of the [hints](hints.md#units). If a value is not
+valid, the scheduler stops with a message that lists the valid values.
 """
 
 
@@ -55,9 +55,9 @@ SITES = """\
 # The sites file
 
 `sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates it and
-tries a job on every site. With an invalid file no controller starts: tasks wait, and the scheduler's log, the
+runs a trial job at every site. If the file is not valid, no controller starts: tasks wait, and the scheduler's log, the
 tasks' event logs and `airflow lading jobs` say why. A number without a unit is MiB of memory or disk, or seconds of
-time; `"4 GiB"` and `"2h"` are understood.
+time; values such as `"4 GiB"` and `"2h"` are accepted.
 
 ```toml
 [sites.local]
@@ -75,12 +75,12 @@ node_cpus = 32
 node_memory = "120 GiB"
 ```
 
-How to connect [a batch cluster](clusters.md), [machines behind SSH](machines.md) and [an AWS account](ec2.md).
+See how to connect [a batch cluster](clusters.md), [machines behind SSH](machines.md) and [an AWS account](ec2.md).
 
 ## This machine
 
-`local`, the machine of the controller, is a site with all defaults unless a table is of `kind = "local"` or named so;
-it then comes before the file's first table. To run nothing on this machine:
+`local`, the machine of the controller, is a site with all defaults and comes before the first table of the file, unless
+a table has `kind = "local"` or is named `local`. To run nothing on this machine:
 
 ```toml
 [sites.local]
@@ -94,31 +94,32 @@ All tasks then run at the other sites. A task that itself reads the sites file, 
 ## Tasks that name no site
 
 * **Which site**: the first of the file, unless it has `accept_untargeted = false`, and those with
-  `accept_untargeted = true`. `local` without a table is the first, until a site of the file says `accept_untargeted
-  = true`.
-* **Of several** the first that can ever run the task, also on machines that could be launched. A task that fits none
-  of them is an import error, even if another site could run it.
-* **Without room** there, or if the site is in trouble, the task goes to the next one. `burst_after = "10 min"` keeps
-  it there for ten minutes first.
+  `accept_untargeted = true`. `local` without a table counts as the first, unless a site of the file has
+  `accept_untargeted = true`.
+* **If there are several**: the first one that can ever run the task, also on machines that could be launched. A task
+  that fits none of them is an import error, even if another site could run it.
+* **If it has no room**, or the site is in trouble, the task goes to the next one. With `burst_after = "10 min"`, the
+  task first waits there for ten minutes.
 
 ## When the file changes
 
-A controller goes by the file as it was at its start; its log, `airflow lading sites` and `airflow lading check` say
-when it has changed. Restart the controller, nothing else:
+A controller uses the file as it was when it started; its log, `airflow lading sites` and `airflow lading check` report
+if it has changed since. Restart the controller only:
 
 1. `airflow lading check` validates the new file.
-2. `kill PID` with the pid that the check names: the scheduler starts another one within seconds. If the controller
-   is a service, restart that. Tasks run on meanwhile.
-3. With several machines, copy the file to all of them first, restart the controllers that stand by, then the one
-   that acts.
+2. Run `kill PID` with the pid that the check shows: the scheduler starts another controller within seconds. If the
+   controller is a service, restart that. Running tasks continue.
+3. If there are several machines, copy the file to all of them first, restart the controllers on standby, then the
+   active one.
 
 What happens to jobs:
 
 * **A new site** takes jobs at once.
 * **A changed table** applies to what is submitted from then on. `kind`, `mode`, `work_dir` and the connection say
-  where a site finds its jobs: let these end first, or give the new place a new name and keep the old table until then.
-* **A removed site**: jobs that name it fail, those that had not begun are `lost` after a minute. Let running ones end
-  first: their logs are not fetched any more, and marking them does not end them.
+  where a site finds its jobs: let its jobs finish first, or give the new place a new name and keep the old table until
+  they have.
+* **A removed site**: jobs that name it fail, and those that had not started are `lost` after a minute. Let running jobs
+  finish first: their logs are no longer fetched, and marking them does not stop them.
 """
 
 
@@ -127,7 +128,7 @@ FIRST_VERSION = "0.1.0"
 
 
 Row = tuple[str, str, str]
-# What several kinds have alike stands once: of which sites, and whether a kind is among them.
+# Keys that several kinds share are listed once: the title of each group, and whether a kind belongs to it.
 GROUPS: Mapping[str, Callable[[type[SiteConfig]], bool]] = {
     "all sites": lambda model: True,
     "all sites but `local`": lambda model: model is not LocalConfig,
@@ -136,7 +137,7 @@ GROUPS: Mapping[str, Callable[[type[SiteConfig]], bool]] = {
 
 
 def rows(model: type[TableModel], names: Iterable[str]) -> list[Row]:
-    """Key, default and meaning of these keys of a table."""
+    """Return key, default and meaning of the given keys of a table."""
     fields = model.model_fields
     return [(f"`{key}`", default(fields[key]), fields[key].description or "") for key in names]
 
@@ -146,7 +147,7 @@ def lines(found: Iterable[Row]) -> list[str]:
 
 
 def shared_rows(models: Iterable[type[SiteConfig]]) -> dict[str, list[Row]]:
-    """The keys that all kinds of a group have, with one default and meaning, but for those of the groups before."""
+    """Return, by group, the keys that are the same in all its kinds, without those of earlier groups."""
     found: dict[str, list[Row]] = {}
     for group, is_in_group in GROUPS.items():
         known = [row for its in found.values() for row in its]
@@ -164,13 +165,13 @@ def heading(group: str) -> str:
 
 
 def link(group: str) -> str:
-    """The link to the keys of a group on this page."""
+    """Return the link to the keys of a group on this page."""
     anchor = re.sub(r"[^\w -]", "", heading(group).lower()).replace(" ", "-")
     return f"[{group}](#{anchor})"
 
 
 def kind(names: list[str], model: type[SiteConfig], shared: Mapping[str, list[Row]]) -> str:
-    """The part of the page that describes the kinds of sites that share a table."""
+    """Return the section about kinds of sites with the same table."""
     groups = [group for group, is_in_group in GROUPS.items() if is_in_group(model)]
     known = [row for group in groups for row in shared[group]]
     own = [row for row in site_rows(model) if row not in known]
@@ -184,7 +185,7 @@ def kind(names: list[str], model: type[SiteConfig], shared: Mapping[str, list[Ro
 
 
 def tables(model: type[SiteConfig]) -> dict[str, type[TableModel]]:
-    """The models of the tables in a table, alone or as a list, by their keys."""
+    """Return the models of nested tables and lists of tables, by key."""
     inner = {name: get_args(field.annotation) for name, field in model.model_fields.items()}
     return {
         name: found[0]
@@ -194,14 +195,14 @@ def tables(model: type[SiteConfig]) -> dict[str, type[TableModel]]:
 
 
 def part(title: str, model: type[TableModel]) -> str:
-    """The part of the page that describes one table of such a list."""
+    """Return the section about one table."""
     return "\n".join([title, "", HEAD, *lines(rows(model, model.model_fields)), ""])
 
 
 def default(field: FieldInfo) -> str:
-    """What holds when a key is left out."""
+    """Return the default of a key as text."""
     if field.is_required():
-        return "must be given"
+        return "required"
     if field.default in (None, "", {}, ()):
         return "none"
     return f"`{list(field.default) if isinstance(field.default, tuple) else field.default}`"
@@ -222,38 +223,34 @@ def page() -> str:
 
 
 def linked(text: str) -> str:
-    """The text with links that go from this page's folder: descriptions name a page alone, wherever it stands."""
+    """Make links relative to the folder of this page: descriptions name only the file of a page, not its folder."""
     folders = {page.name: page.parent for page in PAGE.parents[1].glob("*/*.md")}
     return re.sub(r"(?<=\]\()([a-z0-9_]+\.md)", lambda m: relpath(folders[m[1]] / m[1], PAGE.parent), text)
 
 
 def rule_tables() -> str:
-    """The part of the page that describes the rules."""
-    said = "What tasks do without if nothing has room for everything they wish; see [rules](placement.md#rules)."
+    said = "What tasks give up if no location has room for their full request; see [rules](placement.md#rules)."
     return part("## [[rules]]", RuleTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def bindings() -> str:
-    """The part of the page that describes the bindings."""
-    said = "Which tasks go where, without a word of it in their Dags; see [where a job goes](placement.md#bindings)."
+    said = "Which tasks go where, without changing their Dags; see [where a job goes](placement.md#bindings)."
     return part("## [[bindings]]", BindingTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def shares() -> str:
-    """The part of the page that describes the shares."""
-    said = "How much of what there is belongs to whom; see [shares](shares.md)."
+    said = "How much of the machines each team or group of Dags gets; see [shares](shares.md)."
     kept = part("### A site of a share", KeptTable)
     return "\n".join([part("## [[shares]]", ShareTable).replace("\n\n", f"\n\n{said}\n\n", 1), kept])
 
 
 def budgets() -> str:
-    """The part of the page that describes the budgets."""
-    said = "What jobs may cost in each period; see [budgets](shares.md#budgets)."
+    said = "How much jobs can cost in each period; see [budgets](shares.md#budgets)."
     return part("## [[budgets]]", BudgetTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def section(name: str, option: dict[str, str | None]) -> str:
-    """The part of the page that describes one option."""
+    """Return the section about one option."""
     value = option["default"]
     facts = [
         (option["type"] or "").capitalize(),

@@ -1,4 +1,4 @@
-"""How Lading plugs into Airflow, and how others plug into Lading.
+"""How Lading plugs into Airflow, and how third parties plug into Lading.
 
-Nothing is decided or kept here.
+This package neither decides nor stores anything.
 """

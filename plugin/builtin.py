@@ -1,4 +1,4 @@
-"""The built-in kinds of sites and batch systems, registered like any third party's."""
+"""The built-in kinds of sites and batch systems, registered like those of third parties."""
 
 from __future__ import annotations
 

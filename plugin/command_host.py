@@ -1,4 +1,4 @@
-"""What the commands that read the store need of the program around them, and which one that is in this process."""
+"""What commands that read the store need from their program, ``airflow lading`` or ``snakemake-lading``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Command = Callable[[Namespace], None]
 
 
 class CommandHost(ABC):
-    """The program whose commands they are.
+    """The program that runs the commands.
 
     :cvar program: what users type before the name of a command
-    :cvar starter: what starts controllers
+    :cvar starter: the program that starts controllers, for messages
     """
 
     program: str
@@ -34,43 +34,43 @@ class CommandHost(ABC):
 
     @abstractmethod
     def run(self, command: Command, args: Namespace) -> None:
-        """Run a command, without what libraries log meanwhile."""
+        """Run a command without the log output of libraries."""
 
     @abstractmethod
     def settings(self) -> Settings:
-        """What the engine goes by."""
+        """Return the settings of the engine."""
 
     @abstractmethod
     def option(self, name: str) -> str:
-        """How users set an option of the settings, in parentheses after a space; empty: they cannot."""
+        """Return how users set an option, as a space and a text in parentheses; empty if they cannot."""
 
     @abstractmethod
     def store_fault(self, session: Session) -> str | None:
-        """What keeps the tables from being read, and what to do; None: nothing."""
+        """Return why the tables cannot be read, and what to do; None: they can be read."""
 
     @abstractmethod
     def terms(self, session: Session, dag_id: str, run_id: str) -> RunTerms | None:
-        """What a live run goes by; None: it has ended, or there is none."""
+        """Return the requests and the forecast of a live run; None: there is no such live run."""
 
     @abstractmethod
     def notes(self, session: Session, job: JobRow) -> list[tuple[float, str]]:
-        """What was noted of a try while it waited and when it failed, oldest first: epoch seconds, and the text."""
+        """Return the notes about a try while it waited and when it failed, oldest first: epoch seconds and text."""
 
     @abstractmethod
     def zone(self) -> tzinfo:
-        """The time zone in which users read times."""
+        """Return the time zone for output."""
 
     def for_users(self, text: str | None) -> str | None:
-        """A reason, or what can be done about it, as far as it is of use to who runs this program, in their words."""
+        """Return a reason or a remedy in the words of the users of this program; None: it does not concern them."""
         return text
 
     def line(self, fitted: Sizes) -> str | None:
-        """What a task should request, as its author writes it; None: nothing is known."""
+        """Return what a task should request, as a line for its author to paste; None: unknown."""
         return right_size.line(fitted)
 
     @abstractmethod
     def console(self) -> Any:
-        """What prints rows: ``print_as_json`` and ``print_as_yaml`` take them as they are, ``print_as`` texts and
+        """Return a printer of rows: ``print_as_json``, ``print_as_yaml`` take any values; ``print_as`` takes text and
         ``table`` or ``plain``."""
 
 
@@ -127,7 +127,7 @@ class AirflowHost(CommandHost):
     def console(self) -> Any:
         from airflow.cli.simple_table import AirflowConsole
 
-        # What is in square brackets is a section of Airflow's configuration and no colour.
+        # Text in square brackets is a section of Airflow's configuration, not markup.
         return AirflowConsole(markup=False, emoji=False)
 
 
@@ -135,17 +135,17 @@ _named: list[CommandHost] = [AirflowHost()]
 
 
 def host() -> CommandHost:
-    """The program whose commands this process runs: Airflow's, unless another was named."""
+    """Return the program whose commands this process runs: Airflow, unless :func:`use` has set another one."""
     return _named[0]
 
 
 def use(other: CommandHost) -> None:
-    """Name the program whose commands this process runs."""
+    """Set the program whose commands this process runs."""
     _named[0] = other
 
 
 def as_command(run: Command) -> Command:
-    """A function as a command of the host."""
+    """Decorate a function that is a command of the host."""
 
     @functools.wraps(run)
     def command(args: Namespace) -> None:

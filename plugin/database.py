@@ -1,4 +1,4 @@
-"""The way of commands to the database."""
+"""How commands access the database."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def read_connections() -> None:
-    """Let this process find connections in the database, as ``airflow connections test`` does."""
+    """Let this process read connections from the database, like ``airflow connections test``."""
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
 
 
 def store_fault(session: Session) -> str | None:
-    """What keeps the tables from being read, and what to do; None: nothing."""
+    """Return why the tables cannot be read, and what to do; None: they can be read."""
     return host().store_fault(session)
 
 
 @contextmanager
 def reading_store() -> Iterator[Session]:
-    """A session for a command that reads the store.
+    """Open a session for a command that reads the store.
 
-    :raises SystemExit: it cannot be read; its text says why, and what to do
+    :raises SystemExit: the store cannot be read; the text says why, and what to do
     """
     with open_session() as session:
         if (fault := store_fault(session)) is not None:

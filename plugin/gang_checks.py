@@ -1,6 +1,6 @@
-"""Gangs when a Dag is parsed: which tasks are their members, and whether these can ever run at the same time.
+"""Checks of gangs when a Dag is parsed: which tasks are members, and whether they can ever run at the same time.
 
-Like :mod:`lading.plugin.policies`, which every Airflow process loads, this imports little.
+Every Airflow process loads this (by :mod:`lading.plugin.policies`), so it imports little.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Task: TypeAlias = "BaseOperator | MappedOperator"
 def gang_hints(
     task: Task, gang: str, gang_of: Callable[[Task], object], hints_of: Callable[[Task], Mapping[str, object]]
 ) -> dict[str, object]:
-    """What the task policy adds to the hints of a member: the tasks of its gang.
+    """Return what the task policy adds to the hints of a member: the tasks of its gang, and their limits.
 
-    :param gang: its name
-    :param gang_of: says what gang a task names, as its own hints and those above it have it
-    :param hints_of: says all hints of a task, those above it and its bindings included
+    :param gang: the name of the gang
+    :param gang_of: returns the hint ``gang`` of a task, merged from all levels
+    :param hints_of: returns all hints of a task, merged from all levels and with bindings
     :raises HintError: the members can never run at the same time
     """
     dag = task.get_dag()
@@ -47,16 +47,16 @@ def gang_hints(
     before = task.get_flat_relative_ids(upstream=True) & members.keys()
     if before:
         raise HintError(
-            f"hint gang: the task waits for {', '.join(sorted(before))}, which is of gang {gang!r} as well, so they "
-            "can never start together; take one of them out of the gang"
+            f"hint gang: the task is downstream of {', '.join(sorted(before))}, which is in gang {gang!r} as well, "
+            "so they can never start together; remove one of them from the gang"
         )
     if others := gangs_waited_for(members.values(), gang, gang_of):
         raise HintError(
-            f"hint gang: gang {gang!r} waits for gang {others[0]!r}, and that for gang {gang!r}, so neither can ever "
-            "start; take one of their tasks out of its gang"
+            f"hint gang: gang {gang!r} waits for gang {others[0]!r}, and that one for gang {gang!r}, so neither can "
+            "ever start; remove one of their tasks from its gang"
         )
     check_limits(task, gang, list(members.values()))
-    if task.task_id == next(iter(members)):  # what concerns all of them is looked at once
+    if task.task_id == next(iter(members)):  # checks of the whole gang are made once
         asked = {name: (hints_of(each), job_count(each)) for name, each in members.items()}
         check_together(gang, asked, task.dag_id, team_of_task(task))
     limits = {task_id: [*min(found)[::-1]] for task_id, each in members.items() if (found := limits_of(each))}
@@ -66,49 +66,52 @@ def gang_hints(
 def check_together(
     gang: str, members: Mapping[str, tuple[Mapping[str, object], int]], dag_id: str, team: str | None
 ) -> None:
-    """Check what the members say of their gang, and ask for together.
+    """Check that the members agree about ``spread``, and that their requests together can be met.
 
-    :param members: by task, its hints as they are written and how many jobs it is at least
-    :raises HintError: some of them say that they are to be spread and others do not, or they ask for too much
+    :param members: by task, its hints as written and its least number of jobs
+    :raises HintError: only some members have ``spread``, or together they request too much
     """
     spread = [name for name, (hints, _) in members.items() if hints.get("spread")]
     if spread and (others := sorted(members.keys() - set(spread))):
         raise HintError(
-            f"hint spread: it is True of task {spread[0]!r} of gang {gang!r} and not of {', '.join(others)}; it says "
-            "that no two members share a location: give it to all of them, as by default_args of their task group"
+            f"hint spread: it is True for task {spread[0]!r} of gang {gang!r}, but not for {', '.join(others)}; it "
+            "keeps any two members from sharing a location, so set it for all of them, for example in default_args "
+            "of their task group"
         )
     check_supply(gang, {name: (Hints.parse(hints), count) for name, (hints, count) in members.items()}, dag_id, team)
 
 
 def check_supply(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: str, team: str | None) -> None:
-    """Check what the members of a gang ask for together against all that their sites can ever give.
+    """Check the requests of all members of a gang together against all that their sites can ever give.
 
-    :param members: by task, its hints and how many jobs it is at least
-    :raises HintError: it is more, so that they can never start together; the message has the sums
+    :param members: by task, its hints and its least number of jobs
+    :raises HintError: they request more, so they can never start together; the message has the sums
     """
-    from lading.scheduling.gangs.supply import Demand, shortage  # few tasks are of a gang
+    from lading.scheduling.gangs.supply import Demand, shortage  # imported here because few tasks are in a gang
 
     known, defaults = hint_checks.known_sites()
-    is_partial = any(hints.partial for hints, _ in members.values())  # each member is tried for itself
+    is_partial = any(hints.partial for hints, _ in members.values())  # then each member is placed individually
     demands = []
     for task_id, (hints, count) in members.items():
         supplies = supplies_of(hints, dag_id, team, known)
         if not supplies:
-            return  # that is not known, or said of the task itself
-        of_facts: dict[str, Any] = dict.fromkeys({*hints.auto, *hints.expressions} - {"time"}, 0)  # known when it runs
+            return  # unknown, or already reported for the task itself
+        of_facts: dict[str, Any] = dict.fromkeys(
+            {*hints.auto, *hints.expressions} - {"time"}, 0
+        )  # unknown until the run, so assumed to be small
         least = hints.minimum(hints.resources(replace(defaults, **of_facts)))
         demands.append(Demand(task_id, [least] * (1 if is_partial else count), supplies))
     is_spread = any(hints.spread for hints, _ in members.values())
     lacking = shortage(demands, together=not is_partial, spread=is_spread)
     if lacking is not None:
         raise HintError(
-            f"hint gang: gang {gang!r} can never start together: {lacking.sentence}; ask for less, or name a "
+            f"hint gang: gang {gang!r} can never start together: {lacking.sentence}; request less, or name a "
             "site that has more"
         )
 
 
 def supplies_of(hints: Hints, dag_id: str, team: str | None, known: Mapping[str, PublishedSite]) -> list[SiteSupply]:
-    """What the sites can ever give to a member of a gang to which it may go; none: that is not known."""
+    """Return what the sites that can run a member of a gang can ever give; empty: unknown."""
     from lading.scheduling.gangs.supply import SiteSupply
 
     if hints.targets:
@@ -139,9 +142,9 @@ def supplies_of(hints: Hints, dag_id: str, team: str | None, known: Mapping[str,
 
 
 def gangs_waited_for(members: Iterable[Task], gang: str, gang_of: Callable[[Task], object]) -> list[str]:
-    """The gangs for which a gang waits while they, or others behind them, wait for itself.
+    """Return the gangs that wait for each other in a cycle with a gang.
 
-    A task waits for those before it, and for what the other members of its gang wait for.
+    A task waits for its upstream tasks, and for those of the other members of its gang.
     """
     dag = next(iter(members)).get_dag()
     if dag is None:
@@ -152,7 +155,7 @@ def gangs_waited_for(members: Iterable[Task], gang: str, gang_of: Callable[[Task
         theirs.setdefault(name, set()).add(task_id)
 
     def before(start: Iterable[str]) -> set[str]:
-        """All that has to end first, their gangs with them."""
+        """Return all tasks that have to finish before some tasks, including the rest of their gangs."""
         seen: set[str] = set()
         following = [up for each in start for up in dag.get_task(each).upstream_task_ids]
         while following:
@@ -168,9 +171,9 @@ def gangs_waited_for(members: Iterable[Task], gang: str, gang_of: Callable[[Task
 
 
 def check_limits(task: Task, gang: str, members: Sequence[Task]) -> None:
-    """Check what Airflow lets run at the same time, as far as a Dag file says how many members there are.
+    """Check that Airflow's limits allow all members to run at once, as far as the Dag file tells their number.
 
-    :raises HintError: it is less than the gang has
+    :raises HintError: a limit is lower than the number of members
     """
     dag, its_own, size = task.get_dag(), job_count(task), sum(map(job_count, members))
     limits = [(name, most, its_own, "jobs of the task") for most, name in limits_of(task)]
@@ -179,7 +182,7 @@ def check_limits(task: Task, gang: str, members: Sequence[Task]) -> None:
     for name, most, number, what in limits:
         if most < number:
             raise HintError(
-                f"hint gang: {name} is {most}, fewer than the {number} {what}, which can so never start together; "
+                f"hint gang: {name} is {most}, fewer than the {number} {what}, so they can never start together; "
                 f"raise it to at least {number}"
             )
 
@@ -188,12 +191,12 @@ OF_TASKS = ("max_active_tis_per_dagrun", "max_active_tis_per_dag")
 
 
 def limits_of(task: Task) -> list[tuple[int, str]]:
-    """How many jobs of a task Airflow lets run at the same time, each with the name of the limit."""
+    """Return Airflow's limits on running jobs of a task, each with its name."""
     return [(most, name) for name in OF_TASKS if (most := getattr(task, name, None) or 0) > 0]
 
 
 def job_count(task: Task) -> int:
-    """How many jobs a task is at least: one, or where it is mapped over lists that the Dag file has, their product."""
+    """Return the least number of jobs of a task: 1, or if the Dag file has the lists that it maps, their product."""
     expand = getattr(task, "_get_specified_expand_input", None)
     if expand is None:
         return 1

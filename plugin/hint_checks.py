@@ -1,6 +1,6 @@
-"""Hints and what the sites can ever give: what no site has, or takes, is reported when a Dag is parsed.
+"""Checks of hints against what the sites can ever give, so that impossible requests are errors when a Dag is parsed.
 
-Like :mod:`lading.plugin.policies`, which every Airflow process loads, this imports little.
+Every Airflow process loads this (by :mod:`lading.plugin.policies`), so it imports little.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A Dag file's tasks are checked one after the other; the capacities of the sites are read once for them.
+# The tasks of a Dag file are checked one after the other, so the capacities of the sites are read once for all.
 SECONDS_SITES_ARE_KEPT = 5.0
 
 
 def check(hints: Hints, dag_id: str, team: str | None = None) -> None:
-    """Check hints against what the sites can ever give, as far as that is known, and whom they take.
+    """Check hints against what the sites can ever give, as far as that is known, and which Dags they admit.
 
-    :param team: that of the Dag; None: it has none
-    :raises HintError: there is no such site, or none that takes tasks which name none, or this Dag; more is asked for
-        than any of them has, or it is no batch site that a hint needs
+    :param team: the team of the Dag; None: it has none
+    :raises HintError: the named site does not exist; no site takes tasks that name none, or admits this Dag; the hints
+        request more than any site has; or a hint needs a batch site
     """
     check_sites(hints, *known_sites(), dag_id, team)
 
@@ -52,9 +52,9 @@ def check(hints: Hints, dag_id: str, team: str | None = None) -> None:
 def check_sites(
     hints: Hints, known: Mapping[str, PublishedSite], defaults: Resources, dag_id: str, team: str | None = None
 ) -> None:
-    """The same against these sites.
+    """Check hints against the given sites.
 
-    :param defaults: what a task without hints asks for
+    :param defaults: what a task without hints requests
     :raises HintError: see :func:`check`
     """
     if not known:
@@ -65,13 +65,13 @@ def check_sites(
     if hints.site is not None:
         its_own = {name: site for name, site in known.items() if is_named(name, hints.site)}
         if not its_own:
-            raise HintError(f"hint site: there is no site {hints.site!r}, valid: {nearest_first(hints.site, known)}")
+            raise HintError(f"hint site: there is no site {hints.site!r}; valid: {nearest_first(hints.site, known)}")
         check_at(open_to(dag_id, team, its_own), hints)
         return
     takers = {name: site for name, site in known.items() if site.accept_untargeted}
     try:
         if not takers:
-            raise HintError("no site takes tasks that name none")
+            raise HintError("no site takes tasks that name no site")
         takers = open_to(dag_id, team, takers)
         check_at(takers, hints)
         if hints == Hints() and not any(site.suits(PlannedJob("", defaults)) for site in takers.values()):
@@ -80,7 +80,7 @@ def check_sites(
         others = [name for name in known if name not in takers]
         if not others:
             raise
-        may = f"only {', '.join(takers)} may" if takers else "none may"
+        may = f"only {', '.join(takers)} can" if takers else "no site can"
         raise HintError(
             f"{error}; the task names no site, and {may} run "
             f"such tasks: give it the hint site, valid: {', '.join(others)}; or set accept_untargeted = true in the "
@@ -89,16 +89,16 @@ def check_sites(
 
 
 def check_targets(hints: Hints, dag_id: str, team: str | None, known: Mapping[str, PublishedSite]) -> None:
-    """Check hints against the targets of a task, of which one has to suit.
+    """Check that hints suit at least one of the targets of a task.
 
-    :raises HintError: there is no such site or binding filter, or none of the targets suits
+    :raises HintError: a site or binding filter does not exist, or no target suits
     """
     faults = []
     for target in map(Target.parse, hints.targets):
         named = {name: site for name, site in known.items() if is_named(name, target.site)}
         if not named:
             raise HintError(
-                f"hint targets: there is no site {target.site!r}, valid: {nearest_first(target.site, known)}"
+                f"hint targets: there is no site {target.site!r}; valid: {nearest_first(target.site, known)}"
             )
         its_own = replace(hints, targets=(), filters=(), matching=())
         try:
@@ -112,19 +112,21 @@ def check_targets(hints: Hints, dag_id: str, team: str | None, known: Mapping[st
         except HintError as error:
             faults.append(f"target {str(target)!r}: {error}")
     if len(faults) == len(hints.targets):
-        raise HintError("hint targets: none suits the task: " + "; ".join(faults))
+        raise HintError("hint targets: no target suits the task: " + "; ".join(faults))
     if hints.filters and set(hints.filters) - FILTERS.keys():
-        from lading.plugin.manager import binding_filters  # few tasks have one of a third party
+        from lading.plugin.manager import (
+            binding_filters,
+        )  # imported here because few tasks use filters of third parties
 
         if unknown := [name for name in hints.filters if name not in (there := binding_filters())]:
-            raise HintError(f"hint filters: there is no {unknown[0]!r}, valid: {', '.join(sorted(there))}")
+            raise HintError(f"hint filters: there is no filter {unknown[0]!r}; valid: {', '.join(sorted(there))}")
 
 
 def open_to(dag_id: str, team: str | None, known: Mapping[str, PublishedSite]) -> dict[str, PublishedSite]:
-    """The sites that take tasks of a Dag.
+    """Return the sites that admit a Dag.
 
-    :param team: that of the Dag; None: it has none
-    :raises HintError: none does
+    :param team: the team of the Dag; None: it has none
+    :raises HintError: no site does
     """
     names = admission.admitted(((name, site.admission) for name, site in known.items()), dag_id, team)
     found = {name: known[name] for name in names}
@@ -135,10 +137,10 @@ def open_to(dag_id: str, team: str | None, known: Mapping[str, PublishedSite]) -
 
 
 def check_stage(hints: Hints, sources: Mapping[str, Any], dag_id: str, team: str | None = None) -> None:
-    """Check the addresses of files to be staged that a Dag file says itself against the sites that the task may go to.
+    """Check that the sites of a task can stage its input files, as far as the Dag file has their addresses.
 
     :param sources: where the task's inputs come from, see ``lading.operators.scattering.input_sources``
-    :raises HintError: none of the sites takes files from one of them
+    :raises HintError: none of the sites takes files from one of the addresses
     """
     from lading.executors.sizing.file_sizes import named_files
 
@@ -163,15 +165,15 @@ def check_stage(hints: Hints, sources: Mapping[str, Any], dag_id: str, team: str
 
 
 def check_script(task: BaseOperator | MappedOperator) -> None:
-    """Check the site and the properties of a job script, as far as a Dag file says which they are.
+    """Check the site and the properties of a job script, as far as the Dag file has them.
 
-    :raises HintError: the site does not take the Dag, or a directive
+    :raises HintError: the site does not admit the Dag, or refuses a directive
     """
     given = task.partial_kwargs if hasattr(task, "partial_kwargs") else vars(task)
     name, properties = given.get("site"), given.get("properties")
     named = {each: site for each, site in known_sites()[0].items() if isinstance(name, str) and is_named(each, name)}
     if not named:
-        return  # it is a template, or not known yet
+        return  # the name is a template, or the sites are not known yet
     from lading.hooks.batch.site_config import NotAllowed, SiteRules
     from lading.hooks.dags.teams import team_of_task
     from lading.plugin.manager import batch_systems
@@ -187,9 +189,9 @@ def check_script(task: BaseOperator | MappedOperator) -> None:
 
 
 def check_at(known: Mapping[str, PublishedSite], hints: Hints) -> None:
-    """Check hints against these sites, of which one has to suit.
+    """Check that hints suit at least one of the sites.
 
-    :raises HintError: none does
+    :raises HintError: no site suits
     """
     asked = as_job(hints, hints.minimum(hints.resources(Resources())))
     granting = {name: site for name, site in known.items() if site.suits(as_job(hints, Resources()))}
@@ -208,7 +210,7 @@ def check_at(known: Mapping[str, PublishedSite], hints: Hints) -> None:
 
 
 def as_job(hints: Hints, asked: Resources) -> PlannedJob:
-    """A task as far as it says what machines it can run on."""
+    """Convert the hints about machines to a job for matching."""
     return PlannedJob(
         "",
         asked,
@@ -223,9 +225,9 @@ def as_job(hints: Hints, asked: Resources) -> PlannedJob:
 
 
 def check_native(hints: Hints, known: Mapping[str, PublishedSite]) -> None:
-    """Check native hints for a batch system against the batch sites that the task may go to.
+    """Check the hints ``queue`` and ``native`` against the batch sites of a task.
 
-    :raises HintError: there is none, or one of them does not take a directive
+    :raises HintError: there is no batch site, or one of them refuses a directive
     """
     sites = {name: site for name, site in known.items() if site.dialect is not None}
     if known and not sites:
@@ -233,7 +235,7 @@ def check_native(hints: Hints, known: Mapping[str, PublishedSite]) -> None:
         raise HintError(f"hint {given}: only batch sites have queues and native directives, and {are_none(known)}")
     if not hints.native:
         return
-    # Not at the top: few tasks have them.
+    # Imported here because few tasks have native directives.
     from lading.hooks.batch.native import refuse
     from lading.hooks.batch.site_config import SiteRules
 
@@ -247,10 +249,10 @@ def check_native(hints: Hints, known: Mapping[str, PublishedSite]) -> None:
 def ask(
     sites: Mapping[str, PublishedSite], hint: str, check: Callable[[BatchSystem, Profile, PublishedSite], object]
 ) -> None:
-    """Check a hint at batch sites, as far as their batch systems are known here.
+    """Check a hint at batch sites, as far as their batch systems are installed here.
 
-    :param check: raises ValueError where a site does not take it
-    :raises HintError: one of them does not
+    :param check: raises ValueError if a site refuses the hint
+    :raises HintError: a site refuses it
     """
     from lading.hooks.batch.system import Profile
     from lading.plugin.manager import batch_systems
@@ -263,29 +265,29 @@ def ask(
         try:
             check(system, Profile(**dialect["profile"]), site)
         except ValueError as error:
-            advice = "" if len(sites) == 1 else "; the hint site says which one it is for"
+            advice = "" if len(sites) == 1 else "; to use it at another site only, set the hint site"
             raise HintError(f"hint {hint}: at site {name!r}, {error}{advice}") from error
 
 
 def are_none(known: Mapping[str, PublishedSite]) -> str:
-    """As text: none of these sites is such a one."""
+    """Return the text that none of the sites is a batch site."""
     return f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
 
 
 def without_hints(defaults: Resources, takers: Mapping[str, PublishedSite]) -> str:
-    """As text: what a task asks for that gives no hint, and what the sites have that it may go to."""
+    """Return the text that a task without hints requests more than the sites have."""
     rooms = {name: site.closest(PlannedJob("", defaults)) for name, site in takers.items()}
     most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
-    return f"a task without hints asks for {format_resources(defaults)}, more than {most}; see [lading] default_*"
+    return f"a task without hints requests {format_resources(defaults)}, more than {most}; see [lading] default_*"
 
 
 def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, PublishedSite]:
-    """Check how a task lies on nodes against the sites that it may go to; those that take it.
+    """Check the layout of a task on nodes, and return the sites that support it.
 
-    :raises HintError: none of them gives each task a batch job of its own, or one of them has no option for it
+    :raises HintError: no site submits each task as its own batch job, has enough nodes, or has options for the layout
     """
     assert hints.layout is not None
-    # What was published before there were layouts says nothing of them.
+    # Older versions did not publish ``takes_layouts``.
     taking = {
         name: site
         for name, site in known.items()
@@ -294,7 +296,7 @@ def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, 
     given = next(name for name in LAYOUT_HINTS if getattr(hints, name) is not None)
     if known and not taking:
         least = hints.least.get("nodes", hints.layout.nodes)
-        one = f" (a task there has 1 node, and it asks for {least})" if least > 1 else ""
+        one = f" (a task there has 1 node, but this one requests {least})" if least > 1 else ""
         raise HintError(
             f"hint {given}: only a batch site with mode = 'job' has {', '.join(LAYOUT_HINTS)}, and {are_none(known)}"
             f"{one}; valid elsewhere: cpus"
@@ -312,9 +314,9 @@ def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, 
 
 
 def too_much(job: PlannedJob, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:
-    """As text: which hints are more than the sites can ever give, and what they can.
+    """Return a text with the hints that are more than the sites can ever give, and what they can give.
 
-    :param cpus: the hints that the cpus come from
+    :param cpus: the names of the hints that determine the cpus
     """
     asked = job.resources
     too_little = {name for room in capacities.values() for name in asked.lacking(room)}
@@ -328,23 +330,24 @@ def too_much(job: PlannedJob, capacities: Mapping[str, Resources], cpus: str = "
         sites = f"instance type {job.instance_type!r} of {sites}"
     most = "; ".join(f"{site} has {format_resources(room)}" for site, room in capacities.items())
     verb = "is" if len(excess) == 1 else "are"
-    return f"{', '.join(excess)} {verb} more than {sites} can ever give: {most}; the sites_file can set what it has"
+    return f"{', '.join(excess)} {verb} more than {sites} can ever give: {most}; the sites file can set what a site has"
 
 
 def known_bindings() -> Sequence[Binding]:
-    """The bindings of the sites file, as the controller has published them; none where that cannot be read."""
+    """Return the bindings that the controller has published; empty if they cannot be read."""
     return _read_bindings(_now())
 
 
 def known_sites() -> tuple[Mapping[str, PublishedSite], Resources]:
-    """What is known of each site, and what a task without hints asks for; ``{}`` where that cannot be read,
-    which breaks no Dag.
+    """Return what is known of each site, and what a task without hints requests.
+
+    If that cannot be read, no sites are returned, so that no Dag breaks.
     """
     return _read_sites(_now())
 
 
 def _now() -> int:
-    """Which of the spans of time it is for which what was read is kept."""
+    """Return a number that changes when cached files have to be read again."""
     return int(time.monotonic() / SECONDS_SITES_ARE_KEPT)
 
 
@@ -356,7 +359,7 @@ def _read_bindings(now: int) -> Sequence[Binding]:
 
         return bindings(Settings.load())
     except Exception as error:
-        log.warning("Tasks are not bound to targets, because the bindings cannot be read: %s", error)
+        log.warning("Bindings are not applied, because they cannot be read: %s", error)
         return ()
 
 
@@ -370,10 +373,10 @@ def _read_sites(now: int) -> tuple[Mapping[str, PublishedSite], Resources]:
         try:
             known = published(settings)
         except FileNotFoundError:
-            from lading.plugin import sites  # takes a while, and is needed until a controller has run
+            from lading.plugin import sites  # slow to import, and needed only until a controller has run
 
             known = sites.known_sites(settings)
         return known, settings.default_resources
     except Exception as error:
-        log.warning("Hints are not checked against what the sites have, because that cannot be read: %s", error)
+        log.warning("Hints are not checked against the sites, because the sites cannot be read: %s", error)
         return {}, Resources()

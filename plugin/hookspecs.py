@@ -1,6 +1,6 @@
-"""What third parties can add to Lading, by an entry point of the group ``lading``.
+"""The hooks by which third parties extend Lading, with an entry point in the group ``lading``.
 
-An entry point names a module (or an object) with functions marked by ``hookimpl``::
+An entry point names a module (or an object) with functions decorated with ``hookimpl``::
 
     [project.entry-points.lading]
     nomad = "lading_nomad.plugin"
@@ -12,7 +12,7 @@ An entry point names a module (or an object) with functions marked by ``hookimpl
     def site_kinds():
         return [NomadSite]
 
-Everything built in is registered the same way. Pluggy (https://pluggy.readthedocs.io) calls the implementations.
+All built-in parts are registered the same way. Pluggy (https://pluggy.readthedocs.io) calls the implementations.
 """
 
 from __future__ import annotations
@@ -43,54 +43,54 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 
 @hookspec
 def site_kinds() -> Sequence[type[Site[Any]]]:  # type: ignore[empty-body]
-    """Kinds of sites: classes derived from ``lading.hooks.site.Site``; ``kind`` is their name in the sites file."""
+    """Return kinds of sites: subclasses of ``lading.hooks.site.Site``. ``kind`` is their name in the sites file."""
 
 
 @hookspec
 def batch_systems() -> Sequence[type[BatchSystem]]:  # type: ignore[empty-body]
-    """Batch systems: classes derived from ``lading.hooks.batch.system.BatchSystem``; ``name`` names them."""
+    """Return batch systems: subclasses of ``lading.hooks.batch.system.BatchSystem``. ``name`` is their name."""
 
 
 @hookspec
 def binding_filters() -> Mapping[str, GetTargets]:  # type: ignore[empty-body]
-    """Binding filters by name: functions ``get_targets(job, targets)``, called when a job with targets is placed.
+    """Return binding filters by name: functions ``get_targets(job, targets)``, called to place a job with targets.
 
     ``job`` is a :class:`lading.scheduling.job.PlannedJob`: its ``name`` is unique; ``dag_id``, ``run_id``,
-    ``task_id`` and ``map_index`` say which task instance it runs, ``inputs`` are the values of its inputs.
-    ``targets`` are texts such as ``hpc/long``; the answer are those of
-    them that the job may go to, in the order in which they are tried. What a filter raises fails the job.
+    ``task_id`` and ``map_index`` identify the task instance that it runs, and ``inputs`` are the values of its inputs.
+    ``targets`` are strings such as ``hpc/long``. The filter returns the targets where the job can run, in the order in
+    which they are tried. If it raises an exception, the job fails.
     """
 
 
 @hookspec(firstresult=True)
 def rank_matches(job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match] | None:
-    """The sites that can run a job which names no place, in the order in which it goes to them; None: Lading's order.
+    """Order the sites that can run a job without a site or targets, best first; None: Lading's own order.
 
-    It is asked for each such job in every tick.
+    Called for each such job in every tick.
 
-    :param job: with its task instance and the values of its inputs, see :class:`lading.scheduling.job.PlannedJob`
-    :param matches: in the order of the sites file, see :class:`lading.scheduling.matching.ranking.Match`
+    :param job: the job, with its task instance and the values of its inputs
+    :param matches: the matching sites, in the order of the sites file
     """
 
 
 @hookspec
 def rules() -> Mapping[str, Relax]:  # type: ignore[empty-body]
-    """Rules by name, for ``plugin`` in ``[[rules]]``: functions from a job to what it may ask for instead, best first.
+    """Return rules by name, for ``plugin`` in ``[[rules]]``: functions from a job to alternative requests, best first.
 
-    A rule is asked once for all jobs that ask for the same, so it may go by what they ask for alone.
+    A rule is called once for all jobs with equal requests, so its answer has to depend on the request alone.
 
-    An answer is a list of mappings such as ``{"cpus": 8}``: amounts, or ``nodes``, within the range that the job has,
-    ``features`` without some that it only prefers, ``capacity_type`` ``on-demand`` for ``spot``, another ``queue``.
-    What else it names, or raises, fails the job.
+    A rule returns a list of mappings such as ``{"cpus": 8}``. A mapping can have amounts or ``nodes`` within the range
+    of the job, ``features`` without some that the job only prefers, ``capacity_type`` ``on-demand`` for ``spot``, or
+    another ``queue``. Anything else in it, or an exception, fails the job.
     """
 
 
 @hookspec
 def policies() -> Mapping[str, Policy]:  # type: ignore[empty-body]
-    """Policies by name, for ``policy`` of a site: objects with the method of
-    :class:`lading.scheduling.placing.policies.Policy`, called for each job that waits and could have a place there.
+    """Return policies by name, for ``policy`` of a site: objects with the method of
+    :class:`lading.scheduling.placing.policies.Policy`, called for each waiting job that the site could run.
 
-    An exception keeps the job waiting, and is shown as the reason.
+    If it raises an exception, the job keeps waiting, and the exception is shown as the reason.
     """
 
 
@@ -98,11 +98,11 @@ def policies() -> Mapping[str, Policy]:  # type: ignore[empty-body]
 def assign_jobs(
     jobs: Sequence[WaitingJob], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
 ) -> Assignment | None:
-    """Where all waiting jobs go, in place of all that Lading decides about that; None: Lading decides.
+    """Place all waiting jobs, in place of Lading's own placement; None: Lading places them.
 
     :param jobs: in the order in which they should start
-    :param sites: in their order, with what is on their locations
-    :param at_work: the jobs that have been given to sites, of groups whose machines are limited
+    :param sites: in the order of the sites file, with the jobs on their locations
+    :param at_work: the jobs that sites already have, for groups whose machines are limited
     :param now: epoch seconds
     """
 
@@ -116,13 +116,13 @@ def job_changed(
     reason_code: str | None,
     reason_params: Mapping[str, Any],
 ) -> None:
-    """A job has got another state; called in the controller after the change was stored.
+    """Called in the controller when the state of a job has changed, after the change was stored.
 
     :param token: identifies the try: the task instance's ``external_executor_id``
     :param state: placed, running, succeeded, failed or cancelled
-    :param cause: why it failed, see the glossary in the documentation; None: it did not
-    :param reason: why, as it is shown; None: no reason is known
-    :param reason_code: the same as a code of :data:`lading.scheduling.reason_codes.CODES`; ``free_text`` is a text of a
-        third party
+    :param cause: why it failed, see the glossary in the documentation; None: it did not fail
+    :param reason: the reason as text; None: unknown
+    :param reason_code: the reason as a code of :data:`lading.scheduling.reason_codes.CODES`; ``free_text`` stands for a
+        text of a third party
     :param reason_params: the parameters of the code, by name
     """

@@ -1,4 +1,4 @@
-"""The plugin manager: what is built in and what third parties add."""
+"""The plugin manager, with the built-in plugins and those of third parties."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @cache
 def plugin_manager() -> pluggy.PluginManager:
-    """The manager with all plugins loaded, and checked against what can be added; once per process."""
+    """Return the manager with all plugins loaded and checked against the hookspecs; one per process."""
     manager = registry.extensions()
     manager.add_hookspecs(hookspecs)
     manager.check_pending()
@@ -30,7 +30,7 @@ def plugin_manager() -> pluggy.PluginManager:
 
 
 def site_kinds() -> dict[str, type[Site[Any]]]:
-    """The kinds of sites by name. Each batch system is a kind.
+    """Return the kinds of sites by name. Each batch system is a kind.
 
     :raises ValueError: two plugins offer the same kind
     """
@@ -44,7 +44,7 @@ def site_kinds() -> dict[str, type[Site[Any]]]:
 
 
 def batch_systems() -> dict[str, BatchSystem]:
-    """The batch systems by name, in the order in which they were offered; built-in ones first.
+    """Return the batch systems by name, in the order of registration, built-in ones first.
 
     :raises ValueError: two plugins offer the same name
     """
@@ -52,7 +52,7 @@ def batch_systems() -> dict[str, BatchSystem]:
 
 
 def binding_filters() -> dict[str, GetTargets]:
-    """The binding filters by name.
+    """Return the binding filters by name.
 
     :raises ValueError: two plugins offer the same name
     """
@@ -60,7 +60,7 @@ def binding_filters() -> dict[str, GetTargets]:
 
 
 def rules() -> dict[str, Relax]:
-    """The rules of third parties by name.
+    """Return the rules of third parties by name.
 
     :raises ValueError: two plugins offer the same name
     """
@@ -68,26 +68,26 @@ def rules() -> dict[str, Relax]:
 
 
 def policies() -> dict[str, Policy]:
-    """The policies of third parties by name.
+    """Return the policies of third parties by name.
 
-    :raises ValueError: two plugins offer the same name, or one that of a policy of Lading's own
+    :raises ValueError: two plugins offer the same name, or one offers that of a built-in policy
     """
     found: dict[str, Policy] = _by_name("policy", plugin_manager().hook.policies())
     if taken := sorted(found.keys() & set(BUILT_IN)):
-        raise ValueError(f"policy {taken[0]!r} is Lading's own, and a plugin offers one of that name; rename it")
+        raise ValueError(f"policy {taken[0]!r} of a plugin has the name of a built-in policy; rename it")
     return found
 
 
 def implemented(name: str) -> Callable[..., Any] | None:
-    """What calls the implementations of a hook; None: no plugin has one."""
+    """Return a function that calls the implementations of a hook; None: there is no implementation."""
     hook: pluggy.HookCaller = getattr(plugin_manager().hook, name)
     return hook if hook.get_hookimpls() else None
 
 
 def _by_name(what: str, offers: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """What several plugins offer.
+    """Merge what several plugins offer.
 
-    :param what: what each of it is called in a message
+    :param what: the noun for a message
     """
     found: dict[str, T] = {}
     for offered in offers:

@@ -1,7 +1,7 @@
 """The cluster policy that checks hints when a Dag is parsed, and gives tasks the hints of their Dag and task groups.
 
-Every Airflow process loads this module and calls it for every task of every Dag, so it imports little, and a task
-without hints costs it a few look-ups.
+Every Airflow process loads this module and calls it for every task of every Dag, so it imports little, and does only a
+few look-ups for a task without hints.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG, BaseOperator
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-# As airflow.policies has it. To import that here would let Airflow, which registers this module when it is imported
-# itself, find it unfinished, and without its policy, wherever this module comes first.
+# The same marker as in airflow.policies. Importing that would import Airflow, which registers this module on import: if
+# this module was imported first, Airflow would find it half initialized, without its policy.
 hookimpl = pluggy.HookimplMarker("airflow.policy")
 
-# The hints that say where a task runs.
+# The hints that determine where a task runs.
 WHERE = frozenset(("site", "targets", "filters", "matching", "instance_type", "queue", "native", *LAYOUT_HINTS))
-# How many wrong tasks of a Dag its import error names.
+# How many tasks with wrong hints an import error lists.
 MOST_WRONG_TASKS = 20
 
 
@@ -49,9 +49,9 @@ MOST_WRONG_TASKS = 20
 def task_policy(task: BaseOperator | MappedOperator) -> None:
     """Merge the hints of Dag, task groups, operator and task into the task's ``executor_config``, and check them.
 
-    Airflow asks for one task of a Dag after the other, and for none after the first that it may not have. So the tasks
-    behind a wrong one are checked with it, that its author may fix them all at once. Not before, by a policy of the
-    Dag: by then other policies have had no task yet, and may still give some the hints that they need.
+    Airflow calls this for one task of a Dag after the other, and stops at the first exception. So if a task is wrong,
+    the tasks after it are checked as well, so that the author can fix all of them at once. A Dag policy could not do
+    this: it is called before the task policies, and other task policies may still add hints.
 
     :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same message
     """
@@ -67,7 +67,7 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
 
 
 def faults_behind(task: BaseOperator | MappedOperator) -> list[str]:
-    """What is wrong with the hints of the tasks that stand behind a task in its Dag."""
+    """Return the faults of the hints of all tasks after a task in its Dag."""
     dag: DAG | None = task.get_dag()
     tasks = [] if dag is None else list(dag.tasks)
     position = next((number for number, each in enumerate(tasks, 1) if each is task), len(tasks))
@@ -85,7 +85,7 @@ def in_task(task: BaseOperator | MappedOperator, error: HintError) -> str:
 
 
 def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
-    """Make the merged hints of all levels those of the task, where it is Lading's.
+    """Set the merged hints of all levels on a task, if it runs on Lading.
 
     :raises HintError: a hint is wrong
     """
@@ -98,7 +98,9 @@ def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
     if not ours:
         return
     if not getattr(task, "takes_hints", True):
-        check(Hints(), task.dag_id, team)  # what a scatter adds around its jobs needs next to nothing, but a site
+        check(
+            Hints(), task.dag_id, team
+        )  # the tasks that a scatter adds around its jobs need almost nothing, but they need a site
         return
     authored = merged(task)
     hints = with_binding(authored, task)
@@ -122,24 +124,24 @@ def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
 
 
 def levels(task: BaseOperator | MappedOperator) -> list[Mapping[str, object]]:
-    """The hints of Dag, task groups, operator and task.
+    """Return the hints of Dag, task groups, operator and task.
 
-    :raises HintError: what is under the key is no mapping
+    :raises HintError: the value of the key is not a mapping
     """
     above, of_operator, own = executor_configs(task)
     return [of_the_run(given(above[0])), *map(given, above[1:]), given(of_operator), given(own)]
 
 
 def merged(task: BaseOperator | MappedOperator) -> dict[str, object]:
-    """The hints of all levels as one.
+    """Merge the hints of all levels.
 
-    :raises HintError: what is under the key is no mapping
+    :raises HintError: the value of the key is not a mapping
     """
     return merge(*without_replaced(*levels(task)))
 
 
 def with_binding(hints: dict[str, object], task: BaseOperator | MappedOperator) -> dict[str, object]:
-    """Hints with the targets that the sites file binds the task to, unless it says itself where it runs."""
+    """Add the targets that the sites file binds a task to, unless the task names a site or targets itself."""
     if needs_sites_file(task) or any(hints.get(name) is not None for name in ("site", "targets")):
         return hints
     groups = []
@@ -152,11 +154,11 @@ def with_binding(hints: dict[str, object], task: BaseOperator | MappedOperator) 
 
 
 def executor_configs(task: BaseOperator | MappedOperator) -> tuple[list[Any], Any, Any]:
-    """The ``executor_config`` of Dag and task groups from outside to inside, of the operator, and the task's own.
+    """Return the ``executor_config`` of Dag and task groups, outermost first; of the operator; and of the task itself.
 
-    Airflow gives a task without one the very object that is in the innermost ``default_args`` (``_apply_defaults`` of
-    :class:`airflow.sdk.bases.operator.BaseOperatorMeta`), which is no level of its own. That of an operator is an
-    attribute of its class, which Airflow does not look at.
+    A task without one gets the same object as the innermost ``default_args`` (``_apply_defaults`` of
+    :class:`airflow.sdk.bases.operator.BaseOperatorMeta`), which does not count as the task's own. That of an operator
+    is a class attribute, which Airflow ignores.
     """
     dag: DAG | None = task.get_dag()
     above = [dag.default_args.get("executor_config") if dag is not None else None]
@@ -172,19 +174,19 @@ def executor_configs(task: BaseOperator | MappedOperator) -> tuple[list[Any], An
 
 
 def operator_class(task: BaseOperator | MappedOperator) -> Any:
-    """The class of the operator, also where the task is mapped."""
+    """Return the class of the operator, also for a mapped task."""
     return getattr(task, "operator_class", type(task))
 
 
 def needs_sites_file(task: BaseOperator | MappedOperator) -> bool:
-    """Whether the task itself reads the sites file where it runs, as that of a job script does."""
+    """Whether the task itself reads the sites file on the machine where it runs, like JobScriptOperator."""
     return bool(getattr(operator_class(task), "needs_sites_file", False))
 
 
 def beside_the_sites_file(hints: Mapping[str, object]) -> dict[str, object]:
-    """The hints of a task that reads the sites file: it runs at a site which has that, wherever others of its Dag run.
+    """Return the hints of a task that reads the sites file: it has to run at a site that has the file.
 
-    :raises HintError: there is no such site
+    :raises HintError: no site has it
     """
     kept = {name: value for name, value in hints.items() if name not in WHERE}
     known, _ = known_sites()
@@ -193,18 +195,18 @@ def beside_the_sites_file(hints: Mapping[str, object]) -> dict[str, object]:
     sites = [name for name, site in known.items() if site.has_sites_file]
     if not sites:
         raise HintError(
-            "the task reads the sites file, and no site runs on the machine that has it: take `enabled = false` out of "
-            "[sites.local], or name a site whose machines have the file too, as in "
+            "the task reads the sites file, but no site runs jobs on a machine that has it: remove `enabled = "
+            "false` from [sites.local], or name a site whose machines have the file, too, as in "
             f"executor_config=resources(site={next(iter(known))!r})"
         )
     return {**kept, "site": sites[0]}
 
 
 def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool = False) -> dict[str, Any]:
-    """Where the inputs come from on which the hints, or plugins and policies of sites, may depend, for the controller;
-    ``{}``: none do.
+    """Return, for the controller, the sources of the inputs that hints, plugins or policies of sites can depend on;
+    ``{}``: of none.
 
-    :param is_bound: whether its patterns are those of the sites file, which are for many tasks, whatever their inputs
+    :param is_bound: whether the patterns come from the sites file, where they apply to many tasks with various inputs
     :raises HintError: a hint uses an input that the task does not have
     """
     matched = dict(input_names(hints.matching))
@@ -219,22 +221,22 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
     known = input_sources.names(task) if hints.expressions or patterns else set()
     if (strange := sorted({*hints.stage} - known)) and not input_sources.takes_rows(task):
         valid = ", ".join(sorted(known)) or "none"
-        raise HintError(f"hint stage: {strange[0]!r} is no input of the task; its inputs: {valid}")
+        raise HintError(f"hint stage: {strange[0]!r} is not an input of the task; its inputs: {valid}")
     if not is_bound and matched.keys() - known and not input_sources.takes_rows(task):
-        # One that this task leaves out is an input all the same, in which no pattern is found.
+        # An optional input that this task does not set is valid, too; no pattern matches it.
         could_be = input_sources.declared(task)
         if strange := sorted(matched.keys() - could_be):
             valid = ", ".join(sorted(could_be)) or "none"
             raise HintError(
                 f"hint matching: {shortened(strange[0])}, which has a pattern for target {matched[strange[0]]!r}, is "
-                f"no input of the task; its inputs: {valid}"
+                f"not an input of the task; its inputs: {valid}"
             )
     for name, expression in hints.expressions.items():
         unknown = sorted(expression.inputs - known)
         if unknown and not input_sources.takes_rows(task):
             valid = ", ".join(sorted(known)) or "none"
             raise HintError(
-                f"hint {name}: {expression.text!r} uses {unknown[0]}, which is no input of the task; "
+                f"hint {name}: {expression.text!r} uses {unknown[0]}, which is not an input of the task; "
                 f"its inputs: {valid}; other names: {', '.join(NAMES)}"
             )
     every = (
@@ -248,14 +250,14 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
         return input_sources.of_task(task, None if every else used)
     try:
         found = input_sources.of_task(task, None)
-    except (TypeError, ValueError):  # its function does not say what it takes
+    except (TypeError, ValueError):  # the signature of its function cannot be read
         return {}
     has_inputs = any(found.get(each) for each in ("fixed", "mapped", "rows"))
     return found if (needs_values and has_inputs) or may_name_files(found) else {}
 
 
 def may_name_files(sources: Mapping[str, Any]) -> bool:
-    """Whether there may be addresses of files in inputs that come from there."""
+    """Whether inputs from these sources can contain addresses of files."""
     from lading.executors.sizing.file_sizes import named_files
 
     every = [*sources["fixed"].values(), *sources.get("mapped", {}).values(), sources.get("rows", {})]
@@ -263,10 +265,10 @@ def may_name_files(sources: Mapping[str, Any]) -> bool:
 
 
 def give(task: BaseOperator | MappedOperator, hints: Mapping[str, object], inputs: Mapping[str, Any]) -> None:
-    """Make ``hints`` those of the task; its ``executor_config`` may be shared with other tasks, so it gets a new one.
+    """Set the hints of a task, in a new ``executor_config``, because other tasks can share the old one.
 
-    :param inputs: where the inputs come from on which the hints depend
-    :raises HintError: the task's own ``executor_config`` is nothing that can carry hints
+    :param inputs: the sources of the inputs that the hints depend on
+    :raises HintError: the task's own ``executor_config`` is not a mapping
     """
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
@@ -281,7 +283,7 @@ def give(task: BaseOperator | MappedOperator, hints: Mapping[str, object], input
 
 
 def runs_a_task() -> bool:
-    """Whether the Dag is parsed to run one of its tasks: it was checked before, and here the sites may not be known."""
+    """Whether the Dag is parsed to run one of its tasks. It was checked before, and the sites can be unknown here."""
     from airflow.sdk import get_parsing_context
 
     return get_parsing_context().task_id is not None

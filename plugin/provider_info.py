@@ -1,6 +1,6 @@
-"""What Airflow's providers manager learns of Lading: its executor, tables, commands and options.
+"""The provider info: Lading's executor, tables, commands and options, for Airflow's providers manager.
 
-Airflow reads this in every process while it is still importing its own configuration, so it must stay light.
+Every Airflow process reads this while it imports its own configuration, so it imports little.
 """
 
 from __future__ import annotations
@@ -29,98 +29,99 @@ def options() -> dict[str, dict[str, str | None]]:
     declared = {
         "sites_file": _option(
             "The TOML file that describes the places where tasks can run, as an absolute path. "
-            "Without it there is one site, ``local``: the machine that the scheduler runs on.",
+            "Without it, there is one site, ``local``: the machine of the scheduler.",
             example="/etc/lading/sites.toml",
         ),
         "state_folder": _option(
-            "The folder for Lading's own files on this machine, as an absolute path. Only Airflow's user may read it; "
-            "one that belongs to another user is refused. All of Airflow's processes on one machine need the same one, "
-            "on a local disk; no other machine may share it.",
+            "The folder for Lading's own files on this machine, as an absolute path. Only Airflow's user has access; "
+            "a folder of another user is refused. All Airflow processes on a machine need the same folder, on a local "
+            "disk; do not share it between machines.",
             example="/var/lib/lading",
         ),
         "start_controller": _option(
-            "Whether the scheduler starts a controller where none runs. ``False`` leaves that to a service, ``airflow "
-            "lading controller``. One in a container of its own would otherwise be replaced by the scheduler's at "
-            "every restart.",
+            "Whether the scheduler starts a controller if none is running. ``False`` leaves that to a service, "
+            "``airflow lading controller``. Otherwise, the scheduler would replace a controller in a separate "
+            "container each time that container restarts.",
             type="boolean",
             example="False",
         ),
         "default_cpus": _option(
-            "How many processors a task without a ``cpus`` hint is packed by, also a fraction; it does not limit what "
-            "the task uses. ``auto`` is 0.25; if only this machine takes tasks that name no site, its processors "
-            "divided by ``[core] parallelism`` if that is less.",
+            "The cpus that a task without the hint ``cpus`` is packed by; can be a fraction. This does not limit what "
+            "the task uses. ``auto`` is 0.25, or if only this machine takes tasks that name no site, its cpus divided "
+            "by ``[core] parallelism`` if that is less.",
             example="1",
         ),
         "default_memory": _option(
-            "How much memory a task without a ``memory`` hint is packed by, with a unit or in MiB. It does not limit "
-            "what the task uses.",
+            "The memory that a task without the hint ``memory`` is packed by, with a unit or in MiB. This does not "
+            "limit what the task uses.",
             example="2 GiB",
         ),
         "default_disk": _option(
-            "How much scratch space a task without a ``disk`` hint is packed by, with a unit or in MiB.",
+            "The scratch space that a task without the hint ``disk`` is packed by, with a unit or in MiB.",
             example="1 GiB",
         ),
         "on_shutdown": _option(
-            "What happens to running tasks when Airflow's scheduler stops in order: ``cancel`` ends them, and Airflow "
-            "retries them as their Dags say; ``leave`` lets them run on, and the next scheduler takes them over.",
+            "What happens to running tasks when Airflow's scheduler shuts down: ``cancel`` kills them, and Airflow "
+            "retries them as their Dags define; ``leave`` lets them continue, and the next scheduler adopts them.",
             example="leave",
         ),
         "shutdown_timeout": _option(
-            "How long stopping may take, with a unit or in seconds. Jobs that have not ended by then are left to their "
-            "node agents, which keep ending them.",
+            "How long a shutdown can take, with a unit or in seconds. Jobs that are still running after that are left "
+            "to their node agents, which continue to kill them.",
             example="2 min",
         ),
         "job_retention_days": _option(
-            "How many days the records of ended jobs are kept in the database: a whole number of at least 1.",
+            "How many days the records of finished jobs are kept in the database: a whole number of at least 1.",
             type="integer",
             example="90",
         ),
         "retry_memory_factor": _option(
-            "How many times as much memory a task asks for after a try that ran out of memory, at most what the "
-            "largest location has: a number from 1.",
+            "The factor by which a task requests more memory after a try that ran out of memory, up to the memory of "
+            "the largest location: a number of at least 1.",
             example="1.5",
         ),
         "retry_time_factor": _option(
-            "How many times as much time a task asks for after a try that was ended by its time limit: a number from "
-            "1.",
+            "The factor by which a task requests more time after a try that exceeded its time limit: a number of at "
+            "least 1.",
             example="3",
         ),
         "infrastructure_retries": _option(
-            "How many tries of one task instance, ended by a failed machine or by preemption, use up none of the Dag's "
-            "retries.",
+            "How many tries of a task instance that failed by a node failure or preemption are repeated without using "
+            "up the retries of the Dag.",
             type="integer",
             example="0",
         ),
         "input_roots": _option(
             "Where the controller looks up the sizes of inputs, for hints like ``2 * input_size``, and reads files "
-            "that tasks stage: absolute paths and beginnings of addresses of object stores (with the connection where "
-            "addresses name one), with commas between them; links are followed first. Without it, authors of Dags can "
-            "find out about any file of the controller's user whether it exists and how large it is, and no file is "
-            "brought from the controller's own machine to another site.",
+            "that tasks stage: a comma-separated list of absolute paths and address prefixes of object stores (with "
+            "the connection if the addresses name one). Links are resolved first. Without it, Dag authors can find out "
+            "whether any file that the controller can read exists and how large it is, and no file is staged from the "
+            "controller's own machine to another site.",
             example="/data, /scratch, s3://genomes/reads",
         ),
         "sizing": _option(
-            "How tasks are packed whose authors request no memory or no cpus. ``auto``: from the third try on by what "
-            "earlier tries used, without a limit, and before that by the defaults; ``hints``: always by the defaults. "
-            "What an author has written always counts.",
+            "How tasks without a request for memory or cpus are packed. ``auto``: from the third try on, by what "
+            "earlier tries used, without a limit, and before that, by the defaults. ``hints``: always by the defaults. "
+            "An explicit request always takes precedence.",
             example="hints",
         ),
         "order": _option(
-            "In which order jobs of one priority weight wait at sites that buy no machines. ``priority``: by arrival; "
-            "``critical_path``: by the longest rest of their run, as earlier runs predict it, so runs end earlier. It "
-            "matters most with the ``weight_rule`` ``absolute``, which gives many tasks one weight.",
+            "The order of waiting jobs with the same priority weight at sites that launch no machines. ``priority``: "
+            "by arrival; ``critical_path``: by the longest remaining path of their run, as predicted from earlier "
+            "runs, so that runs finish earlier. It matters most with the ``weight_rule`` ``absolute``, which gives "
+            "many tasks the same weight.",
             example="critical_path",
         ),
         "fair": _option(
-            "Whether shares, or Dags of equal priority, take turns where more waits than there is room for. "
-            "``True``: shares of the sites file by their weights; without shares, Dags equally "
-            "within one priority weight. ``False``: by priority weight and ``order`` alone.",
+            "Whether shares, or Dags of equal priority, take turns when there is not enough room for all jobs. "
+            "``True``: shares of the sites file by their weights, or without shares, Dags equally within the same "
+            "priority weight. ``False``: by priority weight and ``order`` alone.",
             type="boolean",
             example="False",
         ),
         "share_half_life": _option(
-            "With shares in the sites file: after which time what a share has used counts half, with a unit or in "
-            "seconds.",
+            "With shares in the sites file: the half-life with which past usage of a share loses weight, with a "
+            "unit or in seconds.",
             example="7d",
         ),
     }

@@ -1,4 +1,4 @@
-"""What the controller has published of the sites, which is what the check at Dag parse goes by."""
+"""The sites as published by the controller, for the checks when a Dag is parsed."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from lading.scheduling.resources import Resources
 class PublishedSite:
     """What is known of a site.
 
-    :param locations: all that it has and could have; empty: that is not known
-    :param holds: whether room is held there for gangs; None: that is not known
-    :param launches: whether its locations are launched, of each as many as it takes
-    :param dialect: of a batch site, see :meth:`Site.dialect`; None: it is none
+    :param locations: all that it has or could have; empty: unknown
+    :param dialect: of a batch site, see :meth:`Site.dialect`; None: it is not a batch site
     :param accept_untargeted: whether it takes tasks that name no site
-    :param burst_after: seconds that these wait for room here before another site may have them
+    :param burst_after: seconds that such tasks wait for room here before they can go to another site
     :param has_sites_file: whether its jobs can read the sites file
-    :param arch: the architecture of tasks that name none; None: any of its machines will do for them
-    :param needs_files: whether its policy asks which files its jobs read
-    :param needs_inputs: whether plugins ask for the values of the inputs of its jobs
-    :param stage_schemes: of the object stores from which it takes files that tasks stage; None: that is not known
     :param rules: the parameters of :class:`lading.hooks.batch.site_config.SiteRules`
+    :param arch: the architecture of tasks that name none; None: any machine of the site suits them
+    :param needs_files: whether its policy uses the addresses of the input files of its jobs
+    :param needs_inputs: whether plugins use the input values of its jobs
+    :param stage_schemes: the URL schemes of object stores from which it stages files; None: unknown
+    :param holds: whether it holds room for gangs; None: unknown
+    :param launches: whether it launches its locations, each as often as needed
     """
 
     locations: tuple[Location, ...] = ()
@@ -53,40 +53,39 @@ class PublishedSite:
 
     @property
     def admission(self) -> Admission:
-        """Whose jobs it takes."""
         return Admission.published(self.rules)
 
     def suits(self, job: PlannedJob) -> bool:
-        """Whether a job may be able to run there."""
+        """Whether a job could run at the site, as far as is known."""
         asked = resolved(job, self.arch)
         return not self.locations or any(location.suits(asked) for location in self.locations)
 
     def has_nodes(self, job: PlannedJob) -> bool:
-        """Whether a job can ever have as many nodes there as it asks for, as far as that is known."""
+        """Whether a job can ever have as many nodes as it requests, as far as is known."""
         return not self.locations or any(each.has_nodes(job) for each in self.locations)
 
     def widest(self, job: PlannedJob) -> Location:
-        """The location where a job can have the most nodes."""
+        """Return the location where a job can have the most nodes."""
         return max(self.locations, key=lambda each: each.nodes_for(job) or 0)
 
     def at_once(self, asked: Resources) -> int | None:
-        """How many jobs that ask for so much run there at the same time; None: as many as it launches machines for, or
-        as its batch system allows.
+        """Return how many jobs with this request can run at the same time; None: it depends on launches or on the batch
+        system.
         """
         if self.launches or self.dialect is not None or not self.locations:
             return None
         return sum(int(asked.copies(each.capacity)) for each in self.locations)
 
     def scarcest(self, asked: Resources) -> str:
-        """The resource of which it has least, as jobs that ask for so much need it."""
+        """Return the resource that limits the number of jobs with this request."""
         total = NOTHING.with_all([each.capacity for each in self.locations])
         amounts = {field.name: getattr(asked, field.name) for field in fields(asked)}
         return min((name for name in amounts if amounts[name]), key=lambda name: getattr(total, name) / amounts[name])
 
     def of_types(self, pattern: str) -> PublishedSite:
-        """The same site with no machines but those whose instance type matches a pattern (``*``, ``?``, ``[...]``).
+        """Return the site with only the locations whose instance type matches a pattern (``*``, ``?``, ``[...]``).
 
-        :raises HintError: there are none
+        :raises HintError: no instance type matches
         """
         types = {each.instance_type for each in self.locations if each.instance_type is not None}
         found = {each for each in types if fnmatchcase(each, pattern)}
@@ -95,16 +94,16 @@ class PublishedSite:
         return replace(self, locations=tuple(each for each in self.locations if each.instance_type in found))
 
     def closest(self, job: PlannedJob) -> Resources | None:
-        """The capacity of the location that lacks least of those which are what a job asks for; None: none is known."""
+        """Return the capacity of the suitable location that lacks least for a job; None: there is none."""
         asked = resolved(job, self.arch)
         rooms = [each.capacity for each in self.locations if each.kind.grants(asked.wish)]
         return min(rooms, key=job.resources.shortfall, default=None)
 
 
 def published(settings: Settings) -> dict[str, PublishedSite]:
-    """What a controller has published of each site, in the order of the sites file.
+    """Read the sites that a controller has published, in the order of the sites file.
 
-    :raises FileNotFoundError: none of this version has run yet
+    :raises FileNotFoundError: no controller of this version has run yet
     :raises OSError: the file cannot be read
     """
     sites = json.loads(settings.published_sites.read_text())["sites"]
@@ -114,9 +113,9 @@ def published(settings: Settings) -> dict[str, PublishedSite]:
 
 
 def most_nodes(settings: Settings) -> dict[str, tuple[tuple[str, int], ...]]:
-    """By batch site, how many nodes a job can ever have there, see :class:`lading.scheduling.location.Location`.
+    """Return, by batch site, the most nodes that a job can ever have, see :class:`lading.scheduling.location.Location`.
 
-    Only a controller asks batch systems; empty where none has published what they say.
+    Only controllers query batch systems, so the result is empty if none has published the limits.
     """
     try:
         sites = published(settings)
@@ -126,9 +125,9 @@ def most_nodes(settings: Settings) -> dict[str, tuple[tuple[str, int], ...]]:
 
 
 def bindings(settings: Settings) -> list[Binding]:
-    """The bindings that a controller has published; before the first one has run, those of the sites file.
+    """Read the bindings that a controller has published, or those of the sites file if no controller has run yet.
 
-    :raises ValueError: they are not valid
+    :raises ValueError: the bindings are not valid
     :raises OSError: the file cannot be read
     """
     try:
@@ -142,7 +141,7 @@ def bindings(settings: Settings) -> list[Binding]:
 
 
 def edition(settings: Settings) -> str | None:
-    """The edition of the sites file by which the controller of this machine goes; None: that is not known."""
+    """Return the edition of the sites file that the controller of this machine uses; None: unknown."""
     try:
         found = json.loads(settings.published_sites.read_text()).get("edition")
     except (OSError, ValueError, AttributeError):
@@ -151,7 +150,7 @@ def edition(settings: Settings) -> str | None:
 
 
 def known(site: Mapping[str, Any]) -> PublishedSite:
-    """One site as it was published."""
+    """Parse a published site."""
     amounts = ("cpus", "memory", "disk", "gpus")
     locations = tuple(
         Location(

@@ -1,6 +1,6 @@
-"""The controller as a process: made from the configuration, and run until a signal ends it.
+"""The controller as a process: created from Airflow's configuration, it runs until SIGTERM or SIGINT.
 
-An executor starts it by ``python -m lading.plugin``, an administrator by ``airflow lading controller``.
+An executor starts it with ``python -m lading.plugin``, an administrator with ``airflow lading controller``.
 """
 
 from __future__ import annotations
@@ -35,18 +35,17 @@ SECONDS_UNTIL_AWAKE = 120.0
 
 @providers_configuration_loaded
 def controller(args: argparse.Namespace) -> None:
-    """The command ``airflow lading controller``: run a controller as a service."""
+    """Run ``airflow lading controller``: a controller as a service."""
     serve(managed=False)
 
 
 def serve(managed: bool) -> None:
     """Run a controller in this process until SIGTERM or SIGINT.
 
-    :param managed: an executor started it: it logs to a file of its own and ends when Airflow has gone
-    :raises SystemExit: the sites file or what is installed is wrong, which the log says, or the state folder cannot be
-        used
+    :param managed: whether an executor started it; if so, it logs to its own file and exits when Airflow has stopped
+    :raises SystemExit: the sites file or the installation is faulty (logged), or the state folder cannot be used
     """
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # it may read the database, as the scheduler does
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # allows access to the database, like in the scheduler
     settings = Settings.load()
     try:
         make_private(settings.state_folder)
@@ -59,7 +58,7 @@ def serve(managed: bool) -> None:
         ensure_tables()
         sites = load_sites(settings)
     except (MixedVersions, SitesError) as error:
-        log.critical("%s", error)  # the last line, which the executor quotes
+        log.critical("%s", error)  # has to be the last line, because the executor quotes it
         sys.exit(1)
     serve_until_signal(
         sites, mint(), settings, managed, start=threading.Thread(target=wake_api_server, daemon=True).start
@@ -67,10 +66,10 @@ def serve(managed: bool) -> None:
 
 
 def wake_api_server() -> None:
-    """Ask the execution API for its health once it is up: its first answer takes seconds, and a task waits for five."""
+    """Warm up the execution API once it is running: its first answer takes seconds, and tasks wait only five."""
     url = f"{get_execution_api_server_url().rstrip('/')}/health"
     deadline = time.monotonic() + SECONDS_UNTIL_AWAKE
-    # One client for all attempts: each new one reads all certificates of the machine.
+    # One client for all attempts, because each new one loads all certificates of the machine.
     with httpx.Client(headers=NO_TOKEN, timeout=SECONDS_UNTIL_AWAKE) as client:
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.HTTPError):
@@ -80,7 +79,7 @@ def wake_api_server() -> None:
 
 
 def mint() -> Callable[[str, float], str]:
-    """Makes the JWT with which a workload introduces itself to the API server, for a subject and so many seconds."""
+    """Return a function that creates the JWT of a workload from its subject and its seconds of validity."""
     from airflow.api_fastapi.auth.tokens import JWTGenerator, get_signing_args
 
     generator = JWTGenerator(

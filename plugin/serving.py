@@ -1,4 +1,4 @@
-"""A controller as a process, whoever runs the workflows: its log, and how it runs until a signal ends it."""
+"""Runs a controller process, for Airflow or Snakemake: its log, its signals and its exit."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def serve_until_signal(
     managed: bool,
     start: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run a controller in this process until SIGTERM or SIGINT, or until it is needless. It may end the process.
+    """Run a controller in this process until SIGTERM or SIGINT, or until nothing needs it. It can end the process.
 
-    :param mint: makes the JWT of a job for its subject, valid for so many seconds
-    :param managed: whether it ends when nothing needs it any more
-    :param start: is called right before it begins
+    :param mint: creates the JWT of a job, given a subject and seconds of validity
+    :param managed: whether it stops when nothing needs it any more
+    :param start: called right before it starts
     """
     acting = Controller(sites, mint, settings, managed, notify_listeners, extensions(settings))
 
@@ -50,9 +50,9 @@ def serve_until_signal(
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    # Blocked by the process that started it until now, and before anything is started that would inherit that.
+    # The parent process has blocked SIGTERM. Unblock it before starting processes, which would inherit the block.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    # What was imported lives forever: a plan's many small objects must not make the collector look at it again.
+    # Imported modules live forever. Freezing them keeps the garbage collector from scanning them during plans.
     gc.collect()
     gc.freeze()
     start()
@@ -62,27 +62,27 @@ def serve_until_signal(
 
 
 def extensions(settings: Settings) -> Extensions:
-    """What plugins and the sites file add to the choice of places."""
+    """Return the extensions of placement by plugins and the sites file."""
     found = rules_of(settings.sites_file, rules())
     return Extensions(binding_filters(), policies(), found, implemented("rank_matches"), implemented("assign_jobs"))
 
 
 def end_in_spite_of_threads() -> None:
-    """End the process where a thread that hangs would keep it alive, such as one of a third party's site."""
+    """End the process even if a hanging thread, for example of a third party's site, would keep it alive."""
     kept = [each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
     if kept:
-        log.info("The threads %s are not waited for", ", ".join(kept))
+        log.info("Exiting without waiting for the threads %s", ", ".join(kept))
         end_at_once(0)
 
 
 def end_at_once(status: int) -> None:
-    """End the process without waiting for anything but its log."""
+    """End the process at once, after flushing the log."""
     logging.shutdown()
     os._exit(status)
 
 
 def notify_listeners(changes: Sequence[Change]) -> None:
-    """Call the plugins' ``job_changed``; what one of them gets wrong must not hold up the jobs."""
+    """Call ``job_changed`` of the plugins. An exception in one of them must not delay jobs."""
     for change in changes:
         state = change.values.get("state")
         if state is not None:
@@ -101,7 +101,7 @@ def notify_listeners(changes: Sequence[Change]) -> None:
 
 
 class PrivateFileHandler(logging.handlers.RotatingFileHandler):
-    """A log that only Airflow's user may read. What this process prints also continues in the new file."""
+    """A log file that only Airflow's user can read. After a rollover, stdout and stderr go to the new file as well."""
 
     def _open(self) -> io.TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=private_opener)
@@ -117,7 +117,7 @@ class PrivateFileHandler(logging.handlers.RotatingFileHandler):
 
 
 def log_to(settings: Settings, managed: bool, level: str) -> None:
-    """Send the log to a file that is kept small, or to standard error where another program keeps it."""
+    """Send the log to a rotating file if an executor started this process, or else to stderr."""
     handler: logging.Handler = logging.StreamHandler()
     if managed:
         handler = PrivateFileHandler(settings.controller_log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)

@@ -1,4 +1,4 @@
-"""The sites: what ``[lading] sites_file`` declares, and this machine unless the file turns it off."""
+"""Loads the sites that ``[lading] sites_file`` declares, and this machine unless the file disables it."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ __all__ = [
     "read_sites",
 ]
 
-# Its table where the sites file has none for this machine.
+# The table of this machine if the sites file has none.
 IMPLICIT = {"kind": "local"}
-# Options that every kind takes are listed last.
+# Options of all kinds, which are listed last in errors.
 COMMON = frozenset(SiteConfig.model_fields) - {"kind"}
 
 
 def load_sites(settings: Settings) -> dict[str, Site[Any]]:
-    """The sites by name, in the order of the file; of each is settled whether it takes tasks that name no site.
+    """Load the sites by name, in the order of the file, with ``accept_untargeted`` resolved for each.
 
-    :raises SitesError: the file cannot be read, or what it says is not valid
+    :raises SitesError: the file cannot be read or is not valid
     """
     where = settings.sites_file or "the default"
     kinds = site_kinds()
     tables = declared(settings, kinds)
-    # The table of a cluster is one for each of its accounts.
+    # A cluster with several accounts has a table for each.
     errors = [error for name, table in tables.items() for error in faults(declared_name(name), table, kinds)]
     if errors:
         raise SitesError(f"{where}: " + "; ".join(dict.fromkeys(errors)))
-    # Shares, budgets and the like are about the sites that they name.
+    # Other sections, such as shares and budgets, refer to sites by name, so no sites are implied next to them.
     if settings.sites_file and read_sites_document(settings.sites_file).keys() == {"sites"}:
         models = {kind: site.config_model for kind, site in kinds.items()}
         implied = current.deployment().implied_sites(tables, models)
@@ -60,7 +60,7 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
     configs = {name: kinds[table["kind"]].config_model(**table) for name, table in tables.items()}
     configs = {name: config for name, config in configs.items() if getattr(config, "enabled", True)}
     if not configs:
-        raise SitesError(f"{where} leaves no site: [sites.{LOCAL}] is turned off, and there is no other")
+        raise SitesError(f"{where} leaves no site: [sites.{LOCAL}] is disabled, and there is no other site")
     if shared := shared_by_several(configs, kinds):
         raise SitesError(f"{where}: " + "; ".join(shared))
     sites_file.bindings_of(settings.sites_file, configs)
@@ -77,7 +77,7 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
 
 
 def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[str, Any]:
-    """The tables of all sites: those of the file, and before them this machine's, where none of them is this machine.
+    """Return the tables of all sites. That of this machine comes first, unless the file has a site that includes it.
 
     :raises SitesError: the file cannot be read
     """
@@ -91,11 +91,11 @@ def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[s
 
 
 def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str]:
-    """What is wrong with the table of one site, as text."""
+    """Return the faults of the table of a site, as text."""
     if not SITE_NAME.fullmatch(name):
-        return [f"site name {shortened(name)} is not valid: letters, digits, - and _ are, at most 64"]
+        return [f"site name {shortened(name)} is not valid; valid: up to 64 letters, digits, - and _"]
     if not isinstance(table, dict):
-        return [f"[sites.{name}] is no table"]
+        return [f"[sites.{name}] is not a table"]
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         return [
@@ -105,7 +105,7 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
     try:
         config = model(**table)
         if config.policy not in (valid := (*model.built_in_policies, *policies())):
-            words = "is none of such a site" if config.policy in BUILT_IN else "is unknown"
+            words = "is not a policy of this kind of site" if config.policy in BUILT_IN else "is unknown"
             raise ValueError(
                 f"policy = {shortened(config.policy)} {words}; leave it out for {valid[0]!r}, or give one of "
                 f"{', '.join(valid)}"
@@ -121,7 +121,7 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
 
 
 def shared_by_several(configs: Mapping[str, SiteConfig], kinds: Mapping[str, type[Site[Any]]]) -> list[str]:
-    """What several sites use that one alone may have, as text."""
+    """Return, as text, which exclusive resources several sites use."""
     owners: dict[tuple[str, str], str] = {}
     problems = []
     for name, config in configs.items():
@@ -129,31 +129,32 @@ def shared_by_several(configs: Mapping[str, SiteConfig], kinds: Mapping[str, typ
             owner = owners.setdefault((config.kind, key), name)
             if owner != name:
                 problems.append(
-                    f"[sites.{name}] has {called}, which [sites.{owner}] has already; a machine is in one site"
+                    f"[sites.{name}] has {called}, which [sites.{owner}] has already; a machine can be in one site only"
                 )
     return problems
 
 
 def describe_fault(fault: Any, model: Any) -> str:
-    """One of pydantic's findings as a sentence."""
+    """Describe an error of pydantic in a sentence."""
     table = table_model.table_of(fault, model)
     return table_model.describe_fault(fault, keys(table) if table is model else table.model_fields)
 
 
 def keys(model: type[SiteConfig]) -> list[str]:
-    """The keys of a table: first those that must be given, then the others of its kind, then those of several kinds."""
+    """Return the keys of a table: required ones first, then other keys of its kind, then keys common to all kinds."""
     fields, own = model.model_fields, {"kind", *model.__annotations__}
     written = [name for name, field in fields.items() if not field.exclude]
     return sorted(written, key=lambda name: (name in COMMON, not fields[name].is_required(), name not in own))
 
 
 def known_sites(settings: Settings) -> dict[str, PublishedSite]:
-    """What is known of each site.
+    """Return what is known of each site.
 
-    A controller publishes what it sees. Before the first one has run, and where the file does not reach, what the
-    sites file declares counts, and for this machine all that it has, which is no less than what the controller may use.
+    The controller publishes what it sees. If there is no published file, because no controller has run on this machine,
+    the declarations of the sites file count, and for this machine all of its resources, which is at least what the
+    controller can use.
 
-    :raises SitesError: the sites file is wrong
+    :raises SitesError: the sites file is not valid
     :raises OSError: the published file cannot be read
     """
     try:

@@ -1,10 +1,11 @@
-"""The name under which Airflow looks for what the distribution ``airflow-lading`` brings; what it brings is ``lading``.
+"""The package that Airflow derives from the name of the distribution ``airflow-lading``; the code is in ``lading``.
 
-Where examples are loaded (``[core] load_examples``), ``airflow.dag_processing.bundles.manager`` makes the name of a
-module of each provider's distribution and imports it in every process that reads Dags, each task's too. Without this
-package every task's log would begin with the traceback of that. Lading's own examples are not loaded: some need sites.
+If examples are loaded (``[core] load_examples``), ``airflow.dag_processing.bundles.manager`` derives a module name from
+the distribution of each provider, and imports it in every process that parses Dags, including those of tasks. Without
+this package, the log of every task would begin with a traceback. Lading's own examples are not loaded, because some
+need sites.
 
-It also says what every package of a provider says of itself: its version, and its provider info.
+Like every provider package, it also has the version and the provider info.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command ``lading``, which plans, simulates and writes scripts before anything is launched or submitted.
+"""The command ``lading``, which plans, simulates and prints job scripts without launching or submitting anything.
 
-It imports Airflow only where a site or a Dag is asked for.
+It imports Airflow only if the options name a site or a Dag.
 """

@@ -1,4 +1,4 @@
-"""Charts as SVG: what each policy paid for and used over time, and what a run costs for each time that it may take."""
+"""SVG charts: what each policy paid for and used over time, and the cost of a run against the time it takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAID, USED, MACHINES, INK = "#d8d8d8", "#4269d0", "#ff725c", "#333333"
 
 
 def svg(reports: Sequence[Report]) -> str:
-    """One panel per policy, all with the same scales."""
+    """Draw a panel per policy, all with the same scales."""
     series = [report.timeline.means(PARTS) for report in reports]
     most = max((each.paid for _, parts in series for each in parts), default=0.0) or 1.0
     most_machines = max((each.machines for _, parts in series for each in parts), default=0.0) or 1.0
@@ -57,7 +57,7 @@ def svg(reports: Sequence[Report]) -> str:
 
 
 def frontier_svg(points: Sequence[FrontierPoint], equal: Sequence[FrontierPoint]) -> str:
-    """USD against the time of the end, for each hurry and for fleets of equal machines; both axes are logarithmic."""
+    """Draw the cost against the duration, by hurry and on fleets of equal machines. Both axes are logarithmic."""
     all_points = [*points, *equal]
     across = Scale([each.seconds / 3600 for each in all_points], LEFT, LEFT + WIDTH)
     down = Scale([each.usd for each in all_points], TOP + 2 * HEIGHT, TOP)
@@ -65,7 +65,7 @@ def frontier_svg(points: Sequence[FrontierPoint], equal: Sequence[FrontierPoint]
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 120} {bottom + GAP}" '
         f'font-family="sans-serif" font-size="12" fill="{INK}"><rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{LEFT}" y="20">USD over the hours after which the run ends: <tspan fill="{USED}">by hurry</tspan>, '
+        f'<text x="{LEFT}" y="20">USD over the hours that the run takes: <tspan fill="{USED}">by hurry</tspan>, '
         f'<tspan fill="{MACHINES}">on equal machines</tspan></text>',
         f'<path d="M{LEFT},{TOP} V{bottom} H{LEFT + WIDTH}" fill="none" stroke="{PAID}"/>',
     ]
@@ -76,7 +76,7 @@ def frontier_svg(points: Sequence[FrontierPoint], equal: Sequence[FrontierPoint]
     lines += [
         f'<text x="{LEFT - 6}" y="{down(value) + 4:.1f}" text-anchor="end">{value:.3g}</text>' for value in down.ticks()
     ]
-    labels: dict[tuple[float, float], tuple[float, float, list[str]]] = {}  # of points that are close, one
+    labels: dict[tuple[float, float], tuple[float, float, list[str]]] = {}  # points close to each other share one
     for some, colour in ((points, USED), (equal, MACHINES)):
         at = [
             (across(point.seconds / 3600), down(point.usd), point)
@@ -97,7 +97,7 @@ def frontier_svg(points: Sequence[FrontierPoint], equal: Sequence[FrontierPoint]
 
 
 class Scale:
-    """A logarithmic axis from the least to the largest of some values, each above zero."""
+    """A logarithmic axis from the smallest to the largest of some positive values."""
 
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
         self.least, self.most = min(values), max(*values, min(values) * 1.1)
@@ -112,13 +112,13 @@ class Scale:
 
 
 def form(path: str, draw_svg: Callable[P, str]) -> Callable[P, str]:
-    """What draws a chart, as an SVG or a page, by the file's name.
+    """Return the function that draws a chart, as SVG or as an HTML page, by the suffix of the file.
 
-    :raises UsageError: the name says neither
+    :raises UsageError: the suffix is neither .svg nor .html
     """
     suffix = Path(path).suffix
     if suffix not in (".svg", ".html"):
-        raise UsageError(f"--plot {shortened(path)} has no form; valid: a name that ends in .svg or .html")
+        raise UsageError(f"--plot {shortened(path)} has no known file type; valid: a name that ends in .svg or .html")
     if suffix == ".svg":
         return draw_svg
     head = '<!doctype html>\n<meta charset="utf-8">\n<title>lading</title>\n'
@@ -143,5 +143,5 @@ def title(report: Report) -> str:
 
 
 def stairs(across: Sequence[float], down: Sequence[float]) -> list[str]:
-    """A line that is level in each part."""
+    """Return the points of a step line."""
     return [f"{x:.1f},{y:.1f}" for i, y in enumerate(down) for x in (across[i], across[i + 1])]

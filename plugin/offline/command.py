@@ -1,7 +1,7 @@
-"""The command `lading`: what can be done on paper, before anything is launched or submitted. Imports no Airflow.
+"""The command `lading`: planning and previews that launch and submit nothing. Imports no Airflow.
 
-Each command has a module of its own beside this. The options are in :mod:`lading.plugin.offline.options`, so that
-`airflow lading` offers the same ones.
+Each subcommand has its own module in this folder. The options are in :mod:`lading.plugin.offline.options`, so that
+`airflow lading` has the same ones.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lading.scheduling.text.printable import printable
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {printable(message)} (--help lists the options)\n")
 
 
 def guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """``run`` with faults of the input as one line on stderr and status 2, and of the output with status 1."""
+    """Wrap ``run`` so that input errors return status 2 and output errors status 1, with one line on stderr."""
 
     def guard(args: argparse.Namespace) -> int:
         try:
@@ -38,12 +38,12 @@ def guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Name
             print(printable(" ".join(str(error).split("\n"))), file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            print("Ctrl-C: ended before there was anything to print", file=sys.stderr)
+            print("Ctrl-C: stopped before there was a result to print", file=sys.stderr)
             return INTERRUPTED
         except OSError as error:
-            # What is left of the output has nowhere to go, and Python would say so once more at its end.
+            # Discard the buffered output; otherwise Python would report the same error again on exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if not isinstance(error, BrokenPipeError):  # `| head` is no fault
+            if not isinstance(error, BrokenPipeError):  # for example `| head`, which is not an error
                 print(f"the output cannot be written: {printable(error.strerror or error)}", file=sys.stderr)
             return 1
 
@@ -51,14 +51,16 @@ def guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Name
 
 
 def runner(command: str) -> Callable[[argparse.Namespace], int]:
-    """What carries out a command."""
-    # A job script needs nothing of the planner, and the planner nothing of batch systems.
+    # Imported late: job scripts do not need the planner, and plans do not need the batch systems.
     run: Callable[[argparse.Namespace], int] = getattr(import_module(f"{__package__}.{command}"), f"run_{command}")
     return guarded(run)
 
 
 def parser() -> argparse.ArgumentParser:
-    top = OneLineParser(prog="lading", description="Pack jobs on machines and render job scripts, on paper.")
+    top = OneLineParser(
+        prog="lading",
+        description="Plan machines for jobs, simulate them, and print job scripts. Nothing is launched or submitted.",
+    )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         each = commands.add_parser(name, help=command.text, description=command.text)
@@ -74,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def airflow_command(args: argparse.Namespace) -> None:
-    """`airflow lading plan` and so on, by the name of the command."""
+    """Run `airflow lading plan` and the other offline commands."""
     sys.exit(runner(args.subcommand)(args))
 
 

@@ -1,7 +1,7 @@
-"""`lading plan --dag DAG`: what a run of a Dag will cost, before it begins.
+"""`lading plan --dag DAG`: predict what a run of a Dag will cost.
 
-What its tasks ask for is placed as real jobs are, how long they take is what the controller predicts, and what machines
-cost is what their sellers say now. Whatever is not known is named, and is in no sum.
+The requests of its tasks are placed like those of real jobs, their durations are predicted as by the controller, and
+machines cost what their sellers charge now. Tasks of unknown cost are listed, and are not part of any sum.
 """
 
 from __future__ import annotations
@@ -47,18 +47,20 @@ from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_time, in_zone
 
-# From how many runs the number of a task's jobs is taken.
+# How many earlier runs are searched for the number of jobs of a task.
 MOST_RUNS = 100
 
 
 @dataclass(slots=True)
 class TaskCost:
-    """A task of the run; None: that is not known.
+    """A task of the run. None stands for an unknown value.
 
-    :param jobs: how many it becomes; ``seconds``: how long each of them runs
-    :param asks: what each of them asks for, as text; ``site``: where it goes first
-    :param usd: what all of them cost, with their part of boots and gaps
-    :param notes: where the figures are from, and what is not known
+    :param jobs: the number of its jobs
+    :param seconds: the duration of each job
+    :param asks: the request of each job, as text
+    :param site: the first choice for its jobs
+    :param usd: the cost of all its jobs, with their part of boot and idle times
+    :param notes: the sources of the figures, and what is unknown
     """
 
     task: str
@@ -74,13 +76,14 @@ class TaskCost:
 class DagCost:
     """What a run will cost.
 
-    :param usd: of all lines whose cost is known
-    :param unknown: the tasks that are not in it
-    :param max_usd: the hint of that name, above which nothing more is launched for the run; None: there is none
-    :param hurry: the hint of that name, the highest of its tasks; ``finish_by``: the hints of that name, as text
-    :param runs: what its live runs go by of which something is asked or forecast, in lines, by their ids
-    :param prices: where the prices of sites that buy machines are from, with their dates
-    :param elsewhere: of sites that buy machines: what the tasks cost that may go there, if all of them did
+    :param usd: the sum over all lines whose cost is known
+    :param max_usd: the hint max_usd, above which nothing more is launched for the run
+    :param hurry: the hint hurry, the highest of its tasks
+    :param finish_by: the hints finish_by of its tasks, as text
+    :param runs: by the IDs of its live runs, the lines of :meth:`RunTerms.lines`
+    :param unknown: the tasks without a known cost
+    :param prices: by site that launches machines, where its prices come from, with dates
+    :param elsewhere: by site that launches machines, what all tasks that can go there would cost if they did
     """
 
     dag: str
@@ -97,9 +100,10 @@ class DagCost:
 
 @dataclass(frozen=True, slots=True)
 class SiteWork:
-    """What a run has to do at a site that buys machines.
+    """The work of a run at a site that launches machines.
 
-    :param steps: its tasks there; ``upstream``: the tasks that come before each task of the Dag
+    :param steps: its tasks at the site
+    :param upstream: the upstream tasks of each task of the Dag
     """
 
     steps: Sequence[RunTask]
@@ -108,9 +112,9 @@ class SiteWork:
 
 
 def run(args: argparse.Namespace, out: IO[str]) -> int:
-    """Print the forecast for a Dag; the exit status.
+    """Print the forecast for a Dag; returns the exit status.
 
-    :raises UsageError: there is no such Dag, or the conf is none
+    :raises UsageError: the Dag does not exist, or the conf is not valid
     """
     conf = parsed_conf(args.conf)
     read_connections()
@@ -130,7 +134,7 @@ def run(args: argparse.Namespace, out: IO[str]) -> int:
 
 @suppress_logs_and_warning
 def ask(args: argparse.Namespace) -> None:
-    """Make the forecast for ``args.dag`` and ``args.conf``; it is in ``args.found``."""
+    """Make the forecast for ``args.dag`` and ``args.conf``, into ``args.found`` and ``args.work``."""
     try:
         sites = load_sites(Settings.load())
     except SitesError as error:
@@ -140,7 +144,7 @@ def ask(args: argparse.Namespace) -> None:
 
 
 def parsed_conf(text: str | None) -> dict[str, Any] | None:
-    """:raises UsageError: it is no JSON object"""
+    """:raises UsageError: it is not a JSON object"""
     try:
         parsed = None if text is None else json.loads(text)
     except ValueError as error:
@@ -151,13 +155,13 @@ def parsed_conf(text: str | None) -> dict[str, Any] | None:
 
 
 def show_frontiers(args: argparse.Namespace, work: Mapping[str, SiteWork], out: IO[str]) -> None:
-    """What the run costs for each time that it may take, at each site that buys machines.
+    """Print the cost of the run against the time it takes, for each site that launches machines for it.
 
-    :raises UsageError: none does for it, or its jobs wait for each other in too many ways
+    :raises UsageError: no site launches machines for it, or it has too many dependencies between jobs
     """
     if not work:
         raise UsageError(
-            f"--dag {args.dag} --frontier: no task of it goes to a site that buys machines, as far as is known"
+            f"--dag {args.dag} --frontier: none of its tasks is known to run at a site that launches machines"
         )
     for name, its in work.items():
         if args.output != "json":
@@ -168,20 +172,21 @@ def show_frontiers(args: argparse.Namespace, work: Mapping[str, SiteWork], out: 
 
 
 def workflows(dag: str) -> Mapping[str, tuple[Sequence[Arrival], MachineMarket]]:
-    """The jobs of a run as the last runs were, at each site that buys machines, with what can be bought there.
+    """Return, by site that launches machines, the jobs of a run like the last runs, and the market of the site.
 
-    :raises UsageError: there is no such Dag, none of it goes there, or its jobs wait for each other in too many ways
+    :raises UsageError: the Dag does not exist, none of its tasks runs at such a site, or it has too many dependencies
+        between jobs
     """
     read_connections()
     asked = argparse.Namespace(verbose=False, dag=task_script.find_dag(dag), conf=None, found=None, work=None)
     ask(asked)
     if not asked.work:
-        raise UsageError(f"--dag {dag}: no task of it goes to a site that buys machines, as far as is known")
+        raise UsageError(f"--dag {dag}: none of its tasks is known to run at a site that launches machines")
     return {name: (workflow_of(dag, its), its.market) for name, its in asked.work.items()}
 
 
 def workflow_of(dag: str, its: SiteWork) -> list[Arrival]:
-    """:raises UsageError: its jobs wait for each other in too many ways"""
+    """:raises UsageError: it has too many dependencies between jobs"""
     try:
         return as_workflow(its.steps, its.upstream)
     except ValueError as error:
@@ -191,7 +196,7 @@ def workflow_of(dag: str, its: SiteWork) -> list[Arrival]:
 def forecast(
     session: Session, dag: DAG, conf: Mapping[str, Any] | None, sites: Mapping[str, Site[Any]]
 ) -> tuple[DagCost, dict[str, SiteWork]]:
-    """What a run of a Dag with this conf will cost, and what it has to do at each site that buys machines."""
+    """Return what a run of a Dag with this conf will cost, and its work at each site that launches machines."""
     past, views = Past(session, dag.dag_id, conf), task_script.views(sites)
     cost = DagCost(dag.dag_id, [])
     steps: dict[str, RunTask] = {}
@@ -203,7 +208,7 @@ def forecast(
         line = TaskCost(task.task_id)
         cost.lines.append(line)
         if not policies.goes_to_lading(task.executor, team_of_task(task)):
-            line.notes.append(f"it goes to {task.executor or 'the default executor'}, which is not Lading's")
+            line.notes.append(f"it runs on {task.executor or 'the default executor'}, not on Lading")
             continue
         try:
             job = past.job(task, line)
@@ -224,7 +229,9 @@ def forecast(
             line.seconds = step.seconds
             line.notes.append(f"time: {expected.source}")
     if sum(step.jobs for step in steps.values()) > MOST_SIMULATED:
-        raise UsageError(f"--dag {dag.dag_id}: more than {MOST_SIMULATED:,} jobs; valid: at most so many")
+        raise UsageError(
+            f"--dag {dag.dag_id}: a run has more than {MOST_SIMULATED:,} jobs, the most that can be simulated"
+        )
     upstream = {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks}
     markets = charge(session, cost, steps, stops, upstream, sites)
     sites_of = {line.task: line.site for line in cost.lines}
@@ -236,7 +243,7 @@ def forecast(
 
 
 def note_hints(cost: DagCost, hints: Hints) -> None:
-    """Note what a task says of the end of its run."""
+    """Note the hints hurry and finish_by of a task."""
     if hints.hurry is not None:
         cost.hurry = max(hints.hurry, cost.hurry or 0.0)
     if hints.finish_by is not None and str(hints.finish_by) not in cost.finish_by:
@@ -244,9 +251,9 @@ def note_hints(cost: DagCost, hints: Hints) -> None:
 
 
 class Past:
-    """What is known of earlier runs of a Dag.
+    """The earlier runs of a Dag.
 
-    :param conf: of the run that is to come; runs with the same count first. None: any run
+    :param conf: the conf of the predicted run; earlier runs with the same conf are preferred. None: any run
     """
 
     def __init__(self, session: Session, dag_id: str, conf: Mapping[str, Any] | None) -> None:
@@ -254,23 +261,23 @@ class Past:
         self.durations = Durations().read(session)
 
     def job(self, task: Any, line: TaskCost) -> JobRow:
-        """A job of a task, as the store would have it.
+        """Return a job of a task as a row of the store.
 
-        :raises ValueError: its hints are wrong, or depend on what only a run knows, and there was none
+        :raises ValueError: its hints are not valid, or they depend on results of a run, and no earlier run is known
         """
         hints = Hints.from_config(task.executor_config)
         mine = (JobRow.dag_id == self.dag_id, JobRow.task_id == task.task_id, JobRow.state == State.SUCCEEDED)
         if hints.expressions or hints.auto:
             query = select(JobRow).where(*mine).order_by(JobRow.ended_at.desc()).limit(1)
             if (last := self.session.scalars(query).first()) is not None:
-                line.notes.append(f"asks for what it did in run {last.run_id}")
+                line.notes.append(f"requests: as in run {last.run_id}")
                 return last
         job = task_script.as_job(task)
         job.task_id, job.run_id = task.task_id, ""
         return job
 
     def count(self, task: Any, line: TaskCost) -> int | None:
-        """How many jobs a task becomes; None: only a run knows."""
+        """Return the number of jobs of a task; None: it is known only in a run."""
         if not task.get_needs_expansion():
             return 1
         try:
@@ -283,16 +290,16 @@ class Past:
         query = query.group_by(JobRow.run_id).order_by(func.max(JobRow.queued_at).desc()).limit(MOST_RUNS)
         counts = {str(run_id): int(count) for run_id, count in self.session.execute(query)}
         if not counts:
-            line.notes.append(f"how many jobs it becomes is known in a run only, and no run of it is known: {why}")
+            line.notes.append(f"its number of jobs is known only in a run, and no earlier run is known: {why}")
             return None
         alike = self._alike(list(counts))
         run_id = next(iter(alike), next(iter(counts)))
-        other = "" if self.conf is None or alike else ", whose conf was another"
+        other = "" if self.conf is None or alike else ", which had another conf"
         line.notes.append(f"jobs: as in run {run_id}{other}")
         return counts[run_id]
 
     def _alike(self, runs: Sequence[str]) -> list[str]:
-        """Those of these runs that had the same conf, in their order."""
+        """Return those of these runs that had the same conf, in the same order."""
         from airflow.models.dagrun import DagRun
 
         if self.conf is None:
@@ -303,9 +310,9 @@ class Past:
 
 
 def mapped_jobs(task: Any) -> int:
-    """How many jobs a mapped task becomes, of a scatter in chunks.
+    """Return the number of jobs of a mapped task; for a scatter with chunks, the number of chunks.
 
-    :raises ExpressionError: only a run knows
+    :raises ExpressionError: it is known only in a run
     """
     if not isinstance(task, MappedOperator) or task.get_closest_mapped_task_group() is not None:
         raise ExpressionError("it is in a mapped task group")
@@ -327,10 +334,10 @@ def charge(
     upstream: Mapping[str, Sequence[str]],
     sites: Mapping[str, Site[Any]],
 ) -> dict[str, MachineMarket]:
-    """Note what the lines cost, and the sums; what the sites buy that buy machines.
+    """Set the cost of each line and the sums, and return the markets of the sites that launch machines.
 
-    :param stops: of each task, what it asks for at each site that it may go to
-    :param upstream: the tasks that come before each task of the Dag
+    :param stops: by task, what it requests at each site where it can run
+    :param upstream: the upstream tasks of each task of the Dag
     """
     begin = begins(upstream, {step.name: step.seconds for step in steps.values()})
     markets: dict[str, MachineMarket] = {}
@@ -358,7 +365,8 @@ def charge(
         for step in mine:
             if market.policy == FORECAST and not bill.is_foreseen:
                 lines[step.name].notes.append(
-                    f"site {name}: for more than {MOST_FORESEEN} jobs it is what waits that counts, not the forecast"
+                    f"site {name}: more than {MOST_FORESEEN} jobs, so machines are launched for waiting jobs, not by "
+                    "the forecast"
                 )
             lines[step.name].usd = bill.of_steps.get(step.name)
             if (message := bill.refused.get(step.name)) is not None:
@@ -369,18 +377,18 @@ def charge(
 
 
 def market_of(session: Session, site: Site[Any]) -> tuple[MachineMarket | None, str]:
-    """What a site buys, as large as it really is; or None, and why that is not known."""
+    """Return the market of a site, with measured sizes and boot times of machines; or None, and why it is unknown."""
     try:
         found = site.priced() if isinstance(site, ElasticSite) else None
     except (OSError, ValueError) as error:
-        return None, f"its prices are not known: {error}"
+        return None, f"its prices are unknown: {error}"
     if found is not None:
         found = found.sized(capacity.sizes(session, site.name)).booting_as(instances.last_boots(session, site.name))
     return found, "it has no price"
 
 
 def rate(site: Site[Any], step: RunTask, line: TaskCost, why: str) -> None:
-    """Note what a task costs where machines are not bought for it: its cpus at the price of the site."""
+    """Set the cost of a task at a site that launches no machines: its cpu-hours at the price of the site."""
     places = [each for each in site.potential() if each.max_jobs is not None or each.suits(step.job)]
     usd = min((price for each in places if (price := cpu_hour(site, each)) is not None), default=None)
     if usd is None:
@@ -390,9 +398,9 @@ def rate(site: Site[Any], step: RunTask, line: TaskCost, why: str) -> None:
 
 
 def show(found: DagCost, out: IO[str]) -> None:
-    """A table of the tasks, and the sums below it."""
+    """Print a table of the tasks, and the sums below it."""
     console = Console(file=out, highlight=False, markup=False, emoji=False)
-    table = Table("Task", "Jobs", "Each runs", "Each asks for", "Site", "USD", "Known by")
+    table = Table("Task", "Jobs", "Each runs", "Each requests", "Site", "USD", "Notes")
     for line in found.lines:
         table.add_row(
             printable(line.task),
@@ -404,7 +412,7 @@ def show(found: DagCost, out: IO[str]) -> None:
             printable("; ".join(line.notes)),
         )
     console.print(table)
-    more = f", without {', '.join(found.unknown)}, whose cost is not known" if found.unknown else ""
+    more = f", without {', '.join(found.unknown)}, whose cost is unknown" if found.unknown else ""
     message = f"costs about {found.usd:.4f} USD{more}"
     if len(found.unknown) == len(found.lines):
         message = "cannot be priced: the cost of none of its tasks is known"
@@ -414,9 +422,9 @@ def show(found: DagCost, out: IO[str]) -> None:
             f"That is more than max_usd, {found.max_usd:g} USD: nothing is launched beyond it.", soft_wrap=True
         )
     if found.hurry is not None:
-        console.print(f"Its end is worth a hurry of {found.hurry:g}.", soft_wrap=True)
+        console.print(f"Its hurry is {found.hurry:g}.", soft_wrap=True)
     if found.finish_by:
-        console.print(f"It is to end by: {', '.join(found.finish_by)} (finish_by).", soft_wrap=True)
+        console.print(f"It has to finish by: {', '.join(found.finish_by)} (finish_by).", soft_wrap=True)
     for run_id, lines in found.runs.items():
         text = in_zone(f"Run {run_id}: {'; '.join(lines)}.", airflow_settings.TIMEZONE)
         console.print(printable(text), soft_wrap=True)
@@ -425,5 +433,5 @@ def show(found: DagCost, out: IO[str]) -> None:
     left = [line.task for line in found.lines if line.jobs is None or line.seconds is None]
     more = f" ({', '.join(left)} not counted)" if left else ""
     for site, usd in found.elsewhere.items():
-        message = f"If all its tasks that may go to site {site} went there, they would cost {usd:.4f} USD there{more}."
+        message = f"If all its tasks that can run at site {site} ran there, they would cost {usd:.4f} USD there{more}."
         console.print(printable(message), soft_wrap=True)

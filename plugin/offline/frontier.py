@@ -1,4 +1,4 @@
-"""`lading plan --frontier`: what a run costs for each time in which it may end, so that users can pick a point."""
+"""`lading plan --frontier`: the cost of a run against the time it takes, so that users can choose a trade-off."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOOT_SECONDS = 60.0
 
 
 def run(args: argparse.Namespace, catalogue: Catalogue, out: IO[str]) -> int:
-    """Print the frontier of a recorded workflow; the exit status."""
+    """Print the frontier of a recorded workflow; returns the exit status."""
     workflow = read_workflow(args.workflow, catalogue)
     show(args, workflow, catalogue, BOOT_SECONDS, InstanceLimits(instances=args.max_instances), out)
     return 0
@@ -37,7 +37,7 @@ def show(
     limits: InstanceLimits,
     out: IO[str],
 ) -> None:
-    """Print the frontier of a workflow, and draw it where that is asked for."""
+    """Print the frontier of a workflow, and draw it if ``--plot`` is given."""
     form = None if args.plot is None else chart.form(args.plot, chart.frontier_svg)
     points: list[FrontierPoint] = []
     with ProgressWatch(shown=args.progress) as watch:
@@ -55,7 +55,7 @@ def show(
         from rich.table import Table
 
         console = Console(file=out, highlight=False, markup=False, emoji=False)
-        table = Table("", "USD", "Ends after", "Machines")
+        table = Table("", "USD", "Finishes after", "Machines")
         for each in (*points, *equal):
             table.add_row(
                 printable(each.way), f"{each.usd:,.4f}", format_time(round(each.seconds)), f"{each.machines:,}"

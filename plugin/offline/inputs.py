@@ -1,4 +1,4 @@
-"""What the commands read: tables, catalogues and recorded workflows."""
+"""Reads the inputs of the commands: tables, catalogues and recorded workflows."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ def read_text(path: str) -> str:
 
 
 def read_table(path: str, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[str]:
-    """The lines of a table. Columns that it has besides are named on stderr, for one of them may be misspelt."""
+    """Return the lines of a table. Unknown columns are reported on stderr, because one of them may be misspelt."""
     text = read_text(path)
     if others := csv_tables.unread(split(text), path, required, optional):
         valid = ", ".join(dict.fromkeys((*required, *optional)))
-        print(printable(f"{path}:1: not read: {shortened(', '.join(others))}; valid: {valid}"), file=sys.stderr)
+        print(
+            printable(f"{path}:1: unknown columns, ignored: {shortened(', '.join(others))}; valid: {valid}"),
+            file=sys.stderr,
+        )
     return split(text)
 
 
 def split(text: str) -> Iterator[str]:
-    """Its lines, some at a time: a million of them at once take more memory than a plan for them."""
+    """Split a text into lines, lazily: a list of a million lines takes more memory than a plan for them."""
     begin = 0
     while begin < len(text):
         end = text.find("\n", begin + PART) + 1 or len(text)
@@ -53,14 +56,18 @@ def split(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class OfflineMarket:
-    """What can be launched, and what is known of types that cannot."""
+    """The instance types.
+
+    :param offered: those that can be launched
+    :param known: all types of the catalogue, including those that the options leave out
+    """
 
     offered: Catalogue
     known: Catalogue
 
 
 def market(args: argparse.Namespace) -> OfflineMarket:
-    """The catalogue that the options describe: disks added, overheads taken off, types selected."""
+    """Build the catalogue that the options describe: add EBS volumes, subtract overheads, select types."""
     if args.catalogue is None:
         types = catalogue.bundled()
     elif args.catalogue.endswith(".toml"):
@@ -76,10 +83,10 @@ def market(args: argparse.Namespace) -> OfflineMarket:
 
 
 def read_workflow(path: str, offered: Catalogue, scale: float = 1.0) -> list[Arrival]:
-    """The tasks of a recorded run.
+    """Read the tasks of a recorded run.
 
-    :param scale: by what all lengths are multiplied
-    :raises UsageError: the file is none, or a task fits nothing that is offered
+    :param scale: a factor for all durations
+    :raises UsageError: the file is not a recorded run, or a task fits none of the offered types
     """
     try:
         workflow = wfformat.read(read_text(path), path, scale=scale)
@@ -92,12 +99,12 @@ def read_workflow(path: str, offered: Catalogue, scale: float = 1.0) -> list[Arr
 def with_requests(
     workflows: Mapping[str, Sequence[Arrival]], path: str, offered: Catalogue
 ) -> dict[str, list[Arrival]]:
-    """Workflows whose tasks request what a table says: the first row whose name or pattern matches counts.
+    """Replace the requests of the tasks by those of a table. The first row whose name or pattern matches counts.
 
-    Rows that match no task are named on stderr, for one of them may be misspelt.
+    Rows that match no task are reported on stderr, because one of them may be misspelt.
 
     :raises TableError: the table cannot be read, or none of its rows matches a task
-    :raises UsageError: a task fits nothing that is offered then
+    :raises UsageError: a task with its new requests fits none of the offered types
     """
     table = csv_tables.read(read_table(path, REQUESTS), path, REQUESTS)
     rows = list(csv_tables.unique(table, "task", requested))
@@ -107,7 +114,7 @@ def with_requests(
     if len(unused) == len(rows):
         raise TableError(path, 1, f"no row matches a task; the tasks are {shortened(', '.join(sorted(names)))}")
     if unused:
-        print(printable(f"{path}: no task is called {shortened(', '.join(unused))}"), file=sys.stderr)
+        print(printable(f"{path}: these rows match no task: {shortened(', '.join(unused))}"), file=sys.stderr)
     found = {}
     for source, workflow in workflows.items():
         found[source] = [
@@ -119,7 +126,6 @@ def with_requests(
 
 
 def requested(row: csv_tables.Row) -> tuple[str, Resources]:
-    """What a row of that table says of tasks."""
     cpus, memory = (
         row.number("cpus", least=LEAST_CPUS, most=MOST_CPUS, zero=False),
         row.number("memory_mib", zero=False),
@@ -128,16 +134,15 @@ def requested(row: csv_tables.Row) -> tuple[str, Resources]:
 
 
 def requesting(arrival: Arrival, asked: Resources) -> Arrival:
-    """A task of a workflow that requests something else."""
     used = None if arrival.used is None else replace(arrival.used, cpus=asked.cpus, memory=asked.memory)
     return replace(arrival, job=replace(arrival.job, resources=asked), used=used)
 
 
 def check_sizes(workflow: Sequence[Arrival], source: str, offered: Catalogue) -> None:
-    """Look whether each task of a workflow fits something.
+    """Check that each task of a workflow fits an offered type.
 
-    :param source: where it is from, for the error
-    :raises UsageError: one fits nothing that is offered
+    :param source: the file of the workflow, for the error
+    :raises UsageError: a task fits none
     """
     asked = [each.job for each in workflow]
     for refused in pose(asked, [], offered, InstanceLimits(), Objective(), 0.0, None).refusals:

@@ -1,6 +1,6 @@
-"""What `lading plan`, `lading simulate` and `lading script` can be given as options; `airflow lading` offers the same.
+"""The options of `lading plan`, `lading simulate` and `lading script`, which `airflow lading` has, too.
 
-This is loaded for every `airflow` command, so it imports little.
+Every `airflow` command loads this, so it imports little.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from lading.scheduling.text.units import UnitError
 
 
 class UsageError(ValueError):
-    """Something the user gave cannot be used; the message is one line."""
+    """An option or an input of the user is not valid; the message is one line."""
 
 
 class Option(NamedTuple):
-    """One command-line option: its flags, and what ``add_argument`` takes besides."""
+    """One command-line option: its flags, and the keyword arguments for ``add_argument``."""
 
     flags: tuple[str, ...]
     settings: dict[str, Any]
 
 
-# Earlier runs from which the last one has learnt: sizes hardly change after a few.
+# The largest valid --runs. Sizes hardly change after a few runs.
 MOST_RUNS = 100
-# Where nothing else is said: larger numbers are slips.
+# Default upper bounds: larger numbers are typing errors.
 MOST = 2**31 - 1
 MOST_USD = 1_000_000
 
 
 def number(least: float = 0, most: float = MOST, *, zero: bool = True) -> Callable[[str], float]:
-    """A reader of numbers up to ``most``.
+    """Return a parser of numbers up to ``most``.
 
-    :param least: the smallest but 0
+    :param least: the smallest valid number other than 0
     :param zero: whether 0 is valid, too
     """
     valid = f"{least:,} to {most:,}" if least == 0 or not zero else f"0, or {least:,} to {most:,}"
@@ -51,7 +51,7 @@ def number(least: float = 0, most: float = MOST, *, zero: bool = True) -> Callab
         if not math.isfinite(value) or value < 0:
             raise argparse.ArgumentTypeError(f"{shortened(text)} is not a finite number of at least 0; valid: {valid}")
         if value == 0 and not zero:
-            raise argparse.ArgumentTypeError(f"{shortened(text)} is not above 0; valid: {valid}")
+            raise argparse.ArgumentTypeError(f"{shortened(text)} is not greater than 0; valid: {valid}")
         if value > most or 0 < value < least:
             what = "large" if value > most else "small"
             raise argparse.ArgumentTypeError(f"{shortened(text)} is too {what}; valid: {valid}")
@@ -61,7 +61,7 @@ def number(least: float = 0, most: float = MOST, *, zero: bool = True) -> Callab
 
 
 def whole(most: int = MOST) -> Callable[[str], int]:
-    """A reader of whole numbers from 0 to ``most``."""
+    """Return a parser of whole numbers from 0 to ``most``."""
     value_of = number(most=most)
 
     def read(text: str) -> int:
@@ -82,7 +82,7 @@ def policies(text: str) -> tuple[str, ...]:
 
 
 def sizes(text: str) -> tuple[str, ...]:
-    """A reader of what tasks request, one or several of :data:`SIZES`."""
+    """Read a comma-separated list of :data:`SIZES`."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in SIZES:
@@ -91,7 +91,7 @@ def sizes(text: str) -> tuple[str, ...]:
 
 
 def hurry(text: str) -> float:
-    """A reader of what the end of a run is worth: a number or a word for one."""
+    """Read a hurry: a number, or a word for one."""
     try:
         return parse_hurry(text)
     except UnitError as error:
@@ -109,49 +109,60 @@ SITE_OPTIONS = (
         nargs="+",
         default=[],
         metavar="PATTERN",
-        help="only types that match, such as 'c7i.*'; burstable ones only by their family, such as 't3.*'",
+        help="only types that match, such as 'c7i.*'; burstable types only if their family is named, such as 't3.*'",
     ),
-    option("--exclude-types", nargs="+", default=[], metavar="PATTERN", help="no types that match"),
-    option("--max-instances", type=whole(), metavar="N", help="so many instances at most, running ones included"),
+    option("--exclude-types", nargs="+", default=[], metavar="PATTERN", help="leave out types that match"),
+    option("--max-instances", type=whole(), metavar="N", help="at most N instances, including running ones"),
     option(
         "--per-instance-cost",
         type=number(most=MOST_USD),
         default=0.0,
         metavar="USD",
-        help="what every launch costs once (0)",
+        help="a fixed cost added for each launch, to avoid many small instances (0)",
     ),
     option(
         "--horizon-hours",
         type=number(0.001, 1_000_000, zero=False),
         default=1.0,
         metavar="H",
-        help="hours that is spread over (1)",
+        help="hours over which --per-instance-cost is spread (1)",
     ),
-    option("--overhead-memory", type=whole(), default=0, metavar="MIB", help="what system and agent take (0)"),
+    option(
+        "--overhead-memory",
+        type=whole(),
+        default=0,
+        metavar="MIB",
+        help="memory that the operating system and the agent use on each instance (0)",
+    ),
     option(
         "--ebs-gib",
         type=number(most=MOST_DISK_GIB),
         default=0.0,
         metavar="N",
-        help="disk of types that have none of their own (0)",
+        help="size of the EBS volume of types without disks of their own (0)",
     ),
-    option("--progress", action="store_true", help="after 2 s show on stderr how far it is"),
-    option("--output", choices=("table", "json"), default="table", help="how to print (table)"),
+    option("--progress", action="store_true", help="show progress on stderr if it takes more than 2 s"),
+    option("--output", choices=("table", "json"), default="table", help="output format (table)"),
 )
 PLAN_OPTIONS = (
     option("--jobs", metavar="FILE", help=f"CSV: {','.join(REQUIRED)}[,{','.join(OPTIONAL)}]"),
-    option("--dag", metavar="DAG", help="in place of jobs: what a run of this Dag will cost, before it begins"),
+    option("--dag", metavar="DAG", help="instead of --jobs: predict what a run of this Dag will cost"),
     option("--workflow", metavar="FILE", help="with --frontier: a recorded run in WfFormat 1.4 or 1.5 (WfCommons)"),
     option(
         "--frontier",
         action="store_true",
-        help="of a workflow or a Dag: USD against the time of the end, by hurry and on equal machines",
+        help="with --workflow or --dag: compare USD and time to finish for several values of hurry, and for "
+        "machines of one type",
     ),
     option("--plot", metavar="FILE", help="draw the frontier, as .svg or .html"),
-    option("--conf", metavar="JSON", help="with --dag: the conf of that run, by which earlier runs are chosen"),
-    option("--running", metavar="FILE", help=f"CSV: {','.join(RUNNING)}; filled first, not in the cost"),
-    option("--policy", choices=POLICY_NAMES, default="priced", help="how to pack (priced)"),
-    option("--effort", choices=EFFORTS, default="best", help="how hard the policy priced tries (best)"),
+    option(
+        "--conf",
+        metavar="JSON",
+        help="with --dag: the conf of the run; an earlier run with the same conf is preferred",
+    ),
+    option("--running", metavar="FILE", help=f"CSV: {','.join(RUNNING)}; filled first, not counted in the cost"),
+    option("--policy", choices=POLICY_NAMES, default="priced", help="packing policy (priced)"),
+    option("--effort", choices=EFFORTS, default="best", help="how thoroughly the policy priced searches (best)"),
     *SITE_OPTIONS,
 )
 SIMULATE_OPTIONS = (
@@ -159,88 +170,107 @@ SIMULATE_OPTIONS = (
     option(
         "--shares",
         metavar="FILE",
-        help="a sites file with [[shares]]: what they get of --max-instances machines, beside the same without shares",
+        help="a sites file with [[shares]]: show what each share gets of --max-instances machines, with shares and "
+        "without",
     ),
     option(
         "--workflow",
         nargs="+",
         metavar="FILE",
-        help="in place of jobs: recorded runs in WfFormat 1.4 or 1.5 (WfCommons), whose tasks wait for their parents",
+        help="instead of --jobs: recorded runs in WfFormat 1.4 or 1.5 (WfCommons); tasks wait for their parents",
     ),
     option(
         "--dag",
         metavar="DAG",
-        help="in place of jobs: a run of this Dag as its last runs were, at each site that buys machines, with the "
-        "types and prices of that",
+        help="instead of --jobs: a run of this Dag like its last runs, at each site that launches machines, with "
+        "the types and prices of that site",
     ),
     option(
         "--starts",
         nargs="+",
         type=number(),
         metavar="S",
-        help="with --workflow or --dag: each is run at these seconds (0)",
+        help="with --workflow or --dag: start a run of each at each of these seconds (0)",
     ),
     option(
         "--scale",
         type=number(0.001, 10_000, zero=False),
         metavar="X",
-        help="with --workflow or --dag: lengths times X (1)",
+        help="with --workflow or --dag: multiply the durations of tasks by X (1)",
     ),
     option(
         "--lengths",
         choices=LENGTHS,
-        help="with --workflow or --dag: what is known of lengths: each task's, the median of its name as in a "
-        "second run, or what has ended in this one (task)",
+        help="with --workflow or --dag: what the forecast knows of the durations of tasks: known, each duration; "
+        "task, the median of the tasks of the same name, as in a second run; unknown, only the tasks of this run "
+        "that have finished (task)",
     ),
     option(
         "--sizes",
         type=sizes,
         metavar="SIZES",
-        help="with --workflow: what tasks request, such as asked,auto,exact: their authors' amounts, what "
-        f"memory={AUTO!r} and cpus={AUTO!r} would choose, or just what each used",
+        help="with --workflow: what tasks request, one or several of: asked, what their authors requested; auto, what "
+        f"memory={AUTO!r} and cpus={AUTO!r} would choose; exact, what each task used; for example asked,auto,exact",
     ),
     option(
         "--runs",
         nargs="+",
         type=whole(MOST_RUNS),
         metavar="N",
-        help=f"with --sizes {AUTO}: which runs of the workflow are simulated, 1 the first; each learns from "
-        "the tries of those before it, which are drawn from the recorded ones, and from its own (1 2 10)",
+        help=f"with --sizes {AUTO}: which runs of the workflow to simulate, counted from 1; each run learns from its "
+        "own tries and from those of the runs before it, whose tries are drawn from the recording (1 2 10)",
     ),
     option(
         "--requests",
         metavar="FILE",
-        help=f"with --workflow: what the authors' tasks request, CSV: {','.join(REQUESTS)}; a task is the name or a "
-        "pattern such as '*.STAR_ALIGN', of which the first that matches counts",
+        help=f"with --workflow: what tasks request, CSV: {','.join(REQUESTS)}; task is a name, or a pattern such as "
+        "'*.STAR_ALIGN'; the first row that matches counts",
     ),
     option(
         "--hurry",
         type=hurry,
         metavar="H",
-        help=f"with the policy {FORECAST}: what the end of a run is worth: 0 only money counts; 1 ten per cent longer "
-        f"for ten per cent less is a draw; {', '.join(f'{name} is {value:g}' for name, value in HURRIES.items())} (1)",
+        help=f"with the policy {FORECAST}: how much finishing early is worth: with 0, only cost counts; with 1, "
+        "taking ten per cent longer to save ten per cent makes no difference; "
+        f"{', '.join(f'{name} is {value:g}' for name, value in HURRIES.items())} (1)",
     ),
     option(
         "--compare",
         type=policies,
         metavar="POLICIES",
-        help=f"such as alone,greedy,{FORECAST} ({FORECAST}; with --workflow or --dag greedy,{FORECAST}, with --sizes "
-        f"{FORECAST})",
+        help=f"policies to compare, such as alone,greedy,{FORECAST} ({FORECAST}; with --workflow or --dag "
+        f"greedy,{FORECAST}, with --sizes {FORECAST})",
     ),
-    option("--effort", choices=EFFORTS, default="fast", help="how hard the policy priced tries at every tick (fast)"),
+    option(
+        "--effort",
+        choices=EFFORTS,
+        default="fast",
+        help="how thoroughly the policy priced searches at every tick (fast)",
+    ),
     *SITE_OPTIONS,
     option(
-        "--boot-seconds", type=number(), metavar="S", help="from a launch to its first job (60; with --dag its site's)"
+        "--boot-seconds",
+        type=number(),
+        metavar="S",
+        help="seconds from a launch until its first job starts (60; with --dag that of the site)",
     ),
-    option("--idle-seconds", type=number(), default=0.0, metavar="S", help="empty instances are kept so long (0)"),
+    option(
+        "--idle-seconds", type=number(), default=0.0, metavar="S", help="seconds for which an idle instance is kept (0)"
+    ),
     option(
         "--billing-seconds",
         type=number(0.001, zero=False),
         default=1.0,
         metavar="S",
-        help="whole periods are billed (1)",
+        help="length of a billing period; each one is billed in full (1)",
     ),
-    option("--min-instances", type=whole(), default=0, metavar="N", help="so many are kept warm (0)"),
+    option(
+        "--min-instances",
+        type=whole(),
+        default=0,
+        metavar="N",
+        help="instances to keep running even if they are idle (0)",
+    ),
     option(
         "--capacity-errors",
         type=number(most=0.95),
@@ -249,49 +279,61 @@ SIMULATE_OPTIONS = (
         help="probability that a launch fails (0)",
     ),
     option(
-        "--reclaims-per-hour", type=number(most=60), default=0.0, metavar="N", help="of a spot instance, on average (0)"
+        "--reclaims-per-hour",
+        type=number(most=60),
+        default=0.0,
+        metavar="N",
+        help="how often per hour a spot instance is reclaimed, on average (0)",
     ),
     option(
         "--tick-seconds",
         type=number(0.001, zero=False),
         metavar="S",
-        help="between plans (1; with over 10,000 jobs a 10,000th of the trace; with --workflow or --dag 0.1)",
+        help="seconds between plans (1; for more than 10,000 jobs, a 10,000th of the length of the trace; with "
+        "--workflow or --dag 0.1)",
     ),
-    option("--seed", type=whole(), default=0, metavar="N", help="of all chance (0)"),
-    option("--plot", metavar="FILE", help="draw what was paid for and used over time, as .svg or .html"),
+    option("--seed", type=whole(), default=0, metavar="N", help="seed of the random numbers (0)"),
+    option("--plot", metavar="FILE", help="draw paid and used capacity over time, as .svg or .html"),
 )
 
 SCRIPT_OPTIONS = (
-    option("--body", metavar="FILE", help="the script without directives; - is the standard input"),
-    option("--dag", metavar="DAG", help="in place of a body: the Dag of a task"),
-    option("--task", metavar="TASK", help="that task: what it would submit at its site"),
-    option("--scheduler", metavar="NAME", help="slurm, pbspro, torque, lsf, sge or what a plugin has added"),
-    option("--profile", metavar="FILE", help="TOML: the scheduler's kind, what is special there, and defaults"),
-    option("--site", metavar="NAME", help="a site of the sites file, instead of a profile"),
-    option("--ini", metavar="FILE", help="properties in the form of clusterjob: [Attributes] and [Resources]"),
+    option("--body", metavar="FILE", help="the script without directives; - for standard input"),
+    option("--dag", metavar="DAG", help="instead of --body: print what a task of this Dag would submit"),
+    option("--task", metavar="TASK", help="with --dag: the task"),
+    option("--scheduler", metavar="NAME", help="slurm, pbspro, torque, lsf, sge, or a batch system that a plugin adds"),
+    option(
+        "--profile",
+        metavar="FILE",
+        help="TOML: the kind of the batch system, the peculiarities of the site, and defaults",
+    ),
+    option("--site", metavar="NAME", help="instead of --profile: a site of the sites file"),
+    option("--ini", metavar="FILE", help="job properties in the format of clusterjob: [Attributes] and [Resources]"),
     option(
         "-r",
         "--resource",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="nodes=2, time=2h, mem=8GiB, or a directive of the scheduler: account=x; may be repeated",
+        help="nodes=2, time=2h, mem=8GiB, or a directive of the batch system, such as account=x; can be repeated",
     ),
 )
 
 
 class Command(NamedTuple):
-    """One command: what it does, and its options."""
+    """One command.
+
+    :param text: its help text
+    """
 
     text: str
     options: tuple[Option, ...]
 
 
 COMMANDS = {
-    "plan": Command("Plan on paper which machines jobs need, and what they cost", PLAN_OPTIONS),
-    "simulate": Command("Simulate what a trace of jobs costs and how long it takes", SIMULATE_OPTIONS),
+    "plan": Command("Plan which machines jobs need and what they cost, without launching any", PLAN_OPTIONS),
+    "simulate": Command("Simulate how long a trace of jobs takes and what it costs", SIMULATE_OPTIONS),
     "script": Command(
-        "Print a job script for a batch system, or what a task would submit; nothing is submitted",
+        "Print a job script for a batch system, or the script that a task would submit, without submitting it",
         SCRIPT_OPTIONS,
     ),
 }

@@ -1,4 +1,4 @@
-"""`lading plan`: which instances jobs would be launched on, what goes where, what waits and what it costs."""
+"""`lading plan`: which instances would be launched for jobs, which jobs run on each, which wait, and what it costs."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# A table shows so many lines, and so many jobs in each.
+# The most lines of a table, and the most job names in a line.
 MOST_LINES = 1000
 MOST_NAMES = 50
-# Lines of JSON that are written at once: where the output has no buffer each write is a call.
+# How many lines of JSON to write at once: if the output is unbuffered, each write is a system call.
 AT_ONCE = 10_000
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Look for no circles of references: a plan has none, and looking takes a tenth of its time."""
+    """Turn off garbage collection: a plan has no reference cycles, and searching for them takes a tenth of its time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -49,7 +49,7 @@ def uncollected() -> Iterator[None]:
 
 @uncollected()
 def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
-    """Plan what the options describe and print it; the exit status."""
+    """Make and print the plan that the options describe; returns the exit status."""
     if missing := planning_missing():
         raise UsageError(f"lading plan {missing}")
     if (
@@ -59,20 +59,22 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     ):
         if args.workflow is None or not args.frontier or args.jobs is not None or args.dag is not None:
             raise UsageError(
-                "--frontier is for a workflow or a Dag, and --workflow and --plot are for it: give --workflow FILE "
-                "--frontier, or --dag DAG --frontier; lading simulate --workflow FILE says what one run costs"
+                "--frontier needs a workflow or a Dag, and --workflow and --plot need --frontier: give --workflow FILE "
+                "--frontier, or --dag DAG --frontier; for the cost of one run, use lading simulate --workflow FILE"
             )
         from lading.plugin.offline import frontier
 
         return frontier.run(args, market(args).offered, out or sys.stdout)
     if args.dag is not None or args.conf is not None:
         if args.jobs is not None or args.dag is None:
-            raise UsageError("--dag takes no --jobs, and --conf belongs to --dag: give --jobs FILE, or --dag DAG")
+            raise UsageError(
+                "--dag cannot be combined with --jobs, and --conf needs --dag: give --jobs FILE, or --dag DAG"
+            )
         from lading.plugin.offline import dag_cost  # which imports Airflow
 
         return dag_cost.run(args, out or sys.stdout)
     if args.jobs is None:
-        raise UsageError("nothing is given to plan; give --jobs FILE, or --dag DAG")
+        raise UsageError("there is nothing to plan; give --jobs FILE, or --dag DAG")
     offline_market = market(args)
     jobs = trace.parse_jobs(read_table(args.jobs, trace.REQUIRED, trace.OPTIONAL), args.jobs, offline_market.known)
     running = []
@@ -96,17 +98,17 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     show = print_json if args.output == "json" else print_plan
     show(result, running, jobs, seconds, offline_market.offered, out or sys.stdout)
     if watch.stopped:
-        print("Ctrl-C: this plan is not finished; it is the best one so far", file=sys.stderr)
+        print("Ctrl-C: stopped early; this is the best plan so far", file=sys.stderr)
         return INTERRUPTED
     return 0
 
 
-# A million jobs that wait have few reasons.
+# A million waiting jobs share a few reasons.
 text_of = lru_cache(1000)(str)
 
 
 def filled(result: Plan, running: Sequence[Location]) -> dict[FilledMachines, int]:
-    """The instances that get jobs, running ones first in their order, and how many are filled alike."""
+    """Count the instances with the same jobs. Running ones come first, in their order."""
     order = {location.name: number for number, location in enumerate(running)}
     there = sorted(
         (each for each in result.filled if each.location in order), key=lambda each: order[each.location or ""]
@@ -119,13 +121,13 @@ def filled(result: Plan, running: Sequence[Location]) -> dict[FilledMachines, in
 
 
 class JobNames:
-    """Deals the names of rows out that were planned as one job, each of them once."""
+    """Gives each planned job the name of its row. Rows with equal requests were planned as one job."""
 
     def __init__(self, jobs: trace.TraceJobs) -> None:
         self.left = {job: iter(names) for job, names in jobs.names.items()}
 
     def machines(self, alike: Mapping[FilledMachines, int]) -> Iterator[tuple[FilledMachines, int]]:
-        """Machines with the names of their jobs, and how many there are of each."""
+        """Yield machines with the names of their jobs, and how many there are of each."""
         for filling, number in alike.items():
             if self.left.keys().isdisjoint(job for job, _ in filling.jobs):
                 yield filling, number
@@ -134,11 +136,11 @@ class JobNames:
                     yield filling._replace(jobs=tuple(chain.from_iterable(starmap(self.names_of, filling.jobs)))), 1
 
     def names_of(self, job: str, count: int) -> Iterator[tuple[str, int]]:
-        """The names of the next ``count`` jobs of those that were planned as one, and how many there are of each."""
+        """Yield the next ``count`` names of jobs that were planned as one, and how many jobs have each name."""
         return islice(zip(self.left[job], repeat(1)), count) if job in self.left else iter([(job, count)])
 
     def json(self, alike: Mapping[FilledMachines, int]) -> Iterator[str]:
-        """The same in JSON, for which a million names take a second."""
+        """Yield the machines as JSON, fast enough to write a million names in a second."""
         for filling, number in alike.items():
             columns = []
             jobs = []
@@ -158,7 +160,7 @@ class JobNames:
             yield from map(line.__mod__, islice(zip(*columns, strict=False), number) if columns else [()])
 
     def waits(self, waits: Iterable[Wait]) -> Iterator[Wait]:
-        """What waits, by name; to be asked for when all machines have their jobs."""
+        """Yield the waiting jobs by name. Call this last: the names that the machines have not taken are left over."""
         for wait in waits:
             for name, count in self.names_of(wait.job, wait.count):
                 yield Wait(name, count, wait.reason)
@@ -194,7 +196,7 @@ def print_json(
 
 
 def separated(items: Iterator[str]) -> Iterator[str]:
-    """The items of a list in JSON, one a line."""
+    """Yield the items of a JSON list, one per line."""
     yield f"\n {next(items, '')}"
     yield from map(",\n {}".format, items)
 
@@ -202,7 +204,7 @@ def separated(items: Iterator[str]) -> Iterator[str]:
 def print_plan(
     result: Plan, running: Sequence[Location], jobs: trace.TraceJobs, seconds: float, offered: Catalogue, out: IO[str]
 ) -> None:
-    """A table of the instances, those that are filled alike on one line."""
+    """Print a table of the instances. Those with the same jobs share a line."""
     from rich.console import Console
     from rich.table import Table
 
@@ -222,14 +224,13 @@ def print_plan(
 
 
 def contents_text(contents: Sequence[tuple[str, int]]) -> str:
-    """The jobs on a machine, by name."""
     named = [f"{job} × {count}" if count > 1 else job for job, count in contents[:MOST_NAMES]]
     more = f" and {len(contents) - MOST_NAMES:,} more" if len(contents) > MOST_NAMES else ""
     return printable(", ".join(named) + more)
 
 
 def print_table(console: Console, table: Table, rest: Iterator[object]) -> None:
-    """Print a table that has rows, and how many it leaves out: a terminal is no place for thousands of lines."""
+    """Print a table if it has rows, and how many rows it leaves out, as a terminal cannot show thousands of lines."""
     if table.row_count:
         console.print(table)
     if more := sum(1 for _ in rest):
@@ -238,7 +239,7 @@ def print_table(console: Console, table: Table, rest: Iterator[object]) -> None:
 
 def summary(result: Plan, seconds: float, offered: Catalogue) -> list[str]:
     gap = "" if result.gap is None else f", gap {result.gap:.2%}"
-    once = "" if result.objective == result.cost else f" ({result.objective:.4f} with what launches cost once)"
+    once = "" if result.objective == result.cost else f" ({result.objective:.4f} with the one-off cost of launches)"
     effort = f", {result.effort}" if result.policy != "greedy" else ""
     number = len(result.launches)
     return [

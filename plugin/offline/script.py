@@ -1,4 +1,4 @@
-"""`lading script`: a job script as it would be submitted. Imports Airflow only where a site or a Dag is asked for."""
+"""`lading script`: a job script as it would be submitted. Imports Airflow only if the options name a site or a Dag."""
 
 from __future__ import annotations
 
@@ -27,29 +27,28 @@ from lading.scheduling.text.printable import printable, printable_lines
 
 
 def run_script(args: argparse.Namespace, out: TextIO | None = None) -> int:
-    """Render the script that the options describe and print it; the exit status."""
+    """Render the script that the options describe and print it; returns the exit status."""
     if args.dag is not None or args.task is not None:
         text = of_task(args)
     elif args.body is None:
-        raise UsageError("nothing is given to print; give --body FILE, or --dag DAG and --task TASK")
+        raise UsageError("there is nothing to print; give --body FILE, or --dag DAG and --task TASK")
     else:
         text = of_body(args)
     stream = (out or sys.stdout).buffer
-    if stream.isatty():  # users read it; a file or another command gets it as it is
+    if stream.isatty():  # for people; a file or another command gets the exact bytes
         text = printable_lines(text)
-    # A body may have bytes that are no UTF-8; they come out as they went in.
+    # Bytes of the body that are not valid UTF-8 are printed unchanged.
     stream.write(text.encode("utf-8", errors="surrogateescape"))
     stream.flush()
     return 0
 
 
 def of_task(args: argparse.Namespace) -> str:
-    """What the task of --dag and --task would submit."""
     if args.dag is None or args.task is None:
         raise UsageError("--dag and --task belong together; give both")
     others = {f"--{name}": getattr(args, name) for name in ("body", "scheduler", "profile", "site", "ini", "resource")}
     if given := [flag for flag, value in others.items() if value]:
-        raise UsageError(f"{' and '.join(given)}: the Dag says all of a task; leave it out, or --dag and --task")
+        raise UsageError(f"{' and '.join(given)} cannot be combined with --dag and --task; leave one of them out")
     from lading.plugin.offline import task_script
 
     submission = task_script.of_task(args.dag, args.task)
@@ -59,7 +58,7 @@ def of_task(args: argparse.Namespace) -> str:
 
 
 def of_body(args: argparse.Namespace) -> str:
-    """The script of --body; what it warns of goes to the standard error."""
+    """Render the script of --body. Warnings go to stderr."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", JobScriptWarning)
         try:
@@ -72,9 +71,9 @@ def of_body(args: argparse.Namespace) -> str:
 
 
 def rendered(args: argparse.Namespace) -> str:
-    """The script that the options describe.
+    """Render the script that the options describe.
 
-    :raises ValueError: an option, a file or a value is not valid; the message says which
+    :raises ValueError: an option, a file or a value is not valid; the message names it
     """
     body = read_body(args.body)
     site = site_profile(args)
@@ -88,7 +87,7 @@ def rendered(args: argparse.Namespace) -> str:
 
 
 def read_body(path: str) -> str:
-    """The text of a file; newlines and bytes that are no UTF-8 stay as they are."""
+    """Read a file, or standard input for ``-``. Newlines and bytes that are not valid UTF-8 are kept unchanged."""
     try:
         data = safe_files.read_limited(sys.stdin.buffer) if path == "-" else safe_files.read_bytes(path)
     except safe_files.FileError as error:
@@ -97,7 +96,7 @@ def read_body(path: str) -> str:
 
 
 def site_profile(args: argparse.Namespace) -> SiteProfile:
-    """What --profile or --site says of the site; nothing where neither is given."""
+    """Return the profile of --profile or --site; an empty one if neither is given."""
     if args.profile and args.site:
         raise UsageError(f"--profile {args.profile} and --site {args.site} both describe the site; give one of them")
     if args.profile:
@@ -106,7 +105,7 @@ def site_profile(args: argparse.Namespace) -> SiteProfile:
 
 
 def of_site(name: str) -> SiteProfile:
-    """The profile in the table of a site in the sites file."""
+    """Read the profile from the table of a site in the sites file."""
     from lading.executors.settings import Settings
     from lading.plugin.sites import read_sites
 
@@ -120,11 +119,13 @@ def of_site(name: str) -> SiteProfile:
 
 
 def chosen(scheduler: str | None, site: SiteProfile, ini: JobProperties) -> BatchSystem:
-    """The batch system: --scheduler or the site's kind, else what the INI file says."""
+    """Return the batch system of --scheduler or of the site, or else of the INI file."""
     systems = batch_systems()
     valid = f"the schedulers are: {', '.join(systems)}"
     if scheduler and site.kind and scheduler != site.kind:
-        raise UsageError(f"--scheduler {scheduler} is not the kind of the site, {site.kind!r}; leave it out")
+        raise UsageError(
+            f"--scheduler {scheduler} does not match the kind of the site, {site.kind!r}; leave --scheduler out"
+        )
     name = scheduler or site.kind or ini.backend
     if name is None:
         raise UsageError(
@@ -133,12 +134,14 @@ def chosen(scheduler: str | None, site: SiteProfile, ini: JobProperties) -> Batc
     if name not in systems:
         raise UsageError(f"scheduler {name!r} is unknown; {valid}")
     if ini.backend not in (None, name):
-        warnings.warn(f"backend {ini.backend} of the INI file gives way to {name}", JobScriptWarning, stacklevel=2)
+        warnings.warn(
+            f"backend {ini.backend} of the INI file is ignored; {name} is used", JobScriptWarning, stacklevel=2
+        )
     return systems[name]
 
 
 def call(pairs: Sequence[str]) -> JobProperties:
-    """The properties that -r options give."""
+    """Read the job properties of the -r options."""
     given: dict[str, str | bool] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

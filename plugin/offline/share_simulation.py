@@ -1,4 +1,4 @@
-"""`lading simulate --shares`: what shares get of equal machines for which the jobs of a trace contend."""
+"""`lading simulate --shares`: what each share gets when the jobs of a trace contend for a number of equal machines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def simulate_shares(
 ) -> int:
     """Run the trace with the shares of a sites file and without, and print both; returns the exit status.
 
-    :param machines: how many there are, of the cheapest type that can run every job
+    :param machines: the number of machines, all of the cheapest type that can run every job
     :raises UsageError: the file or the jobs cannot be used
     """
     if machines is None:
@@ -66,9 +66,9 @@ def simulate_shares(
 
 
 def cheapest(offered: Catalogue, needs: Sequence[Resources]) -> Resources:
-    """What the cheapest type has that can run every job.
+    """Return the capacity of the cheapest type that can run every job.
 
-    :raises UsageError: none can
+    :raises UsageError: no type can
     """
     fitting = [
         (min(each.usd_per_hour for each in kind.offerings), name)
@@ -77,13 +77,12 @@ def cheapest(offered: Catalogue, needs: Sequence[Resources]) -> Resources:
     ]
     if not fitting:
         raise UsageError(
-            "--shares: no type can run every job of the trace; leave the largest out, or allow larger types"
+            "--shares: no type can run every job of the trace; leave out the largest jobs, or allow larger types"
         )
     return offered.types[min(fitting)[1]].capacity
 
 
 def as_row(order: str, found: ContentionReport, shares: Shares) -> dict[str, Any]:
-    """A report as JSON names it."""
     return {
         "order": order,
         "jain": found.jain(shares),

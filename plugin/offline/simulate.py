@@ -35,13 +35,13 @@ from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import expected_lengths, run_at
 from lading.scheduling.text.printable import printable
 
-# Makes a drawing of reports.
+# Draws reports as a chart.
 Form: TypeAlias = Callable[[Sequence[Report]], str]
-# The runs that are simulated where none are named.
+# The runs that are simulated if --runs is not given.
 RUNS = (1, 2, 10)
 REPORT_LINES = {
     "jobs": "jobs",
-    "unplaced": "jobs that found no place",
+    "unplaced": "jobs that were not placed",
     "cost": "cost, USD",
     "bound": "lower bound, USD",
     "gap": "gap (cost / bound - 1)",
@@ -54,14 +54,14 @@ REPORT_LINES = {
     "memory_utilisation": "memory utilisation",
     "instance_hours": "instance-hours",
     "launches": "instances launched",
-    "peak_instances": "instances at once",
+    "peak_instances": "instances at once, peak",
     "capacity_errors": "failed launches",
     "reclaims": "instances reclaimed",
     "restarts": "jobs restarted",
     "lost_usd": "cost of reclaims, USD",
     "plans": "plans",
 }
-# What is printed as well where it is said what tasks request.
+# Additional rows with --sizes.
 SIZED_LINES = {"short": "tries that fell short", "of_cost": "cost / asked", "of_makespan": "makespan / asked"}
 JSON_NAMES = {
     "cost": "cost_usd",
@@ -78,12 +78,10 @@ JSON_NAMES = {
 class SimulationInputs:
     """What is simulated.
 
-    :param limits: how many instances there may be
-    :param policies: that are compared
-    :param tick_seconds: between plans; None: by the number of jobs
-    :param boot_seconds: from a launch to its first job
-    :param lengths: how long jobs are expected to run, by their names
-    :param references: of each workflow, by its file
+    :param tick_seconds: the time between plans; None: it depends on the number of jobs
+    :param boot_seconds: from a launch until its first job starts
+    :param lengths: the predicted durations of jobs, by their names
+    :param references: the cheapest fleets of equal machines for each workflow, by its file
     """
 
     arrivals: Sequence[Arrival]
@@ -97,11 +95,11 @@ class SimulationInputs:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """One simulation of what is compared.
+    """One of the simulations that are compared.
 
-    :param sizes: what its tasks request, one of :data:`lading.scheduling.plan.SIZES`; None: what the trace says
-    :param number: with ``auto``, which run of the workflow it is
-    :param asked: the same with what the authors ask for; None: that is not among what is compared
+    :param sizes: what its tasks request, one of :data:`lading.scheduling.plan.SIZES`; None: as in the trace
+    :param number: with ``auto``, which run of the workflow it is, from 1
+    :param asked: the report of the same simulation with the requests of the authors; None: it is not compared
     """
 
     report: Report
@@ -120,7 +118,7 @@ class SimulatedRun:
 
     @property
     def of_cost(self) -> float | None:
-        """Its cost over that with what the authors ask for."""
+        """Its cost divided by the cost with the requests of the authors."""
         return None if self.asked is None or not self.asked.cost else self.report.cost / self.asked.cost
 
     @property
@@ -129,16 +127,16 @@ class SimulatedRun:
 
 
 def sizes_compared(args: argparse.Namespace) -> list[tuple[str | None, int | None]]:
-    """What tasks request in each simulation, and which run of the workflow that is.
+    """Return, for each simulation, what tasks request and which run of the workflow it is.
 
-    :raises UsageError: an option has nothing to act on
+    :raises UsageError: an option has no effect without another one, or a run number is not valid
     """
     if args.runs is not None and AUTO not in (args.sizes or ()):
-        raise UsageError(f"--runs is for --sizes {AUTO}: give that, or leave it out")
+        raise UsageError(f"--runs needs --sizes {AUTO}; add it, or leave --runs out")
     if args.sizes is None:
         return [(None, None)]
     if args.runs is not None and 0 in args.runs:
-        raise UsageError("--runs 0: there is no such run; valid: 1, the first, and more")
+        raise UsageError("--runs 0: runs are counted from 1")
     numbers: dict[str, Sequence[int | None]] = {AUTO: args.runs or RUNS}
     return [(sizes, number) for sizes in args.sizes for number in numbers.get(sizes, (None,))]
 
@@ -155,7 +153,7 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     given = read_jobs(args, offline_market) if args.workflow is None else read_workflows(args, offline_market)
     if args.shares is not None:
         if args.workflow is not None:
-            raise UsageError("--shares is for a table of jobs; give --jobs FILE in the place of --workflow")
+            raise UsageError("--shares cannot be combined with --workflow; give --jobs FILE instead")
         number = args.max_instances
         return simulate_shares(given.arrivals, args.shares, number, offline_market.offered, args.output, target)
     simulate_each(args, given, offline_market.offered, form, target)
@@ -165,7 +163,7 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
 def simulate_each(
     args: argparse.Namespace, given: SimulationInputs, offered: Catalogue, form: Form | None, out: IO[str]
 ) -> None:
-    """Simulate under each policy, print the reports, and draw them where that is asked for."""
+    """Simulate under each policy, print the reports, and draw them if ``--plot`` is given."""
     refuse_idle_options(args, given.policies)
     compared = sizes_compared(args)
     total = sum(each.job.count for each in given.arrivals)
@@ -210,21 +208,23 @@ def simulate_each(
 
 
 def simulate_dag(args: argparse.Namespace, form: Form | None, out: IO[str]) -> int:
-    """Simulate runs of a Dag as its last runs were, at each site that buys machines; the exit status.
+    """Simulate runs of a Dag like its last runs, at each site that launches machines; returns the exit status.
 
-    :raises UsageError: another input is given, too, or there is no such Dag
+    :raises UsageError: another input is given, too, or the Dag does not exist
     """
     refuse_options(args, ("sizes", "runs", "requests"), "--workflow FILE")
     others = ("jobs", "workflow", "shares", "catalogue", "types", "exclude_types", "overhead_memory", "ebs_gib")
     for name in others:
         if getattr(args, name):
             flag = name.replace("_", "-")
-            raise UsageError(f"--dag takes no --{flag}: its sites say what there is; leave one of them out")
+            raise UsageError(
+                f"--dag cannot be combined with --{flag}, because the sites define the machines; leave one of them out"
+            )
     from lading.plugin.offline import dag_cost  # which imports Airflow
 
     found = dag_cost.workflows(args.dag)
     if len(found) > 1 and (form is not None or args.output == "json"):
-        raise UsageError(f"--dag {args.dag}: its tasks go to {len(found)} sites; leave --plot and --output json out")
+        raise UsageError(f"--dag {args.dag}: its tasks go to {len(found)} sites; leave out --plot and --output json")
     for name, (workflow, on_sale) in found.items():
         if len(found) > 1:
             print(printable(f"Site {name}:"), file=out)
@@ -237,15 +237,15 @@ def simulate_dag(args: argparse.Namespace, form: Form | None, out: IO[str]) -> i
 
 
 def read_jobs(args: argparse.Namespace, offline_market: OfflineMarket) -> SimulationInputs:
-    """The table of jobs.
+    """Read the table of jobs.
 
-    :raises UsageError: there is none, or an option is for workflows
+    :raises UsageError: it is not given, or an option is for workflows only
     """
     refuse_options(args, ("starts", "scale", "lengths"), "--workflow FILE or --dag DAG")
     refuse_options(args, ("sizes", "runs", "requests"), "--workflow FILE")
     policies = args.compare or (FORECAST,)
     if args.jobs is None:
-        raise UsageError("nothing is given to simulate; give --jobs FILE, --workflow FILE or --dag DAG")
+        raise UsageError("there is nothing to simulate; give --jobs FILE, --workflow FILE or --dag DAG")
     lines = read_table(args.jobs, (*trace.REQUIRED, *trace.TRACE), trace.OPTIONAL)
     jobs, arrivals = trace.parse_trace(lines, args.jobs, offline_market.known)
     for refused in pose(jobs.jobs, [], offline_market.offered, InstanceLimits(), Objective(), 0.0, None).refusals:
@@ -255,23 +255,23 @@ def read_jobs(args: argparse.Namespace, offline_market: OfflineMarket) -> Simula
 
 
 def refuse_options(args: argparse.Namespace, names: Sequence[str], instead: str) -> None:
-    """Refuse options that are for workflows alone.
+    """Refuse options that are for workflows only.
 
-    :param instead: what is to be given with them
-    :raises UsageError: naming the first of them that is given
+    :param instead: the option that they need
+    :raises UsageError: one of them is given
     """
     for name in names:
         if getattr(args, name) is not None:
-            raise UsageError(f"--{name} is for workflows; give {instead}, or leave it out")
+            raise UsageError(f"--{name} needs {instead}; add that, or leave this option out")
 
 
 def read_workflows(args: argparse.Namespace, offline_market: OfflineMarket) -> SimulationInputs:
-    """The runs of all workflow files.
+    """Read the runs of all workflow files.
 
-    :raises UsageError: a file is none, or a task fits nothing
+    :raises UsageError: a file is not a recorded run, or a task fits none of the offered types
     """
     if args.jobs is not None:
-        raise UsageError("--workflow takes no --jobs: give one of them")
+        raise UsageError("--workflow cannot be combined with --jobs; give one of them")
     offered = offline_market.offered
     workflows = {path: read_workflow(path, offered, args.scale or 1.0) for path in args.workflow}
     if args.requests is not None:
@@ -286,9 +286,9 @@ def runs_of(
     limits: InstanceLimits,
     boot: float,
 ) -> SimulationInputs:
-    """Runs of workflows, at the times that the options say.
+    """Start runs of the workflows at the times of ``--starts``.
 
-    :param boot: seconds from a launch to its first job
+    :param boot: seconds from a launch until its first job starts
     :raises UsageError: they have too many tasks
     """
     arrivals: list[Arrival] = []
@@ -311,29 +311,29 @@ def runs_of(
 
 
 def boot_seconds(args: argparse.Namespace) -> float:
-    """Seconds from a launch to its first job."""
     return BOOT_SECONDS if args.boot_seconds is None else float(args.boot_seconds)
 
 
 def refuse_idle_options(args: argparse.Namespace, policies: Sequence[str]) -> None:
-    """Refuse what none of the policies goes by.
+    """Refuse options that have no effect on a policy.
 
-    :raises UsageError: naming the option
+    :raises UsageError: one is given
     """
     if args.hurry is not None and FORECAST not in policies:
-        raise UsageError(f"--hurry is for the policy {FORECAST}; compare it, or leave it out")
+        raise UsageError(f"--hurry needs the policy {FORECAST}; add it to --compare, or leave --hurry out")
     if args.per_instance_cost and FORECAST in policies:
-        raise UsageError(f"--per-instance-cost means nothing to the policy {FORECAST}; compare others, or leave it out")
+        raise UsageError(
+            f"--per-instance-cost has no effect on the policy {FORECAST}; compare other policies, or leave it out"
+        )
 
 
 def show(watch: ProgressWatch, policy: str, total: int, ended: int) -> None:
-    """Show how many jobs have ended."""
     watch(policy, ended / max(1, total))
 
 
 @contextmanager
 def ending(args: argparse.Namespace) -> Iterator[None]:
-    """Say which options keep a simulation from its end, where they do."""
+    """If a simulation cannot finish, name the options that keep it from finishing."""
     try:
         yield
     except NoEnd as error:
@@ -350,7 +350,10 @@ def print_runs(
     output: str,
     out: IO[str],
 ) -> None:
-    """Print a column per simulation, or a JSON object with the list ``runs``; of workflows also equal machines."""
+    """Print a column per simulation, or a JSON object with the list ``runs``.
+
+    Workflows are also compared with fleets of equal machines.
+    """
     if output == "json":
         found: dict[str, Any] = {"runs": [named(each) for each in runs]}
         if references:
@@ -372,8 +375,8 @@ def print_runs(
     for path, fleets in references.items():
         console.print(
             printable(
-                f"{path}: critical path {fleets.critical_path:,.0f} s; with equal machines and lengths that are known "
-                f"{format_fleet(fleets.in_time)} within {SLACK:g} × of it, {format_fleet(fleets.cheapest)} at least"
+                f"{path}: critical path {fleets.critical_path:,.0f} s; on equal machines, with all durations known: "
+                f"{format_fleet(fleets.in_time)} within {SLACK:g} × of it; at least {format_fleet(fleets.cheapest)}"
             ),
             soft_wrap=True,
         )
@@ -382,12 +385,11 @@ def print_runs(
 
 def format_fleet(fleet: EqualMachines | None) -> str:
     if fleet is None:
-        return "none ends"
+        return "no fleet finishes"
     return f"{fleet.usd:,.4f} USD ({fleet.machines} × {fleet.instance_type}, {fleet.seconds:,.0f} s)"
 
 
 def as_json(found: CheapestFleets) -> dict[str, Any]:
-    """What a workflow is compared with, as JSON names it."""
 
     def named(fleet: EqualMachines | None) -> dict[str, Any] | None:
         return (
@@ -409,7 +411,6 @@ def as_json(found: CheapestFleets) -> dict[str, Any]:
 
 
 def named(run: SimulatedRun) -> dict[str, Any]:
-    """A simulation as JSON names it."""
     found = {JSON_NAMES.get(name, name): getattr(run.report, name) for name in REPORT_LINES}
     sized = {} if run.sizes is None else {"sizes": run.sizes, "run": run.number}
     sized |= {} if run.sizes is None else {name: getattr(run, name) for name in SIZED_LINES}

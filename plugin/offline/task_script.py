@@ -1,8 +1,8 @@
 """`lading script --dag DAG --task TASK`: what a task would submit at its site.
 
-The Dag is parsed from its bundle as Airflow's own commands do it, and its hints are handled as those of a real job:
-policy, columns of the store, choice of the site, script. Nothing is read from Airflow's database, unless a Dag file or
-a bundle reads something.
+The Dag is parsed from its bundle like in Airflow's own commands, and its hints are handled like those of a real job:
+task policy, columns of the store, choice of the site, script. Nothing is read from Airflow's database, unless a Dag
+file or a bundle reads it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from lading.scheduling.text.units import format_memory, format_time
 
 Task: TypeAlias = BaseOperator | MappedOperator
 
-# How many names are listed where none is close to what was asked for.
+# How many names an error lists if none is similar to the wrong one.
 MOST_NAMES = 10
 
 
@@ -54,8 +54,8 @@ MOST_NAMES = 10
 class TaskSubmission:
     """What a task would submit.
 
-    :param text: the script that would be submitted, or a sentence that says why none is
-    :param notes: what the text does not show
+    :param text: the script that would be submitted, or a sentence that says why nothing is
+    :param notes: how the real submission can differ from the text
     """
 
     text: str
@@ -63,15 +63,15 @@ class TaskSubmission:
 
 
 def of_task(dag_id: str, task_id: str) -> TaskSubmission:
-    """What a task would submit; of a mapped one, its first instance alone.
+    """Return what a task would submit; for a mapped task, what its first instance alone would.
 
-    :raises UsageError: there is no such task, or it could not run anywhere; the message says which and why
+    :raises UsageError: the task does not exist, or no site can run it; the message says which and why
     """
     task = find(dag_id, task_id)
     where = f"Dag {dag_id!r}, task {task_id!r}"
     team = team_of_task(task)
     if not policies.goes_to_lading(task.executor, team):
-        raise UsageError(f"{where}: it goes to {task.executor or 'the default executor'}, which is not Lading's")
+        raise UsageError(f"{where}: it runs on {task.executor or 'the default executor'}, not on Lading")
     try:
         job = as_job(task)
         name, site = site_of(job)
@@ -89,8 +89,9 @@ def of_task(dag_id: str, task_id: str) -> TaskSubmission:
 
 @dataclass(slots=True)
 class Parsed:
-    """What was read of the bundles until the Dag was found.
+    """The result of reading the bundles until the Dag was found.
 
+    :param others: the IDs of all Dags that were read
     :param errors: the last line of each import error, by file
     """
 
@@ -100,9 +101,9 @@ class Parsed:
 
 
 def find(dag_id: str, task_id: str) -> Task:
-    """The task of a Dag in Airflow's bundles.
+    """Return a task of a Dag in Airflow's bundles.
 
-    :raises UsageError: there is none; the message lists those that are close
+    :raises UsageError: it does not exist; the message lists similar names
     """
     tasks: dict[str, Any] = find_dag(dag_id).task_dict
     if task_id not in tasks:
@@ -112,16 +113,16 @@ def find(dag_id: str, task_id: str) -> Task:
 
 
 def find_dag(dag_id: str) -> DAG:
-    """A Dag in Airflow's bundles.
+    """Return a Dag of Airflow's bundles.
 
-    :raises UsageError: there is none; the message lists those that are close
+    :raises UsageError: it does not exist; the message lists similar names
     """
     parsed = Parsed()
-    # A Dag file may print anything: the script alone is this command's output.
+    # Dag files can print anything, but the output of this command must be the script alone.
     with contextlib.redirect_stdout(sys.stderr):
         parse(Namespace(verbose=False, dag_id=dag_id, found=parsed))
     if parsed.dag is None:
-        # A file whose hints are wrong is the likeliest to be missed.
+        # Import errors that mention the Dag come first: they probably explain why it is missing.
         faults = sorted(parsed.errors.items(), key=lambda each: dag_id not in f"{each[0]} {each[1]}")
         unread = "".join(f"; {file} cannot be imported: {error}" for file, error in faults[:3])
         raise UsageError(f"--dag {dag_id!r}: there is no such Dag; {close(dag_id, parsed.others, 'Dags')}{unread}")
@@ -130,7 +131,7 @@ def find_dag(dag_id: str) -> DAG:
 
 @suppress_logs_and_warning
 def parse(args: Namespace) -> None:
-    """Read Airflow's bundles until the Dag is found; what has been read is in ``args.found``."""
+    """Read Airflow's bundles until the Dag is found, into ``args.found``."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.sdk.definitions._internal.dag_parsing_context import _airflow_parsing_context_manager
@@ -148,32 +149,32 @@ def parse(args: Namespace) -> None:
 
 
 def close(name: str, names: Iterable[str], what: str) -> str:
-    """As text: the names that are close to one, or some of them where none is."""
+    """Return a text with the names similar to a wrong one, or with the first names if none is similar."""
     known = sorted(names)
     if near := nearest(name, known, 5):
-        return f"close to it: {', '.join(near)}"
+        return f"similar: {', '.join(near)}"
     more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
     return f"the {what} are: {', '.join(known[:MOST_NAMES]) or 'none'}{more}"
 
 
-# -- what it asks for
+# -- what it requests
 
 
 class BeforeRun(Inputs):
-    """The inputs of a task of which no run is known: what stands in the Dag itself."""
+    """The inputs of a task without a run: only those that the Dag itself contains."""
 
     def __init__(self, dag_id: str, sources: Mapping[str, Any]) -> None:
         super().__init__(None, dag_id, "", sources)  # type: ignore[arg-type]
 
     def _read(self, task_id: str, key: str, mapped: bool) -> Any:
-        raise ExpressionError(f"what task {task_id} returns is known in a run only")
+        raise ExpressionError(f"the result of task {task_id} is known only in a run")
 
 
 def as_job(task: Task) -> JobRow:
-    """The first try of a task as the store would have it, of a mapped one its first instance.
+    """Return the first try of a task as a row of the store; for a mapped task, that of its first instance.
 
-    :raises HintError: its hints are wrong
-    :raises ExpressionError: they depend on what only a run knows
+    :raises HintError: its hints are not valid
+    :raises ExpressionError: its hints depend on results of a run
     """
     settings, config = Settings.load(), task.executor_config or {}
     hints = Hints.from_config(config)
@@ -193,12 +194,12 @@ def as_job(task: Task) -> JobRow:
 
 
 def site_of(job: JobRow) -> tuple[str, Site[Any]]:
-    """The site at which a job would run, by what the sites file says; the job gets the queue that its target names.
+    """Choose the site of a job by the sites file. The queue and the requests that its target names are set on the job.
 
     :raises HintError: no site can run it
     """
     sites = load_sites(Settings.load())
-    waits = queue.as_waiting(job, by_dag=True)  # it has what a row has
+    waits = queue.as_waiting(job, by_dag=True)  # it has all attributes of a row
     stop = route_of(waits, views(sites))[0]
     job.queue = dict(stop.relaxed + stop.changes).get("queue")
     for name, value in decisions.columns(stop.asked(waits)).items():
@@ -207,7 +208,7 @@ def site_of(job: JobRow) -> tuple[str, Site[Any]]:
 
 
 def views(sites: Mapping[str, Site[Any]]) -> list[SiteView]:
-    """The sites as their tables describe them, whatever is there now."""
+    """Return the sites as their tables describe them, regardless of their current state."""
     return [
         SiteView(
             name=name,
@@ -221,7 +222,7 @@ def views(sites: Mapping[str, Site[Any]]) -> list[SiteView]:
 
 
 def route_of(job: WaitingJob, views: Sequence[SiteView]) -> Route:
-    """Where a job may run, in the order in which it goes there.
+    """Return where a job can run, in the order of preference.
 
     :raises HintError: nowhere
     """
@@ -234,23 +235,23 @@ def route_of(job: WaitingJob, views: Sequence[SiteView]) -> Route:
 
 
 def packed(name: str, site: Site[Any], envelope: Envelope) -> str:
-    """How a site that submits nothing runs a job."""
+    """Describe how a site without a batch system runs a job."""
     message = f"Site {name!r} (kind {site.kind}) packs it by {format_resources(envelope.resources)}"
     memory = envelope.memory_limit or getattr(site.config, "memory_limit", None)
     seconds = envelope.time_limit or getattr(site.config, "time_limit", None)
-    limits = [f"above {format_memory(memory)} of memory"] if memory else []
+    limits = [f"if it uses more than {format_memory(memory)} of memory"] if memory else []
     limits += [f"after {format_time(seconds)}"] if seconds else []
-    return f"{message}, and ends it {' and '.join(limits)}." if limits else f"{message}, and sets it no limit."
+    return f"{message}, and kills it {' or '.join(limits)}." if limits else f"{message}, and sets no limit."
 
 
 def notes(task: Task, site: Site[Any]) -> Iterator[str]:
-    """What the script of a task does not show."""
+    """Yield how the real submission can differ from the script."""
     if auto := Hints.from_config(task.executor_config or {}).auto:
-        yield f"{' and '.join(sorted(auto))}: what earlier tries needed (auto), which this command does not have"
+        yield f"{' and '.join(sorted(auto))}: auto depends on earlier tries, which this command does not read"
     mode = getattr(site.config, "mode", None)
     if mode == "allocation":
-        yield "tasks are packed into allocations: this is the one that would be asked for if it waited alone"
+        yield "tasks are packed into allocations; this allocation would be requested if no other task waited"
     elif mode == "job" and isinstance(task, MappedOperator):
-        yield "this is one instance alone; those that ask for the same are submitted together, as a job array"
+        yield "this is for one instance; instances with equal requests are submitted together as a job array"
     if getattr(task, "task_type", None) == "JobScriptOperator":
-        yield "this is the task itself; the job script that it submits is shown by --site NAME --body FILE"
+        yield "this runs the task itself; to see the job script that it submits, use --site NAME --body FILE"

@@ -1,4 +1,4 @@
-"""What a user at a terminal sees of a long calculation, and how they end it: a bar on stderr, and Ctrl-C."""
+"""A progress bar on stderr for long calculations, and Ctrl-C to stop them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# Seconds after which a bar is worth its lines.
+# Seconds after which the bar appears.
 SOON = 2.0
-# What a shell makes of a command that Ctrl-C has ended: 128 and the number of SIGINT.
+# The exit status that shells report for a command killed by Ctrl-C: 128 plus the number of SIGINT.
 INTERRUPTED = 130
 
 
 class ProgressWatch:
-    """Receives how far a calculation is, and shows it after two seconds.
+    """Receives the progress of a calculation, and shows it if the calculation takes more than two seconds.
 
-    :param shown: whether to show it
+    :param shown: whether to show it at all
     """
 
     def __init__(self, *, shown: bool) -> None:
@@ -38,7 +38,10 @@ class ProgressWatch:
             self.bar.stop()
 
     def __call__(self, what: str, part: float) -> bool:
-        """``part`` of something is done, 0 to 1; returns whether to continue."""
+        """Report progress, and return whether to continue.
+
+        :param part: the part that is done, 0 to 1
+        """
         if self.shown and time.monotonic() - self.since >= SOON:
             self.show(what, part)
         self.stopped = self.asked
@@ -56,7 +59,7 @@ class ProgressWatch:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C ask for the best that there is so far; a second one ends the command."""
+        """Let the first Ctrl-C request the best result so far; the second one ends the command."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             if self.asked:

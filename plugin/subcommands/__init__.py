@@ -1,4 +1,4 @@
-"""The commands under ``airflow lading``: their arguments (``cli``), and what they do, a module for each.
+"""The commands under ``airflow lading``: ``cli`` defines their arguments, and each command has a module.
 
-Every ``airflow`` command loads the arguments, and the module of a command only when it is called.
+Every ``airflow`` command loads the arguments; the module of a command is loaded only when the command is called.
 """

@@ -1,4 +1,4 @@
-"""``airflow lading advice``: what the tasks of a Dag should request, by what their tries have used."""
+"""``airflow lading advice``: what the tasks of a Dag should request, based on what their tries used."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lading.scheduling.insight.right_size import FEWEST_TRIES, sizes
 
 @as_command
 def advice(args: Namespace) -> None:
-    """Print a row for each task of which a try has ended; status 1 if there is none."""
+    """Print a row for each task with a finished try; exits with status 1 if there is none."""
     with reading_store() as session:
         found = advised(session, args.dag_id)
     if not found:
-        complain(f"No try of Dag {args.dag_id} has ended yet, or all are forgotten.")
+        complain(f"No try of Dag {args.dag_id} has finished yet, or the records of all its tries have been deleted.")
         sys.exit(1)
     show([row(task) for task in found], args.output)
     if any(task.size.line is None for task in found):
-        complain(f"Without a line: after {FEWEST_TRIES} tries it is known what a task should request.")
+        complain(f"Tasks without a line have fewer than {FEWEST_TRIES} tries, too few to say what they should request.")
 
 
 def row(task: AdvisedTask) -> dict[str, Any]:
-    """What is said of a task. Memory is MiB, time seconds."""
+    """Return the row of a task, with memory in MiB and time in seconds."""
     cpus, memory = task.asked
     size = task.size
     return {

@@ -1,4 +1,4 @@
-"""``airflow lading budgets``: what budgets have spent in their periods, and their lifting."""
+"""``airflow lading budgets``: what budgets have spent in their periods, and requests to lift them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lading.scheduling.text.units import format_moment
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def budgets(args: Namespace) -> None:
-    """Print a row per budget, or ask that one be lifted or hold again; status 1 if there is no such budget."""
+    """Print a row per budget, or request that one be lifted or restored; exits with status 1 if it does not exist."""
     if args.lift is not None and args.restore is not None:
         complain("--lift and --restore are opposites; give one of them")
         sys.exit(1)
@@ -38,18 +38,18 @@ def budgets(args: Namespace) -> None:
                 sys.exit(1)
             session.commit()
             Bell(Settings.load().controller_bell).ring()
-            complain("Asked of the controller, which does it within seconds.")
+            complain("Requested; the controller does it within seconds.")
             return
         rows = [row_of(each) for each in share_rows.budgets(session)]
     if not rows:
         complain(
-            "No budget is known: [[budgets]] of the sites file has them, and the controller reads it when it starts."
+            "There are no budgets. Declare them under [[budgets]] in the sites file, which the controller reads "
+            "when it starts."
         )
     show(rows, args.output)
 
 
 def row_of(budget: BudgetRow) -> dict[str, Any]:
-    """What is printed of a budget."""
     return {
         "budget": budget.name,
         "who": budget.who,

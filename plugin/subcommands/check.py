@@ -1,6 +1,6 @@
-"""``airflow lading check``: what is wrong with configuration, store and sites, a finding per line.
+"""``airflow lading check``: finds faults in the configuration, the store and the sites; prints a finding per line.
 
-Or, with ``--policy``, what the accounts of sites must be allowed.
+With ``--policy``, it prints the minimum permissions of the accounts of sites instead.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 
 BAD = "BAD"
-# What the examples in `deploy` say where a secret belongs.
+# Placeholders of secrets in the examples in `deploy`.
 PLACEHOLDER = re.compile("change[-_ ]?me", re.IGNORECASE)
-# Secrets that are text of any length, and how many bytes they have at least.
+# Secrets of any length, and the least number of bytes that is safe.
 RANDOM, LEAST_SECRET = {("api_auth", "jwt_secret"), ("api", "secret_key")}, 32
-NEW_SECRET = "give all of Airflow's components the same one, such as what `openssl rand -hex 32` prints"
-# What the trial job of a site may take, seconds, and where its machine has to be launched and to boot first.
+NEW_SECRET = "give all of Airflow's components the same one, for example the output of `openssl rand -hex 32`"
+# How long to wait for the trial job of a site, and for one whose machine has to be launched first, in seconds.
 TRIAL_SECONDS, LAUNCH_SECONDS = 60, 600
 EXECUTOR = "lading.executors.LadingExecutor"
-# How many jobs Airflow may hand over in one of its rounds, and have at work in one run.
+# Limits of Airflow on the jobs that it queues per loop, in total and per run, and values at which they do not throttle.
 ENOUGH = {
     ("scheduler", "max_tis_per_query"): 256,
     ("core", "parallelism"): 256,
@@ -71,7 +71,7 @@ ENOUGH = {
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def check(args: Namespace) -> None:
-    """Print a finding per line; status 1 if one is bad."""
+    """Print a finding per line; exits with status 1 if one is bad."""
     read_connections()
     if args.policy:
         policies(args.site)
@@ -82,7 +82,7 @@ def check(args: Namespace) -> None:
         row = finding_row(finding)
         if not finding.good:
             complain(f"{finding.what}: {finding.message}")
-            if args.output in ("table", "plain"):  # for the same eyes
+            if args.output in ("table", "plain"):  # the same reader sees stderr
                 row["details"] = "see above"
         rows.append(row)
     show(rows, args.output)
@@ -91,7 +91,7 @@ def check(args: Namespace) -> None:
 
 
 def each_once(found: Iterable[Check]) -> Iterator[Check]:
-    """The findings, of which one that repeats what an earlier one has said names that instead."""
+    """Yield the findings. One that repeats an earlier one refers to it instead."""
     said: dict[str, str] = {}
     for finding in found:
         if finding.good:
@@ -104,12 +104,11 @@ def each_once(found: Iterable[Check]) -> Iterator[Check]:
 
 
 def is_repeated(one: str, other: str) -> bool:
-    """Whether one of two texts says what the other one says."""
     return one in other or other in one
 
 
 def policies(only: Sequence[str]) -> None:
-    """Print what the accounts of sites must be allowed; status 1 if a site is unknown or none has an account.
+    """Print the minimum permissions of the accounts of sites; exits with status 1 if a site is unknown or none has any.
 
     :param only: the names of the sites; empty: all
     """
@@ -128,7 +127,7 @@ def policies(only: Sequence[str]) -> None:
         complain(str(error))
         sys.exit(1)
     if not any(policies):
-        complain("None of these sites has an account whose rights could be printed; sites of kind ec2 have.")
+        complain("None of these sites has permissions to print; only sites of kind ec2 have.")
         sys.exit(1)
     for text in filter(None, policies):
         print(text)
@@ -143,8 +142,8 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     """Check configuration, store and sites, in the order in which they are needed.
 
     :param only: the sites to check; empty: all
-    :param timeout: seconds that the trial job of a site may take
-    :param launch: whether machines are bought for trial jobs
+    :param timeout: seconds to wait for the trial job of each site
+    :param launch: whether to launch machines for trial jobs
     """
     yield version_finding()
     yield executor_finding()
@@ -173,7 +172,7 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     yield sizing_finding(settings)
     yield from tenant_findings(settings, sites)
     for name in only or sites:
-        # Those of all its accounts, where it has several.
+        # A cluster with several accounts is one site for each.
         named = [name] if not only else [each for each in sites if is_named(each, name)]
         for each in named:
             yield from site_findings(sites[each], timeout, launch)
@@ -182,7 +181,7 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
 
 
 def version_finding() -> Check:
-    """Whether all that is installed of Lading is of one version."""
+    """Report whether all installed parts of Lading have the same version."""
     try:
         check_versions()
     except MixedVersions as error:
@@ -191,7 +190,7 @@ def version_finding() -> Check:
 
 
 def executor_finding() -> Check:
-    """Whether Airflow uses Lading, and can load all that ``[core] executor`` names."""
+    """Report whether Airflow uses Lading, and can load all executors in ``[core] executor``."""
     named = executor_names.configured()
     for path in (each.path for each in named):
         try:
@@ -211,28 +210,30 @@ def executor_finding() -> Check:
 
 
 def configuration_finding() -> Check:
-    """Whether all that is set for Lading is an option of it; the values are valid."""
+    """Report options that Lading does not have. Values were validated before."""
     if unknown := list(unknown_options()):
         return Check("configuration", False, "; ".join(unknown))
     return Check("configuration", True, f"the section [{SECTION}] is valid")
 
 
 def secret_findings() -> Iterator[Check]:
-    """Which of Airflow's secrets anybody could guess."""
+    """Report secrets of Airflow that are placeholders or easy to guess."""
     found: Mapping[str, Any] = conf.as_dict(display_source=True, display_sensitive=True, raw=True)
     for section, options in found.items():
         for key, (value, source) in options.items():
             what, text = f"[{section}] {key} ({source})", str(value)
             size = len(text.encode())
             if (placeholder := PLACEHOLDER.search(text)) and conf.is_sensitive_option(section, key):
-                yield Check(what, False, f"still says {placeholder[0]}, which everybody knows; {NEW_SECRET}")
+                yield Check(
+                    what, False, f"still contains the placeholder {placeholder[0]}, which everybody knows; {NEW_SECRET}"
+                )
             elif (section, key) in RANDOM and 0 < size < LEAST_SECRET and not is_airflows_own(text):
                 message = f"has {size} bytes, so it can be guessed; valid: at least {LEAST_SECRET}; {NEW_SECRET}"
                 yield Check(what, False, message)
 
 
 def is_airflows_own(secret: str) -> bool:
-    """Whether a secret has the form of those that Airflow makes up for a new ``airflow.cfg``: 16 random bytes."""
+    """Whether a secret looks like one that Airflow generates for a new ``airflow.cfg``: 16 random bytes."""
     try:
         return len(secret) == 24 and len(b64decode(secret, validate=True)) == 16
     except ValueError:
@@ -240,60 +241,57 @@ def is_airflows_own(secret: str) -> bool:
 
 
 def store_finding() -> Check:
-    """Whether the tables are there and can be read."""
     with create_session(scoped=False) as session:
         fault = store_fault(session)
     return Check("store", fault is None, fault or "the tables are up to date")
 
 
 def state_folder_finding(folder: Path) -> Check:
-    """Whether Lading can keep its files, in a folder that may not have been made yet."""
+    """Report whether Lading can write its state folder, which need not exist yet."""
     try:
         with tempfile.TemporaryFile(dir=existing(folder)) as file:
             file.write(b"x")
             file.flush()
     except OSError as error:
-        message = f"{folder} cannot be written: {error}; it must be a folder of Airflow's user on a disk with room"
+        message = f"{folder} cannot be written: {error}; it must belong to Airflow's user, on a disk with free space"
         return Check("state folder", False, message)
-    return Check("state folder", True, f"{folder} can be written")
+    return Check("state folder", True, f"{folder} is writable")
 
 
 def token_finding() -> Check:
-    """Whether tasks can be given the JWT with which they introduce themselves to the API server."""
+    """Report whether JWTs can be created, with which tasks authenticate to the API server."""
     try:
         mint()(str(uuid.uuid4()), 60.0)
-    except Exception as error:  # a key that is missing, unreadable or no key: each has an exception of its own
-        message = f"no JWT can be made: {error}; see jwt_secret and jwt_private_key_path in [api_auth]"
+    except Exception as error:  # a missing, unreadable or malformed key: each raises a different exception
+        message = f"no JWT can be created: {error}; see jwt_secret and jwt_private_key_path in [api_auth]"
         return Check("tokens", False, message)
-    return Check("tokens", True, "a JWT for a task can be made")
+    return Check("tokens", True, "JWTs for tasks can be created")
 
 
 def key_finding() -> Check:
-    """Whether this deployment stays the same one for its folders and machines, which know it by its Fernet key."""
+    """Report whether the Fernet key persists. It identifies this deployment to its folders and machines."""
     core: Mapping[str, Any] = conf.as_dict(display_source=True, display_sensitive=True, raw=True)["core"]
     key, source = core.get("fernet_key", ("", "default"))
     if not str(key).strip():
-        fault = (
-            "is empty, so Airflow encrypts no connection, and folders know this deployment by the URL of its database"
-        )
+        fault = "is empty, so Airflow encrypts no connections, and the URL of its database identifies this deployment"
     elif source == "default":
-        fault = f"is not set: Airflow has made up one for this process, as it could not keep it in {AIRFLOW_CONFIG}"
+        fault = f"is not set: Airflow generated one for this process only, because it could not write {AIRFLOW_CONFIG}"
     elif source == "airflow.cfg" and is_of_container(Path(AIRFLOW_CONFIG), container_began_at()):
-        fault = f"is that of {AIRFLOW_CONFIG}, which was written in this container since it began, and goes with it"
+        fault = f"is in {AIRFLOW_CONFIG}, which was written in this container and is lost with it"
     else:
         return Check("fernet key", True, f"[core] fernet_key is set ({source})")
     return Check(
         "fernet key",
         True,
-        f"[core] fernet_key {fault}; where it changes, Lading takes the folders of its sites for those of another "
-        "deployment and starts nothing there, and it does not know the machines that it has launched; set "
-        "AIRFLOW__CORE__FERNET_KEY to one key that is kept, the same for all schedulers, API servers and controllers",
+        f"[core] fernet_key {fault}; if it changes, Lading takes the folders of its sites for those of another "
+        "deployment, so it starts nothing there, and it does not recognize the machines that it has launched; set "
+        "AIRFLOW__CORE__FERNET_KEY to a permanent key, the same for all schedulers, API servers and controllers",
         warns=True,
     )
 
 
 def team_findings() -> Iterator[Check]:
-    """For each team that has Lading as an executor of its own, whether its options are valid and Airflow has it."""
+    """For each team with its own Lading executor, report whether its options are valid and Airflow has the team."""
     teams = [each.team for each in executor_names.configured() if each.team is not None and each.is_lading]
     known = Team.get_all_team_names() if teams else set()
     for team in teams:
@@ -304,14 +302,16 @@ def team_findings() -> Iterator[Check]:
             continue
         if team not in known:
             create = f"airflow teams create {team}"
-            yield Check(f"team {team}", False, f"Airflow has no such team: the scheduler will not start; run: {create}")
+            yield Check(
+                f"team {team}", False, f"Airflow has no such team, so the scheduler will not start; run: {create}"
+            )
             continue
         asked = format_resources(own.default_resources)
-        yield Check(f"team {team}", True, f"it has an executor of its own; a task without hints asks for {asked}")
+        yield Check(f"team {team}", True, f"it has its own executor; a task without hints requests {asked}")
 
 
 def container_began_at(mounts: Path = Path("/proc/self/mountinfo")) -> float | None:
-    """When the container began in which this process is, epoch seconds; None: it is in none whose files go with it."""
+    """Return when the container of this process started, epoch seconds; None: no container, or its files outlive it."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -322,9 +322,9 @@ def container_began_at(mounts: Path = Path("/proc/self/mountinfo")) -> float | N
 
 
 def is_of_container(file: Path, began_at: float | None) -> bool:
-    """Whether a file came into being in this container, and goes with it: it is on no volume, and not in its image.
+    """Whether a file was created in this container and is lost with it: it is neither on a volume nor in the image.
 
-    :param began_at: when the container began, epoch seconds; None: there is none
+    :param began_at: when the container started, epoch seconds; None: there is no container
     """
     if began_at is None or not file.exists():
         return False
@@ -333,24 +333,27 @@ def is_of_container(file: Path, began_at: float | None) -> bool:
 
 
 def default_finding(settings: Settings) -> Check:
-    """Where a task without hints runs, and whether it can."""
+    """Report where a task without hints runs, and how many run at once."""
     what, asked = "tasks without hints", settings.default_resources
     try:
         known = known_sites(settings)
     except (OSError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         return Check(what, False, f"{settings.published_sites} cannot be read: {error!r}")
     except ValueError as error:
-        return Check(what, False, f"what the sites have is not known: {error}")
+        return Check(what, False, f"what the sites have is unknown: {error}")
     takers = {name: site for name, site in known.items() if site.accept_untargeted}
     if not takers:
         return Check(
-            what, False, "no site takes tasks that name none; set accept_untargeted = true in the table of one"
+            what, False, "no site takes tasks that name no site; set accept_untargeted = true in the table of one"
         )
-    text = f"a task without hints asks for {format_resources(asked)}"
+    text = f"a task without hints requests {format_resources(asked)}"
     fitting = [name for name, site in takers.items() if site.suits(PlannedJob("", asked))]
     if fitting:
         batch = takers[fitting[0]].dialect is not None
-        text += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
+        text += (
+            f", which fits site {fitting[0]}"
+            + batch * ": it runs there as a batch job, so the nodes need the Dag files"
+        )
         there = {name: takers[name].at_once(asked) for name in fitting}
         if None in there.values():
             return Check(what, True, text)
@@ -363,8 +366,8 @@ def default_finding(settings: Settings) -> Check:
         if few := total < limit:
             least = takers[fitting[0]].scarcest(asked)
             text += (
-                f", fewer than [core] parallelism = {limit}, limited by {least}; a smaller [{SECTION}] default_{least} "
-                "packs more of them, where they use no more of it"
+                f", fewer than [core] parallelism = {limit}, limited by {least}; lower [{SECTION}] default_{least} "
+                "to run more of them at once, if they use no more than that"
             )
         return Check(what, True, text, warns=few)
     rooms = {name: site.closest(PlannedJob("", asked)) for name, site in takers.items()}
@@ -372,18 +375,18 @@ def default_finding(settings: Settings) -> Check:
     return Check(
         what,
         False,
-        f"{text}, more than any site has that takes tasks which name none: {most}; lower [{SECTION}] default_*",
+        f"{text}, more than any site has that takes tasks without a site: {most}; lower [{SECTION}] default_*",
     )
 
 
 def tenant_findings(settings: Settings, sites: Mapping[str, Site[Any]]) -> Iterator[Check]:
-    """The shares and budgets of the sites file, and which of them are for no job."""
+    """Report the shares and budgets of the sites file, and those without effect."""
     shares = shares_of(settings.sites_file, sites, settings.share_half_life).table
     budgets = budgets_of(settings.sites_file)
     if shares:
         weights = {each.name: each.weight for each in shares}
         weights.setdefault(OTHERS, 1.0)
-        faults = [] if settings.fair else [f"[{SECTION}] fair = False, so none of them holds"]
+        faults = [] if settings.fair else [f"[{SECTION}] fair = False, so they have no effect"]
         faults += overkept(shares, sites)
         yield _tenants("shares", [f"{name}: weight {weight:g}" for name, weight in weights.items()], shares, faults)
     if budgets:
@@ -392,70 +395,69 @@ def tenant_findings(settings: Settings, sites: Mapping[str, Site[Any]]) -> Itera
         if in_usd := ", ".join(each.name for each in budgets if each.unit is Unit.USD):
             if not any(map(has_price, sites.values())):
                 faults.append(
-                    f"no site has a price, so nothing of {in_usd} is ever spent; give usd_per_hour or "
-                    "usd_per_cpu_hour in the table of a site, or cpu_hours in place of usd"
+                    f"no site has a price, so {in_usd} is never spent; set usd_per_hour or usd_per_cpu_hour "
+                    "in the table of a site, or use cpu_hours instead of usd"
                 )
             elif not any(map(pays_for_more, sites.values())):
                 faults.append(
-                    f"no site launches machines or has batch jobs with a price, so {in_usd} warns and stops nothing; "
-                    "cpu_hours in place of usd does"
+                    f"no site launches machines or has batch jobs with a price, so {in_usd} only warns; to stop jobs, "
+                    "use cpu_hours instead of usd"
                 )
         yield _tenants("budgets", amounts, budgets, faults)
 
 
 def overkept(shares: Sequence[Share], sites: Mapping[str, Site[Any]]) -> Iterator[str]:
-    """Of what is kept for shares more than there is, as text; only where that is known."""
+    """Yield where more is kept for shares than the sites have, as far as that is known."""
     for place in dict.fromkeys(kept.site for share in shares for kept in share.kept):
         named = [site for name, site in sites.items() if place is None or is_named(name, place)]
         machines = [each for site in named if not site.launches for each in site.potential()]
         if any(site.launches for site in named) or any(each.max_jobs is not None for each in machines):
-            continue  # there may be more at any time, or a queue does not say how much there is
+            continue  # more can be launched at any time, or the size of the queue is unknown
         there = {name: sum(getattr(each.capacity, name) for each in machines) for name in ("cpus", "memory", "gpus")}
         there["machines"] = len(machines)
         for name, most in there.items():
             kept = {s.name: k.amounts[name] for s in shares for k in s.kept if k.site == place and name in k.amounts}
             if (total := sum(kept.values())) > most:
                 where = "there are" if place is None else f"site {place} has"
-                yield f"{name} = {total:g} is kept for {', '.join(kept)}, and {where} {most:g}; lower it"
+                yield f"{name} = {total:g} is kept for {', '.join(kept)}, but {where} only {most:g}; lower it"
 
 
 def _tenants(what: str, found: Sequence[str], tables: Sequence[Share | PeriodBudget], faults: Sequence[str]) -> Check:
-    """The finding about shares or budgets, with those that name a team that there is not."""
+    """Return the finding about shares or budgets, including those of unknown teams."""
     named = sorted({each.who.team for each in tables if each.who.team is not None})
     known = set(Team.get_all_team_names()) if named and executor_names.has_teams() else set()
     if strange := [shortened(each) for each in named if each not in known]:
         valid = f"valid: {', '.join(sorted(known))}" if known else "it has none, or [core] multi_team is not set"
-        faults = [*faults, f"Airflow has no team {' or '.join(strange)}, so that is for no job; {valid}"]
+        faults = [*faults, f"Airflow has no team {' or '.join(strange)}, so that applies to no job; {valid}"]
     return Check(what, True, "; ".join([*found, *faults]), warns=bool(faults))
 
 
 def has_price(site: Site[Any]) -> bool:
-    """Whether a site costs money."""
     return site.trial_costs or any(cpu_hour(site, each) for each in site.potential())
 
 
 def pays_for_more(site: Site[Any]) -> bool:
-    """Whether what a budget in USD stops is there: machines that are launched, or batch jobs that have a price."""
+    """Whether a site has something that a budget in USD can stop: launched machines, or batch jobs with a price."""
     is_launched = site.launches or any(each.max_jobs is not None for each in site.potential())
     return has_price(site) and is_launched
 
 
 def here_finding(sites: Mapping[str, Site[Any]]) -> Check:
-    """Whether anything can run on the machine that has the sites file."""
+    """Report whether jobs can run on the machine that has the sites file."""
     here = [name for name, site in sites.items() if site.has_sites_file]
     if here:
         return Check("this machine", True, f"site {here[0]}, where the tasks of JobScriptOperator run")
     return Check(
         "this machine",
         True,
-        "is no site ([sites.local] enabled = false): all tasks run elsewhere, where Airflow and the Dags are needed; a "
-        "JobScriptOperator is an import error unless its executor_config names a site that has the sites file too",
+        "is not a site ([sites.local] enabled = false): all tasks run elsewhere, so Airflow and the Dags are needed "
+        "there; a JobScriptOperator is an import error unless its executor_config names a site that has the sites file",
         warns=True,
     )
 
 
 def sizing_finding(settings: Settings) -> Check:
-    """What is free because tasks are packed by what they use."""
+    """Report what sizing tasks by their use frees."""
     what = "sizing"
     if not settings.packs_by_use:
         return Check(what, True, "tasks without hints are packed by the defaults ([lading] sizing = hints)")
@@ -463,44 +465,46 @@ def sizing_finding(settings: Settings) -> Check:
         with create_session(scoped=False) as session:
             found = usage.freed(session, time.time())
     except SQLAlchemyError as error:
-        return Check(what, False, f"what it frees cannot be read: {error}")
+        return Check(what, False, f"the savings cannot be read: {error}")
     return Check(
         what,
         True,
-        f"sizing frees {found.cpus:.2f} cpus and {found.gib:.2f} GiB of the tasks at work; in the last day it has "
+        f"running tasks leave {found.cpus:.2f} cpus and {found.gib:.2f} GiB free thanks to sizing; in the last day it "
         f"freed {found.cpu_hours:.1f} cpu-hours and {found.gib_hours:.1f} GiB-hours",
     )
 
 
 def throttle_finding() -> Check:
-    """Whether Airflow hands over the jobs of a mapped task together, or in drops."""
+    """Report whether Airflow queues the jobs of a mapped task together or a few at a time."""
     few = {
         f"[{section}] {option}": (value, enough)
         for (section, option), enough in ENOUGH.items()
         if (value := conf.getint(section, option)) < enough
     }
     if not few:
-        return Check("throttles", True, "Airflow hands over the jobs of a mapped task together")
+        return Check("throttles", True, "Airflow queues the jobs of a mapped task together")
     raised = ", ".join(f"{option} from {value} to {enough} or more" for option, (value, enough) in few.items())
     return Check(
         "throttles",
         True,
-        f"Airflow hands over the jobs of a mapped task a few at a time; they arrive together with {raised}",
+        f"Airflow queues the jobs of a mapped task a few at a time; to queue them together, raise {raised}",
         warns=True,
     )
 
 
 def site_findings(site: Site[Any], timeout: float, launch: bool) -> Iterator[Check]:
-    """What can be looked at on a site, and a trial job where that is well.
+    """Check a site, and run trial jobs there if the checks succeed.
 
-    :param launch: whether the trial may cost money
+    :param launch: whether the trial can cost money
     """
     good = True
     for finding in site.checks():
         good = good and finding.good
         yield replace(finding, what=f"site {site.name}: {finding.what}")
     if good and site.trial_costs and not launch:
-        message = "not tried, for it costs money: --launch buys the cheapest machine, runs a trial job and ends it"
+        message = (
+            "not tried, because it costs money; --launch runs a trial job on the cheapest machine and terminates it"
+        )
         yield Check(f"site {site.name}", True, message, warns=True)
     elif good:
         for what, part in site.parts().items():

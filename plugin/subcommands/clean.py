@@ -1,4 +1,4 @@
-"""``airflow lading clean``: what it removes, and what it must not."""
+"""``airflow lading clean``: removes old leftovers at sites and on this machine, and spares what live jobs need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lading.plugin.subcommands.console import complain, show
 from lading.scheduling.text.nearest import nearest_first
 
 HERE = "(this machine)"
-# A task in one of these states may have a batch job that is not to be disturbed.
+# A task in one of these states may have a batch job whose files are still needed.
 AT_WORK = (
     TaskInstanceState.QUEUED,
     TaskInstanceState.RUNNING,
@@ -40,7 +40,7 @@ AT_WORK = (
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def clean(args: Namespace) -> None:
-    """Remove what is left behind and print it; status 1 if that could not be done everywhere."""
+    """Remove leftovers and print what was removed; exits with status 1 if something could not be removed."""
     read_connections()
     outcomes, good = [], True
     for outcome in clean_sites(args.site, args.older_than, args.dry_run):
@@ -51,22 +51,22 @@ def clean(args: Namespace) -> None:
             outcomes.append(outcome)
     show(list(map(outcome_row, outcomes)), args.output)
     if args.dry_run:
-        complain("Nothing was removed, for --dry-run was given.")
+        complain("Nothing was removed, because of --dry-run.")
     if not good:
         sys.exit(1)
 
 
 class Cleaner(Protocol):
-    """What removes leftovers by age; see :meth:`lading.hooks.site.Site.clean`."""
+    """Removes leftovers by age; see :meth:`lading.hooks.site.Site.clean`."""
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """What was removed at a site of one sort, or what went wrong there.
+    """Leftovers of one kind that were removed at a site, or what went wrong.
 
-    :param trouble: as text; None: nothing
+    :param trouble: what went wrong, as text
     """
 
     site: str
@@ -81,10 +81,10 @@ def outcome_row(outcome: CleanResult) -> dict[str, Any]:
 
 
 def clean_sites(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[CleanResult]:
-    """Remove what is left behind, site by site; one that cannot be asked does not hold up the others.
+    """Remove leftovers, site by site. If a site cannot be reached, the other sites are still cleaned.
 
-    :param only: the sites; empty: all, and this machine
-    :param older_than: seconds for which nothing has changed in it
+    :param only: the names of the sites; empty: all sites, and this machine
+    :param older_than: leftovers are removed if they have not changed for this many seconds
     :param dry_run: only report what would be removed
     :raises SitesError: the sites file cannot be read
     :raises SQLAlchemyError: the database cannot be read
@@ -107,8 +107,8 @@ def clean_sites(only: Sequence[str], older_than: float, dry_run: bool) -> Iterat
 
 
 def living() -> frozenset[str]:
-    """The tokens of all that Airflow has at sites, jobs of the executor and runs of job scripts, and of the runs that
-    are saved on this machine.
+    """Return the tokens of everything that is alive: jobs of the executor, runs of job scripts that Airflow tasks have
+    submitted, and runs saved on this machine.
     """
     with reading_store() as session:
         jobs = session.scalars(select(JobRow.token).where(JobRow.state.in_((State.PLACED, State.RUNNING)))).all()
@@ -120,7 +120,7 @@ def living() -> frozenset[str]:
 
 
 def cleaner(settings: Settings, name: str, tables: dict[str, Any]) -> Cleaner:
-    """The site of a name; a table that only job scripts can use is one for these.
+    """Return the site with a name. If only job scripts can use its table, return a cleaner for their runs.
 
     :raises SitesError: there is no such site, or its table is not valid
     """
@@ -140,7 +140,7 @@ def cleaner(settings: Settings, name: str, tables: dict[str, Any]) -> Cleaner:
 
 @dataclass(frozen=True, slots=True)
 class JobScriptRuns:
-    """The runs of job scripts at a site at which the executor runs nothing."""
+    """The runs of job scripts at a site that the executor does not use."""
 
     site: RunSite
 

@@ -1,4 +1,4 @@
-"""The commands under ``airflow lading``. This module is loaded for every ``airflow`` command, so it imports little."""
+"""Arguments of the commands under ``airflow lading``. Every ``airflow`` command loads this, so it imports little."""
 
 from __future__ import annotations
 
@@ -21,106 +21,118 @@ from lading.scheduling.text.units import parse_time
 
 
 def arg(option: Option) -> Arg:
-    """An option as Airflow takes it."""
     return Arg(option.flags, **option.settings)
 
 
 ARG_SITE = Arg(("site",), nargs="*", help="The sites to check (default: all)")
 ARG_TIMEOUT = Arg(
-    ("--timeout",), type=count, help="Seconds that the trial job of a site may take (default: 60, with --launch 600)"
+    ("--timeout",), type=count, help="Seconds to wait for the trial job of each site (default: 60; with --launch: 600)"
 )
 ARG_LAUNCH = Arg(
     ("--launch",),
     action="store_true",
-    help="Where machines are bought, buy the cheapest one, run a trial job on it, end it, and report the cost",
+    help="At sites that launch machines, launch the cheapest one, run a trial job on it, terminate it, and report the "
+    "cost",
 )
 ARG_POLICY = Arg(
     ("--policy",),
     action="store_true",
-    help="Only print the least that the account of each of these sites must be allowed (ec2: a policy of IAM)",
+    help="Only print the minimum permissions that the account of each site needs (ec2: an IAM policy)",
 )
 ARG_STATE = arg(options.STATE)
 ARG_RUN = arg(options.RUN_ID)
 ARG_LIMIT = arg(options.LIMIT)
 ARG_GROUPS = arg(options.GROUPS)
 ARG_DAG = Arg(("--dag-id",), type=utf8_name, help="Only jobs of this Dag")
-ARG_TEAM = Arg(("--team",), type=utf8_name, help="Only jobs of the Dags of this team of Airflow's")
-ARG_BOOTSTRAP_SITE = Arg(("site",), help="The site, of kind ec2")
+ARG_TEAM = Arg(("--team",), type=utf8_name, help="Only jobs of Dags of this Airflow team")
+ARG_BOOTSTRAP_SITE = Arg(("site",), help="A site of kind ec2")
 ARG_LADING = Arg(
     ("--lading",),
     required=True,
     metavar="REQUIREMENT",
-    help="What pip installs as Lading: the URL of its wheel, or its path in the image, for no index has it",
+    help="The URL of Lading's wheel, or its path in the image, for pip to install (no package index has Lading)",
 )
 ARG_INSTANCES_ACTION = Arg(
     ("action",),
     nargs="?",
     choices=("list", "drain", "terminate"),
     default="list",
-    help="list (the default); drain: take no more jobs, and end when those there have ended; terminate: end at once, "
-    "and the jobs there with it",
+    help="list (the default); drain: start no more jobs there, and terminate when the running ones have finished; "
+    "terminate: terminate now, and kill the jobs there",
 )
-ARG_ENDED = Arg(("--ended",), action="store_true", help="List those that have ended as well, as long as they are kept")
-ARG_INSTANCE = Arg(("instance",), nargs="*", help="What to drain or terminate: names, or ids of EC2 and of batch jobs")
+ARG_ENDED = Arg(("--ended",), action="store_true", help="Also list ended instances whose records are still kept")
+ARG_INSTANCE = Arg(
+    ("instance",), nargs="*", help="The instances to drain or terminate: names, EC2 instance IDs or batch job IDs"
+)
 ARG_THE_DAG = Arg(("dag_id",), type=utf8_name, help="The Dag")
-ARG_WAKE_RUN = Arg(("run_id",), nargs="?", type=utf8_name, help="One run of it (default: all)")
-ARG_GANG = Arg(("--gang",), type=utf8_name, help="Only the gang of this name, or of this task (default: all)")
+ARG_WAKE_RUN = Arg(("run_id",), nargs="?", type=utf8_name, help="Only this run of the Dag (default: all)")
+ARG_GANG = Arg(
+    ("--gang",), type=utf8_name, help="Only the gang with this name, or the gang of this task (default: all)"
+)
 ARG_EXPLAIN_RUN = Arg(("run_id",), type=utf8_name, help="The run")
-ARG_EXPLAIN_TASK = Arg(("task_id",), type=utf8_name, help="The task; that of a task in a group is group.task")
-ARG_EXPLAIN_INDEX = Arg(("map_index",), nargs="?", type=map_index, default=-1, help="Which instance of a mapped task")
+ARG_EXPLAIN_TASK = Arg(("task_id",), type=utf8_name, help="The task; if it is in a task group, group.task")
+ARG_EXPLAIN_INDEX = Arg(
+    ("map_index",), nargs="?", type=map_index, default=-1, help="The map index, if the task is mapped"
+)
 ARG_HURRY = Arg(
     ("hurry",),
     nargs="?",
-    help="What the end of the run is worth: 0 to 100, cheap, balanced or fast (default: what its Dag and sites say)",
+    help="How much finishing early is worth: 0 to 100, cheap, balanced or fast (default: as its Dag and sites set)",
 )
 ARG_FINISH_BY = Arg(
     ("--finish-by",),
     metavar="WHEN",
-    help="How long it may take (2h), a time of day in the time zone of the Dag (06:00), or a moment "
-    "(2026-11-27T06:00) (default: what its Dag says)",
+    help="When the run has to finish: within a time from its start (2h), by a time of day in the time zone of the Dag "
+    "(06:00), or by a date and time (2026-11-27T06:00) (default: as its Dag sets)",
 )
-ARG_WITHDRAW = Arg(("--withdraw",), action="store_true", help="Take back what was asked of the run")
-ARG_LIFT = Arg(
-    ("--lift",), metavar="NAME", type=utf8_name, help="Let this budget not hold until its next period begins"
+ARG_WITHDRAW = Arg(("--withdraw",), action="store_true", help="Remove what an earlier `hurry` set for the run")
+ARG_LIFT = Arg(("--lift",), metavar="NAME", type=utf8_name, help="Suspend this budget until its next period begins")
+ARG_RESTORE = Arg(("--restore",), metavar="NAME", type=utf8_name, help="Enforce a lifted budget again")
+ARG_COST_DAG = Arg(
+    ("dag_id",), nargs="?", type=utf8_name, help="The Dag; leave it out with --by, which covers all Dags"
 )
-ARG_RESTORE = Arg(("--restore",), metavar="NAME", type=utf8_name, help="Let a budget hold again that was lifted")
-ARG_COST_DAG = Arg(("dag_id",), nargs="?", type=utf8_name, help="The Dag (default: all, with --by)")
-ARG_BY = Arg(("--by",), choices=("team", "dag", "owner", "site"), help="Who is charged what, instead of a Dag's runs")
+ARG_BY = Arg(
+    ("--by",),
+    choices=("team", "dag", "owner", "site"),
+    help="Show charges by team, Dag, owner or site, instead of the runs of one Dag",
+)
 ARG_SINCE = Arg(
-    ("--from",), dest="since", type=day, help="With --by: from this day on, in UTC (default: this month's first)"
+    ("--from",), dest="since", type=day, help="With --by: from this day (UTC) on (default: the first of this month)"
 )
-ARG_UNTIL = Arg(
-    ("--to",), dest="until", type=day, help="With --by: until the beginning of this day, in UTC (default: until now)"
-)
+ARG_UNTIL = Arg(("--to",), dest="until", type=day, help="With --by: until this day (UTC) begins (default: now)")
 ARG_COST_OUTPUT = arg(options.OUTPUT)
 ARG_RUNS = arg(options.RUNS)
 ARG_ONCE = arg(options.ONCE)
 ARG_SECONDS = arg(options.SECONDS)
-ARG_COST_RUN = Arg(("run_id",), nargs="?", type=utf8_name, help="One run: its tasks (default: all runs that are known)")
+ARG_COST_RUN = Arg(
+    ("run_id",), nargs="?", type=utf8_name, help="Show the tasks of this run (default: list the runs of the Dag)"
+)
 
 
 def age(text: str) -> int:
-    """Seconds for which something has been left alone; what is younger than an hour may be on its way."""
+    """Read an age as seconds. At least an hour, because younger files may belong to a submission in progress."""
     try:
         seconds = parse_time(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if seconds < 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is too young, it may be on its way; give an hour or more, as 30d")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is too short: such files may still be in use; give an hour or more, such as 30d"
+        )
     return seconds
 
 
-ARG_CLEANED_SITE = Arg(("site",), nargs="*", help="The sites to clean (default: all, and this machine)")
+ARG_CLEANED_SITE = Arg(("site",), nargs="*", help="The sites to clean (default: all sites, and this machine)")
 ARG_OLDER_THAN = Arg(
     ("--older-than",),
     type=age,
     default="30d",
-    help="For how long nothing has changed in what is removed, such as 12h, 30d, 8 weeks (default: 30d)",
+    help="Remove only what has not changed for this long, such as 12h, 30d, 8 weeks (default: 30d)",
 )
 ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only list what would be removed")
 
 
-# The modules of commands that do not have one of their name.
+# Commands that are in a module of another name.
 MODULES = {
     "bootstrap": "lading.plugin.subcommands.instances",
     "controller": "lading.plugin.service",
@@ -128,13 +140,11 @@ MODULES = {
 
 
 def command(name: str, help: str, args: tuple[Arg, ...], description: str | None = None) -> ActionCommand:
-    """A command that the function of its name carries out, in the module of its name but for :data:`MODULES`."""
     func = lazy_load_command(f"{MODULES.get(name, f'lading.plugin.subcommands.{name}')}.{name}")
     return ActionCommand(name, help, func, (*args, ARG_VERBOSE), description)
 
 
 def get_commands() -> list[GroupCommand]:
-    """What the provider info offers to Airflow's command line."""
     return [
         GroupCommand(
             name="lading",
@@ -143,108 +153,111 @@ def get_commands() -> list[GroupCommand]:
             subcommands=(
                 command(
                     "check",
-                    "Validate configuration and store, and try a job on every site",
+                    "Validate the configuration and the store, and run a trial job at each site",
                     (ARG_SITE, ARG_TIMEOUT, ARG_LAUNCH, ARG_POLICY, ARG_OUTPUT),
-                    "Ends with status 1 if anything is wrong, and says what to correct.",
+                    "Exits with status 1 if anything is wrong, and says how to fix it.",
                 ),
                 command(
                     "jobs",
-                    "List jobs, the youngest first",
+                    "List jobs, newest first",
                     (ARG_STATE, ARG_TEAM, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT),
                 ),
                 command(
                     "explain",
-                    "Say step by step where the job of a task goes, and why",
+                    "Explain step by step where the job of a task runs, and why",
                     (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_EXPLAIN_TASK, ARG_EXPLAIN_INDEX),
-                    "Bindings and filters, matching, ranking, rules and policy. Of a job that waits for a place: "
-                    "with what the sites have now; of any other: the decision, the phases and the reasons that were "
-                    "recorded.",
+                    "Shows bindings and filters, matching, ranking, rules and policy. For a job that waits, the "
+                    "steps are computed from what the sites have now; for any other job, the recorded decision, "
+                    "phases and reasons are shown.",
                 ),
                 command(
                     "wake",
-                    "Look for room now for jobs that sleep until their next attempt",
+                    "Try to place sleeping jobs now",
                     (ARG_THE_DAG, ARG_WAKE_RUN, ARG_GANG),
-                    "These are gangs, and jobs with the hint attempts. Exits with status 1 if none of the named jobs "
-                    "sleeps.",
+                    "Gangs, and jobs with the hint attempts, sleep until their next attempt. Exits with status 1 if "
+                    "none of the named jobs is sleeping.",
                 ),
                 command(
                     "hurry",
-                    "Say what the end of a live run is worth, and when it must have ended",
+                    "Set how much it is worth to finish a live run early, and by when it has to finish",
                     (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_HURRY, ARG_FINISH_BY, ARG_WITHDRAW),
-                    "Replaces what its Dag and sites say, where machines are bought by a forecast. Without HURRY and "
-                    "options it prints what the run goes by, and when it is expected to end. Ends with status 1 if no "
-                    "such run is live, or a value is not valid.",
+                    "Overrides the settings of the Dag and the sites, at sites that launch machines by a forecast. "
+                    "Without HURRY and options, prints the current settings of the run and when it is expected to "
+                    "finish. Exits with status 1 if no such run is live, or a value is not valid.",
                 ),
                 command(
                     "budgets",
-                    "List what budgets have spent, or lift one until its next period",
+                    "List what budgets have spent, or lift one until its next period begins",
                     (ARG_LIFT, ARG_RESTORE, ARG_OUTPUT),
-                    "Sums are up to half a minute old. Who lifted one is in the list and in Airflow's audit log. Ends "
-                    "with status 1 if there is no budget of that name.",
+                    "Sums are up to half a minute old. The list and Airflow's audit log show who lifted a budget. "
+                    "Exits with status 1 if there is no budget of that name.",
                 ),
                 command("sites", "List sites and their locations", (ARG_OUTPUT,)),
                 command(
                     "bootstrap",
-                    "Print user data that makes an environment for jobs from a stock image",
+                    "Print EC2 user data that sets up a stock image to run jobs",
                     (ARG_BOOTSTRAP_SITE, ARG_LADING),
-                    "A cloud-config that installs Python, Airflow with its providers and Lading, of the "
-                    "versions that are here, where `python` of the site's table says.",
+                    "A cloud-config that installs Python, Lading, and Airflow with its providers in the versions "
+                    "that are installed here. They are installed where `python` in the table of the site points.",
                 ),
                 command(
                     "instances",
-                    "List what was launched and has not ended, or release some of it",
+                    "List EC2 instances and batch allocations, or drain or terminate some",
                     (ARG_INSTANCES_ACTION, ARG_INSTANCE, ARG_ENDED, ARG_OUTPUT),
-                    "Machines of EC2, and allocations of batch clusters. Machines are also found by their tags, so "
-                    "those that the store has lost are listed; without a controller they are terminated directly. Ends "
-                    "with status 1 if something could not be asked.",
+                    "EC2 instances are also found by their tags, so those that are missing from the store are "
+                    "listed, too. Without a running controller they are terminated directly. Exits with status 1 if "
+                    "a site could not be queried or an action failed.",
                 ),
                 command(
                     "cost",
-                    "What the runs of a Dag, or the tasks of a run, took and cost; or who is charged what",
+                    "Show the time and cost of the runs of a Dag or the tasks of a run, or charges by team, Dag, "
+                    "owner or site",
                     (ARG_COST_DAG, ARG_COST_RUN, ARG_RUNS, ARG_BY, ARG_SINCE, ARG_UNTIL, ARG_COST_OUTPUT),
-                    "Counts running and finished jobs at their sites' prices, or in cpu-hours if a site has no price. "
-                    "usd_idle is a job's part of what machines cost while no job used them, shown once they are "
-                    "terminated; of_which is the part of both that went to volumes and public addresses. With --by: "
-                    "what finished within a period, in cents that add up to the bills; the rows idle and boot are "
-                    "what no job was charged. Exits with status 1 if nothing is recorded.",
+                    "Counts running and finished jobs at their sites' prices, or in cpu-hours if a site has no "
+                    "price. usd_idle is a share of what machines cost while no job used them, added once the "
+                    "machines are terminated. of_which lists the parts of both that paid for volumes and public "
+                    "addresses. With --by, shows what finished within a period, in cents that add up to the bills; "
+                    "the rows idle and boot are costs that no job was charged for. Exits with status 1 if nothing is "
+                    "recorded.",
                 ),
                 command(
                     "advice",
-                    "What the tasks of a Dag should request, by what their tries used",
+                    "Show what the tasks of a Dag should request, based on what their tries used",
                     (ARG_THE_DAG, ARG_COST_OUTPUT),
-                    "The same as on the Dag's tab, the largest savings first. wasted is the memory that the last tries "
-                    "requested and did not use, in GiB-hours; a try that ran out of memory counts with its whole "
-                    "request. wasted_by_line is the same with the line to paste into the Dag. Exits with status 1 if "
-                    "no try of the Dag has finished.",
+                    "Shows the same as the tab of the Dag, largest savings first. wasted is the memory that the last "
+                    "tries requested and did not use, in GiB-hours; a try that ran out of memory counts with its "
+                    "whole request. line is what to paste into the Dag; wasted_by_line is what the tries would have "
+                    "wasted with it. Exits with status 1 if no try of the Dag has finished.",
                 ),
                 command(
                     "top",
-                    "Show what runs, what waits and why, until Ctrl-C",
+                    "Show what is running, what is waiting and why, until Ctrl-C",
                     (ARG_ONCE, ARG_SECONDS),
-                    "Into a pipe or a file it is written once.",
+                    "If the output is a pipe or a file, it is written once.",
                 ),
                 command(
                     "clean",
-                    "Remove what is left behind at sites and on this machine, by age",
+                    "Remove old leftovers at the sites and on this machine",
                     (ARG_CLEANED_SITE, ARG_OLDER_THAN, ARG_DRY_RUN, ARG_OUTPUT),
-                    "Folders of job scripts, submissions, logs and so on; never what a live job needs. Run it on the "
-                    "machine of the controller. Ends with status 1 if a site cannot be asked or something cannot be "
-                    "removed.",
+                    "Removes folders of job scripts, submissions, logs and so on, but nothing that a live job needs. "
+                    "Run it on the machine of the controller. Exits with status 1 if a site cannot be reached or "
+                    "something cannot be removed.",
                 ),
                 command(
                     "controller",
                     "Run a controller as a service",
                     (),
-                    "Executors start one where none lives; run it as a service to have another program supervise it. "
-                    "Of several, one acts.",
+                    "Executors start a controller if none is running. Run one as a service if another program, such as "
+                    "systemd, is to supervise it. If several run, one is active and the others stand by.",
                 ),
                 command(
                     "uninstall",
                     "Drop Lading's tables and remove its state folder",
                     (ARG_YES,),
-                    "Asks first. Refuses while a scheduler runs with Lading, a controller or a node agent runs, jobs "
-                    "are at work, or something that was launched has not ended. Then uninstall the package: with it "
-                    "`airflow db migrate` creates the tables again.",
+                    "Asks for confirmation. Refuses while a scheduler uses Lading, while a controller or a node "
+                    "agent is running, while jobs are running, and while a launched machine or allocation has not "
+                    "ended. Then uninstall the package: while it is installed, `airflow db migrate` creates the "
+                    "tables again.",
                 ),
                 *(
                     ActionCommand(
@@ -252,7 +265,7 @@ def get_commands() -> list[GroupCommand]:
                         offline.text,
                         lazy_load_command("lading.plugin.offline.command.airflow_command"),
                         tuple(map(arg, offline.options)),
-                        "Changes nothing. The command `lading` does the same.",
+                        "Changes nothing. `lading` has the same command.",
                     )
                     for name, offline in COMMANDS.items()
                 ),

@@ -1,4 +1,4 @@
-"""What the subcommands print, and how: tables for people, JSON, YAML and CSV for programs."""
+"""The output of the subcommands: tables for people, and JSON, YAML and CSV for programs."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from lading.scheduling.text.units import in_zone
 
 
 def show(rows: list[dict[str, Any]], output: str) -> None:
-    """Print rows as a table, or for programs: numbers as numbers, which Airflow's console would make into text.
+    """Print rows as a table, or as CSV, JSON or YAML with numbers as numbers (Airflow's console makes them text).
 
-    In a table what Dag authors and sites wrote is text and nothing else; JSON and YAML have escapes of their own.
+    In a table, text from Dag authors and sites is printed without control characters; JSON and YAML escape it anyway.
     """
-    data: Any = rows  # what its printers take, whatever they say
+    data: Any = rows  # its printers accept any rows, regardless of their annotations
     if output == "csv":
-        # None is an empty cell; what a spreadsheet would take for a formula is its text.
+        # None becomes an empty cell, and text that looks like a formula is quoted.
         writer = csv.DictWriter(sys.stdout, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     elif output == "json":
         host().console().print_as_json(data)
     elif output == "yaml":
-        # YAML has no word for half a character (YAML 1.2, "Character Set"), and its emitter raises.
+        # YAML cannot contain lone surrogates (YAML 1.2, "Character Set"); its emitter would raise an error.
         host().console().print_as_yaml([{name: without_surrogates(each) for name, each in row.items()} for row in rows])
     else:
-        names = dict.fromkeys(name for row in rows for name in row)  # not every row has all of them
+        names = dict.fromkeys(name for row in rows for name in row)  # rows can lack some of them
         texts = [{name: "" if row.get(name) is None else readable(row[name]) for name in names} for row in rows]
         host().console().print_as(texts, output)
 
 
 def as_cell(value: object) -> object:
-    """A value as a cell of a CSV file; what begins like a formula has a quote before it, as spreadsheets ask."""
+    """Convert a value to a CSV cell. Text that a spreadsheet would take for a formula gets a leading quote."""
     if not isinstance(value, str):
         return value
     text = one_line(value)
@@ -42,15 +42,15 @@ def as_cell(value: object) -> object:
 
 
 def readable(value: object) -> str:
-    """What users read of a value: printable, and its times in the zone of ``[core] default_timezone``."""
+    """Convert a value to printable text, with times in the time zone of the host."""
     return one_line(in_zone(value, host().zone()) if isinstance(value, str) else value)
 
 
 def without_surrogates(value: Any) -> Any:
-    """Text without lone surrogates, which are written as escapes; anything else as it is."""
+    """Replace lone surrogates in a text by escapes; other values are returned unchanged."""
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def complain(message: str) -> None:
-    """Print a line to the standard error."""
+    """Print a line to stderr."""
     print(one_line(message), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Which controller acts, as a finding of ``check`` and a remark of ``sites``."""
+"""Which controller is active, as a finding of ``check`` and a message of ``sites``."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from lading.plugin.published import edition
 
 
 def controller_finding(settings: Settings) -> Check:
-    """Which controller acts, and whether it goes by this sites file; none is well before one is needed."""
+    """Report which controller is active, and whether it uses this sites file. It is fine if none is running."""
     try:
         lease = current_lease()
     except SQLAlchemyError:
         return Check("controller", False, "cannot be determined: the store cannot be read")
     if lease is None or not lives(lease):
-        return Check("controller", True, f"none acts now; {host().starter} starts one")
-    message = f"pid {lease.pid} on {lease.host} acts"
+        return Check("controller", True, f"none is running; {host().starter} starts one")
+    message = f"pid {lease.pid} on {lease.host} is active"
     if lease.host != socket.gethostname():
-        return Check("controller", True, f"{message}; whether it goes by this sites file can be checked there alone")
+        return Check(
+            "controller", True, f"{message}; run the check on that host to see whether it uses this sites file"
+        )
     older = older_than_the_file(settings, lease)
     return Check("controller", older is None, f"{message}, {older}" if older else message)
 
 
 def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
-    """As text: that the controller of this machine is older than the sites file, and what to do; None: it is not."""
+    """Return a text if the controller of this machine has not read the current sites file: why, and what to do."""
     message = difference(edition(settings), settings.sites_file)
     if message is None:
         return None
-    again = f"`kill {lease.pid}`, and {host().starter} starts another" if lease.managed else "restart its service"
+    again = f"run `kill {lease.pid}`; {host().starter} then starts another" if lease.managed else "restart its service"
     return (
-        f"but it is older than the sites file and still uses what it has read: {message}; when the file is valid: "
-        f"{again}. Running tasks are not affected"
+        f"but it still uses an older version of the sites file: {message}; once the file is valid, {again}. "
+        "Running tasks are not affected"
     )

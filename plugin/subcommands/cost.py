@@ -1,4 +1,4 @@
-"""``airflow lading cost``: what the runs of a Dag took and cost, or the tasks of one; or who is charged what."""
+"""``airflow lading cost``: what the runs of a Dag or the tasks of a run took and cost, or who is charged."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from lading.scheduling.insight.chargeback import charges
 from lading.scheduling.insight.periods import Period, begin
 from lading.scheduling.text.units import format_usd
 
-# An error names so many that there are.
+# How many existing names an error lists.
 MOST_NAMES = 10
 
 
 @as_command
 def cost(args: Namespace) -> None:
-    """Print a row per run, per task of one run, or per team, Dag, owner or site; status 1 if nothing is known of it."""
+    """Print a row per run, per task of a run, or per team, Dag, owner or site; exits with status 1 if there is none."""
     if args.by is not None:
         if args.dag_id is not None:
-            complain("--by is about all Dags: give a Dag, or --by")
+            complain("--by covers all Dags; give either a Dag or --by")
             sys.exit(1)
         charge(args)
         return
     if args.dag_id is None or args.since is not None or args.until is not None:
-        complain("give a Dag, or --by team, dag, owner or site, which alone has --from and --to")
+        complain("give a Dag, or --by team, dag, owner or site; --from and --to need --by")
         sys.exit(1)
     with reading_store() as session:
         now = time.time()
@@ -58,32 +58,30 @@ def cost(args: Namespace) -> None:
         rows = [{**row, "of_which": format_parts(row["of_which"])} for row in rows]
     show(rows, args.output)
     if any(row["usd"] is None and row["cpu_hours"] for row in rows):
-        complain("No USD: the site has no price. Give it one: usd_per_hour or usd_per_cpu_hour in its table.")
+        complain("Rows without USD: the site has no price; set usd_per_hour or usd_per_cpu_hour in its table.")
 
 
 def charge(args: Namespace) -> None:
-    """Print what each team, Dag, owner or site is charged within a time; status 1 if that is nothing at all."""
+    """Print the charges of a period by team, Dag, owner or site; exits with status 1 if there are none."""
     now = time.time()
     since = begin(now, Period.MONTH).timestamp() if args.since is None else args.since
     until = min(now, now if args.until is None else args.until)
     if since >= until:
-        complain(f"--from {day(since)} is not before --to {day(until)}; nothing is billed before it has been")
+        complain(f"--from {day(since)} has to be before --to {day(until)}, and in the past")
         sys.exit(1)
     with reading_store() as session:
         found = charges(by_name(bill(session, since, until), args.by))
         going_on, known = total(running(session, now).values()).usd, oldest(session)
     if known is not None and known > since:
-        complain(f"Nothing is known of before {day(known)}.")
+        complain(f"There are no records from before {day(known)}.")
     if going_on:
-        complain(
-            f"In none of these: {format_usd(going_on)} USD until now of jobs that run and of machines that are up."
-        )
+        complain(f"Not included: {format_usd(going_on)} USD so far for running jobs and machines.")
     if not found:
         complain(f"Nothing was billed from {day(since)} to {day(until)}.")
         sys.exit(1)
     priced = [row.usd for row in found if row.usd is not None]
     if len(priced) < len(found):
-        complain("Without USD: the site has no price. Give it one: usd_per_hour or usd_per_cpu_hour in its table.")
+        complain("Rows without USD: the site has no price; set usd_per_hour or usd_per_cpu_hour in its table.")
     columns = [
         {
             "kind": row.kind,
@@ -103,7 +101,7 @@ def charge(args: Namespace) -> None:
 
 
 def by_name(found: Mapping[BillKey, BillParts], by: str) -> dict[str | None, BillParts]:
-    """A bill by the names of those who are charged.
+    """Sum a bill by who is charged.
 
     :param by: ``team``, ``dag``, ``owner`` or ``site``
     """
@@ -115,16 +113,16 @@ def by_name(found: Mapping[BillKey, BillParts], by: str) -> dict[str | None, Bil
 
 
 def day(at: float) -> str:
-    """A moment as a day in UTC, with its time where it is not the day's beginning."""
+    """Format epoch seconds as a day in UTC, with the time of day unless it is midnight."""
     moment = datetime.fromtimestamp(at, timezone.utc)
     return f"{moment:%Y-%m-%d}" if at % 86400 == 0 else f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def amounts(found: dict[str, Any], idle: float = 0.0, of_which: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """What is printed of a run or task; times in hours, money in USD.
+    """Return the columns of a run or task, with times in hours and money in USD.
 
-    :param idle: its part of what machines cost while no job used them
-    :param of_which: what of both is not the machines themselves, by name
+    :param idle: its share of what machines cost while no job used them
+    :param of_which: the parts of ``usd`` and ``idle`` that paid for something else than machines, by name
     """
     usd = found["usd"]
     return {
@@ -140,16 +138,16 @@ def amounts(found: dict[str, Any], idle: float = 0.0, of_which: Mapping[str, flo
 
 
 def format_parts(parts: Mapping[str, float]) -> str:
-    """Sums by name, for people: ``volumes 0.0012``."""
+    """Format sums by name, for example ``volumes 0.0012``."""
     return ", ".join(f"{name} {usd:.4f}" for name, usd in parts.items())
 
 
 def unknown(session: Session, dag_id: str, run_id: str | None, now: float) -> str:
-    """Why there is nothing to print, and what there is."""
-    kept = f"Jobs are kept for {host().settings().job_retention_days} days{host().option('job_retention_days')}."
+    """Say that there is no record of a run or Dag, and list those with records."""
+    kept = f"Records are kept for {host().settings().job_retention_days} days{host().option('job_retention_days')}."
     if run_id is not None and (runs := totals_by_run(session, dag_id, MOST_NAMES, now)):
         known = ", ".join(name for name, _ in runs)
-        return f"No job of run {run_id!r} of Dag {dag_id!r} is known; its youngest runs: {known}. {kept}"
+        return f"There is no record of run {run_id!r} of Dag {dag_id!r}; its newest runs: {known}. {kept}"
     query = select(JobRow.dag_id).distinct().where(JobRow.dag_id.is_not(None)).order_by(JobRow.dag_id).limit(MOST_NAMES)
     known = ", ".join(map(str, session.scalars(query))) or "none"
-    return f"No job of Dag {dag_id!r} is known; Dags with jobs: {known}. {kept}"
+    return f"There is no record of a job of Dag {dag_id!r}; Dags with jobs: {known}. {kept}"

@@ -1,4 +1,4 @@
-"""``airflow lading explain``: the steps by which it is decided where the job of a task goes."""
+"""``airflow lading explain``: the steps that decide where the job of a task runs."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ SECONDS_OF_ACCURACY = 7 * 86400.0
 
 @as_command
 def explain(args: Namespace) -> None:
-    """Print the steps for the last try of a task instance, with what the sites have now, and its state."""
+    """Print the steps for the last try of a task instance, with the current state of the sites, and its own state."""
     settings = host().settings()
     with reading_store() as session:
         of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)
         query = select(JobRow).where(*of_task, JobRow.map_index == args.map_index).order_by(JobRow.try_number.desc())
         if (job := session.scalars(query.limit(1)).first()) is None:
             index = f"[{args.map_index}]" if args.map_index >= 0 else ""
-            raise SystemExit(f"Lading knows no job of {args.dag_id}.{args.task_id}{index} in run {args.run_id}")
+            raise SystemExit(f"Lading has no job of {args.dag_id}.{args.task_id}{index} in run {args.run_id}")
         try:
             sites = load_sites(settings)
             known = rules_of(settings.sites_file, plugins_rules())
@@ -64,7 +64,7 @@ def explain(args: Namespace) -> None:
 
 
 def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules: Sequence[Rule]) -> Iterator[str]:
-    """The steps in lines, each with its number, and the state of the job at the end.
+    """Yield the steps as numbered lines, followed by the state of the job.
 
     :param sites: by name, in the order of the sites file
     """
@@ -72,7 +72,7 @@ def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules:
     views = [view(session, site, job.token, most.get(site.name, ())) for site in sites.values()]
     waits = as_it_asked(job)
     complain_of_silence(views)
-    yield f"{job.dag_id}.{job.task_id}, try {job.try_number}, asks for {wishes(waits)}"
+    yield f"{job.dag_id}.{job.task_id}, try {job.try_number}, requests {wishes(waits)}"
 
     hook = implemented("rank_matches")
     rank = None if hook is None else lambda job, matches: hook(job=job, matches=matches)
@@ -97,7 +97,7 @@ def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules:
 
 
 def together(session: Session, job: JobRow, sites: Sequence[SiteView], ways: Ways) -> ExplanationStep:
-    """What room there is for all jobs with which a job starts."""
+    """Return the step about room for all members of the gang of a job."""
     known, terms = gangs.load(session, by_dag=True), GangTerms.from_json(job.gang_terms or "{}")
     partitions: dict[str, list[WaitingJob]] = {}
     for member in known.members:
@@ -116,7 +116,7 @@ def together(session: Session, job: JobRow, sites: Sequence[SiteView], ways: Way
 
 
 def past(session: Session, job: JobRow) -> Iterator[ExplanationStep]:
-    """What was decided of a job, the phases of its life, and the reasons for which it waited, as they were recorded."""
+    """Yield the recorded decision about a job, its phases, and the reasons why it waited."""
     if job.site is not None:
         chosen = f"site {job.site}, location {job.location}" + (f", queue {job.queue}" if job.queue else "")
         when = "" if job.placed_at is None else f", at {format_moment(job.placed_at)}"
@@ -139,15 +139,15 @@ def past(session: Session, job: JobRow) -> Iterator[ExplanationStep]:
 
 
 def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
-    """When a job that waits is expected to start, and how often what was said of such starts came true in a week."""
+    """Return when a waiting job is expected to start, and how accurate such predictions were in the last week."""
     now = controller_now(session)
     if (start := show_starts(session, [job], now).get(job.token)) is None:
         return []
     if isinstance(start, NoStart):
-        return [ExplanationStep("expected start", [f"none while held: {start.text}"])]
+        return [ExplanationStep("expected start", [f"none while it is held: {start.text}"])]
     said = f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"
     came_true = [
-        f"within a week {each.within} of {each.said} such jobs started when it was said first"
+        f"in the last week, {each.within} of {each.said} such jobs started within the interval predicted first"
         for each in accuracy(session, now - SECONDS_OF_ACCURACY)
         if each.source is start.source
     ]
@@ -155,7 +155,7 @@ def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
 
 
 def as_it_asked(job: JobRow) -> WaitingJob:
-    """A job as placement saw it when it waited, before a rule gave it less than it wished."""
+    """Return a job as placement saw it while it waited, before a rule reduced its request."""
     waits = queue.as_waiting(job, by_dag=True)
     if not job.asked:
         return waits
@@ -167,16 +167,16 @@ def as_it_asked(job: JobRow) -> WaitingJob:
 
 
 def view(session: Session, site: Site[Any], token: str, most: tuple[tuple[str, int], ...]) -> SiteView:
-    """A site as placement sees it, as far as the store knows what is there.
+    """Return a site as placement sees it, from the records of the store.
 
-    :param token: of the job in question, which takes no room from itself
-    :param most: how many nodes a job can ever have at a batch site, by queue, as its controller has published it
+    :param token: the token of the job in question, whose own room counts as free
+    :param most: the most nodes that a job can ever have, by queue of a batch site, as published by the controller
     """
     row = session.get(SiteRow, site.name)
     potential = tuple(replace(each, most_nodes=most) if each.most_nodes == () else each for each in site.potential())
     by_name = {each.name: each for each in potential}
     rows: Sequence[LocationRow] = session.scalars(select(LocationRow).where(LocationRow.site == site.name)).all()
-    # What launches its locations has a row of its own, which is none of them.
+    # A site that launches its locations has a row itself, which is not a location.
     rows = [each for each in rows if not (site.launches and each.name == site.name)]
     seen = [(each, place(each, by_name.get(each.name))) for each in rows]
     here = queue.by_location([each for each in queue.given(session, site.name) if each.token != token])
@@ -203,9 +203,9 @@ def view(session: Session, site: Site[Any], token: str, most: tuple[tuple[str, i
 
 
 def place(row: LocationRow, known: Place | None) -> Place:
-    """A location of the store.
+    """Convert a row of the store to a location.
 
-    :param known: the same as its site says that it could be, which knows more; None: it does not name it
+    :param known: the same location as its site declares it, with more details; None: the site does not declare it
     """
     location = known or Place(
         row.name,
@@ -221,18 +221,17 @@ def place(row: LocationRow, known: Place | None) -> Place:
 
 
 def complain_of_silence(views: list[SiteView]) -> None:
-    """Say of which sites nothing is known."""
+    """Report the sites without a location that is up."""
     for each in views:
         if not each.locations and each.trouble is None:
-            complain(f"Of site {each.name!r} the store has no location that is up")
+            complain(f"Site {each.name!r} has no location that is up")
 
 
 def outcome(job: JobRow) -> ExplanationStep:
-    """The state of a job, as text."""
     advice = host().for_users(job.remedy)
     remedy = [f"what would change it: {advice}"] if advice else []
     if job.site is None:
-        return ExplanationStep(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])
+        return ExplanationStep(State(job.state).value, [str(job.reason or "waits for its turn"), *remedy])
     where = f"{job.site}/{job.location}" + (f", queue {job.queue}" if job.queue else "")
     parts = [f"at {where}"]
     parts += [str(job.reason)] if job.reason and job.reason != job.placed_because else []

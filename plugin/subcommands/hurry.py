@@ -1,4 +1,4 @@
-"""``airflow lading hurry``: what the end of one live run is worth, and when it shall have ended."""
+"""``airflow lading hurry``: how much it is worth to finish a live run early, and when it has to finish."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lading.plugin.subcommands.console import complain, readable
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def hurry(args: Namespace) -> None:
-    """Ask something of a run, take it back, or print what it goes by; status 1 if that cannot be."""
+    """Set or withdraw the hurry of a run, and print what it uses; exits with status 1 if that is not possible."""
     is_asked = args.hurry is not None or args.finish_by is not None
     if is_asked and args.withdraw:
-        complain("--withdraw takes back what was asked; give it alone, or HURRY and --finish-by without it")
+        complain("--withdraw removes what was set before; give it alone, or give HURRY and --finish-by without it")
         sys.exit(1)
     with reading_store() as session:
         if is_asked or args.withdraw:
@@ -37,7 +37,7 @@ def hurry(args: Namespace) -> None:
             session.commit()
             Bell(Settings.load().controller_bell).ring()
         if (found := airflow_run_requests.terms(session, args.dag_id, args.run_id).get(args.run_id)) is None:
-            complain(f"Dag {args.dag_id} has no run {args.run_id} that has not ended")
+            complain(f"Dag {args.dag_id} has no unfinished run {args.run_id}")
             sys.exit(1)
         for line in found.lines():
             print(readable(line))

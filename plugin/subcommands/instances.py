@@ -1,7 +1,7 @@
-"""``airflow lading instances`` and ``bootstrap``: what was launched, and what machines of EC2 boot with.
+"""``airflow lading instances`` and ``bootstrap``: launched instances, and user data for EC2 instances.
 
-An instance is shown as the store has it and as its seller does. To let one go is a request to the controller; where
-none acts, a machine that was bought is terminated directly.
+An instance is shown as recorded in the store and as reported by its seller (EC2 or the batch system). To drain or
+terminate one is a request to the controller; if none is active, an EC2 instance is terminated directly.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from lading.plugin.subcommands.cost import format_parts
 from lading.scheduling.matching.market import readable_kind
 from lading.scheduling.text.nearest import nearest_first
 
-# A controller looks at requests every other second, and EC2 and clusters take a moment to do what is asked.
+# A controller reads requests every two seconds, and EC2 and clusters take a moment to carry them out.
 SECONDS_UNTIL_DONE = 30.0
-NOT_STORED = "the store does not know it"
+NOT_STORED = "it is not in the store"
 
 
 class CommandRefused(Exception):
-    """Something cannot be done now; the message says what to do instead."""
+    """An action is not possible now; the message says what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceLine:
     """One instance.
 
-    :param row: None: the store does not have it, or takes it to have ended
-    :param found: what its seller says; None: it does not have it, or could not be asked
-    :param is_listed: whether its site could be asked
-    :param seller: the site that has found it: its own, or another one in the same region
-    :param jobs: how many run there
+    :param row: its record; None: the store does not have it, or has it as ended
+    :param found: what its seller reports; None: the seller does not list it, or could not be queried
+    :param is_listed: whether its site could be queried
+    :param seller: the site whose query returned it: its own, or another site in the same region
+    :param jobs: how many jobs run there
     """
 
     row: InstanceRow | None
@@ -71,16 +71,16 @@ class InstanceLine:
 
     @property
     def names(self) -> set[str]:
-        """The name by which users may call it."""
+        """The names that users can give for it."""
         ids = {self.row.native_id if self.row is not None else None, self.found.id if self.found is not None else None}
         return {self.name, f"{self.site}/{self.name}"} | {each for each in ids if each is not None}
 
     @property
     def note(self) -> str | None:
         if self.row is None:
-            return f"{NOT_STORED}: a controller takes it in, if its site is in the sites file"
+            return f"{NOT_STORED}; a controller adopts it if its site is in the sites file"
         if self.found is None and self.is_listed and self.row.state != InstanceState.ORDERED:
-            return "its seller does not list it: a controller will find that out"
+            return "its seller no longer lists it; a controller will notice that"
         return None
 
 
@@ -88,12 +88,12 @@ class InstanceLine:
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def instances(args: Namespace) -> None:
-    """List instances, or let some go; status 1 if something could not be asked or done."""
+    """List instances, or drain or terminate some; exits with status 1 if a query or an action failed."""
     read_connections()
     try:
         sites: Mapping[str, Site[Any]] = load_sites(Settings.load())
     except SitesError as error:
-        complain(f"{error}; only what the store knows is listed")
+        complain(f"{error}; only instances in the store are listed")
         sites = {}
     with reading_store() as session:
         found = listed(sites)
@@ -112,7 +112,7 @@ def instances(args: Namespace) -> None:
 
 
 def listed(sites: Mapping[str, Site[Any]]) -> dict[str, Sequence[ListedInstance] | None]:
-    """What the sellers say that there is, by the sites that have one; None: that could not be asked, which is said."""
+    """Query the sellers of all sites that launch instances. None stands for a failed query, reported on stderr."""
     answers: dict[str, Sequence[ListedInstance] | None] = {}
     for name, site in sites.items():
         if isinstance(site, ElasticSite):
@@ -131,11 +131,11 @@ def joined(
     answers: Mapping[str, Sequence[ListedInstance] | None],
     jobs: Mapping[tuple[str, str], int],
 ) -> list[InstanceLine]:
-    """The rows of the store beside what the sellers say, then what these alone know of."""
+    """Combine the rows of the store with what the sellers report. Instances without a row come last."""
     by_id: dict[str, tuple[ListedInstance, str]] = {}
     for site, found in answers.items():
         for each in found or ():
-            if each.id not in by_id or each.site == site:  # two sites may be in one region
+            if each.id not in by_id or each.site == site:  # two sites can be in the same region
                 by_id[each.id] = each, site
     ids = {(each.site, each.name): each.id for each, _ in by_id.values()}
     lines = []
@@ -147,7 +147,7 @@ def joined(
 
 
 def running(session: Session) -> dict[tuple[str, str], int]:
-    """How many jobs run, by site and location."""
+    """Count the running jobs by site and location."""
     query = select(JobRow.site, JobRow.location, func.count()).where(JobRow.state == State.RUNNING)
     return {
         (str(site), str(place)): count
@@ -156,17 +156,17 @@ def running(session: Session) -> dict[tuple[str, str], int]:
 
 
 def chosen(lines: Sequence[InstanceLine], names: Sequence[str]) -> list[InstanceLine]:
-    """:raises SystemExit: none is named, or there is none of a name"""
-    known = ", ".join(each.name for each in lines) or "there are none"
+    """:raises SystemExit: no instance is named, or a name is unknown"""
+    known = ", ".join(each.name for each in lines) or "none"
     if not names:
-        raise SystemExit(f"name the instances, valid: {known}")
+        raise SystemExit(f"name the instances; valid: {known}")
     if unknown := [name for name in names if not any(name in each.names for each in lines)]:
-        raise SystemExit(f"there is no instance {unknown[0]!r} that has not ended, valid: {known}")
+        raise SystemExit(f"there is no live instance {unknown[0]!r}; valid: {known}")
     return [each for each in lines if not each.names.isdisjoint(names)]
 
 
 def let_go(session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine, kind: RequestKind) -> bool:
-    """Have an instance drained or terminated, and report the outcome; returns whether it could be asked."""
+    """Drain or terminate an instance, and report the outcome; returns whether the request could be made."""
     try:
         message = "; ".join(steps(session, sites, line, kind, getpass.getuser()))
     except (CommandRefused, LookupError, OSError) as error:
@@ -179,36 +179,36 @@ def let_go(session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine,
 def steps(
     session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine, kind: RequestKind, by: str
 ) -> Iterator[str]:
-    """What is done about an instance, as text.
+    """Drain or terminate an instance, and yield what was done.
 
-    :raises Refused: nothing can be done
-    :raises OSError: its seller could not be asked
+    :raises CommandRefused: nothing can be done now
+    :raises OSError: its seller could not be reached
     """
     acts, is_looked_after = lives(current_lease()), line.site in sites
     if acts and is_looked_after and line.row is None:
-        raise CommandRefused(f"{NOT_STORED}; the controller that acts takes it in within a minute: ask again then")
+        raise CommandRefused(f"{NOT_STORED}; the active controller adopts it within a minute: try again then")
     if line.found is not None and kind is RequestKind.TERMINATE and not (acts and is_looked_after):
         seller = sites[line.seller]
         assert isinstance(seller, ElasticSite)
         yield from ended(session, seller, line, by)
     elif line.row is None:
-        raise CommandRefused(f"{NOT_STORED}, so that it is given nothing; terminate it, or start a controller")
+        raise CommandRefused(f"{NOT_STORED}, so it gets no jobs anyway; terminate it, or start a controller")
     else:
         request = requests.ask(session, kind, f"{line.site}/{line.name}", by)
         session.commit()
         if not acts:
-            yield f"noted ({kind.value}); no controller acts now, the next one does it"
+            yield f"noted ({kind.value}); no controller is running, so the next one does it"
             return
         deadline = time.monotonic() + SECONDS_UNTIL_DONE
         while request.done_at is None and time.monotonic() < deadline:
             time.sleep(0.5)
-            session.commit()  # of which the next read is a new one
+            session.commit()  # so that the next read sees new data
             session.refresh(request)
-        yield request.outcome or f"asked ({kind.value}); `airflow lading instances` shows its progress"
+        yield request.outcome or f"requested ({kind.value}); `airflow lading instances` shows its progress"
 
 
 def ended(session: Session, site: ElasticSite[Any], line: InstanceLine, by: str) -> Iterator[str]:
-    """End an instance while no controller is running."""
+    """Terminate an instance while no controller is running."""
     assert line.found is not None
     found, row = line.found, line.row
     at = site.end([found.id]).get(found.id, time.time())
@@ -216,12 +216,12 @@ def ended(session: Session, site: ElasticSite[Any], line: InstanceLine, by: str)
     if row is not None:
         row.native_id, row.launched_at = found.id, row.launched_at or found.launched_at
         if count := note_end(session, row, by, at):
-            yield f"{count} of its jobs are cancelled"
+            yield f"{count} of its jobs were cancelled"
     session.commit()
 
 
 def line_row(line: InstanceLine, now: float) -> dict[str, Any]:
-    """All that is known of an instance; USD is what it has cost until now."""
+    """Return all that is known of an instance. ``usd`` is its cost so far."""
     row, bought = line.row, line.found
     launched_at = row.launched_at if row is not None and row.launched_at else bought.launched_at if bought else None
     until = now if row is None else row.ended_at or now
@@ -260,7 +260,7 @@ def short_row(line: InstanceLine, now: float) -> dict[str, Any]:
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def bootstrap(args: Namespace) -> None:
-    """Print the user data; status 1 if the site has no machines that boot by it."""
+    """Print the user data; exits with status 1 if the site launches no machines from images."""
     try:
         sites = load_sites(Settings.load())
         if args.site not in sites:
@@ -276,6 +276,6 @@ def bootstrap(args: Namespace) -> None:
 
 
 def airflow_requirements() -> Iterator[str]:
-    """Airflow and its providers as they are here, for pip."""
+    """Yield Airflow and its providers in the installed versions, as pip requirements."""
     found = {each.metadata["Name"].lower(): each.version for each in distributions() if each.metadata["Name"]}
     yield from (f"{name}=={found[name]}" for name in sorted(found) if name.startswith("apache-airflow"))

@@ -1,4 +1,4 @@
-"""``airflow lading jobs``: the jobs that the store has."""
+"""``airflow lading jobs``: lists the jobs in the store."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.resources import Resources, format_resources
 from lading.scheduling.text.units import format_moment
 
-# The kinds of jobs that are tries of a task, or of a rule.
+# Kinds of jobs that are tries of an Airflow task or a Snakemake rule.
 OF_TASKS = ("ExecuteTask", "Command")
 ROWS_AT_A_TIME = 1000
 
 
 @as_command
 def jobs(args: Namespace) -> None:
-    """Print the youngest jobs that the store knows, and to the standard error how many older ones there are."""
+    """Print the newest jobs in the store, and on stderr how many older ones there are."""
     chosen = (args.state, args.dag_id, args.run_id, args.team)
     with reading_store() as session:
         if args.groups:
@@ -40,7 +40,7 @@ def jobs(args: Namespace) -> None:
                 complain(f"and {older} older groups: --limit {len(groups)} shows all")
             return
         rows, older = youngest(session, args.limit, *chosen)
-        # Users read the tables, and a terminal is narrow; programs get everything.
+        # Tables are for people with narrow terminals; programs get all columns.
         mapper, held = short_job_row if args.output in ("table", "plain") else job_row, held_for(session)
         expected = show_starts(session, rows, controller_now(session))
         listed = [mapper(row, held.get(row.token), expected.get(row.token)) for row in rows]
@@ -57,10 +57,7 @@ def youngest(
     run_id: str | None = None,
     team: str | None = None,
 ) -> tuple[Sequence[JobRow], int]:
-    """The youngest jobs of all that are asked for, and how many older ones there are.
-
-    :param limit: at most so many
-    """
+    """Return the newest jobs that match, at most ``limit``, and how many older ones match."""
     wanted = conditions(states, dag_id, run_id, team)
     rows = session.scalars(
         select(JobRow).where(*wanted).order_by(JobRow.queued_at.desc(), JobRow.token).limit(limit)
@@ -73,14 +70,14 @@ def youngest(
 def conditions(
     states: Sequence[str] | None, dag_id: str | None, run_id: str | None, team: str | None
 ) -> list[ColumnElement[bool]]:
-    """Which jobs are asked for; None: any."""
+    """Return the SQL conditions of the given filters. None matches any job."""
     named = ((JobRow.dag_id, dag_id), (JobRow.run_id, run_id), (JobRow.team, team))
     wanted: list[ColumnElement[bool]] = [] if not states else [JobRow.state.in_(states)]
     return wanted + [column == value for column, value in named if value]
 
 
 def all_youngest_first(wanted: Sequence[ColumnElement[bool]]) -> Select[JobRow]:
-    """What jobs are grouped by, of all that meet conditions, which may be very many."""
+    """Select what jobs are grouped by, for all jobs that match, which can be very many."""
     columns = ("dag_id", "run_id", "task_id", "kind", "state", "max_jobs", "max_instances", *Resources.__slots__)
     query = select(JobRow).options(load_only(*(getattr(JobRow, name) for name in columns)))
     order = (JobRow.queued_at.desc(), JobRow.token)
@@ -88,10 +85,10 @@ def all_youngest_first(wanted: Sequence[ColumnElement[bool]]) -> Select[JobRow]:
 
 
 def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | NoStart | None = None) -> dict[str, Any]:
-    """A job as programs read it.
+    """Return the columns of a job for programs.
 
     :param held: where room is held for it, as ``site/location``
-    :param start: when it is expected to start, or what holds it
+    :param start: when it is expected to start, or what holds it up
     """
     ended = job.ended_at or time.time()
     return {
@@ -132,7 +129,7 @@ def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | NoStart
 
 
 def short_job_row(job: JobRow, held: str | None = None, start: ExpectedStart | NoStart | None = None) -> dict[str, Any]:
-    """A job as people read it, likewise."""
+    """Return the columns of a job for a table; the parameters are those of :func:`job_row`."""
     row = job_row(job)
     index = f"[{job.map_index}]" if job.map_index >= 0 else ""
     return {
@@ -154,14 +151,13 @@ def short_job_row(job: JobRow, held: str | None = None, start: ExpectedStart | N
 
 
 def start_text(start: ExpectedStart | NoStart) -> str:
-    """When a job is expected to start, or what holds it, as text."""
     if isinstance(start, NoStart):
         return f"held: {start.text}"
     return f"{format_moment(start.since)} to {format_moment(start.until)}"
 
 
 def group_rows(jobs: Iterable[JobRow]) -> list[dict[str, Any]]:
-    """The jobs of one task and run that ask for the same as one row, in the order of the first of each."""
+    """Return a row for all jobs of a task and run with equal requests, in the order of the first job of each group."""
     groups: dict[tuple[Any, ...], Counter[State]] = {}
     limits: dict[tuple[Any, ...], tuple[Any, Any]] = {}
     for job in jobs:

@@ -1,4 +1,4 @@
-"""``airflow lading sites``: sites and their locations, as the controller saw them last."""
+"""``airflow lading sites``: sites and their locations, as last recorded by the controller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lading.scheduling.resources import Resources, format_resources
 
 @as_command
 def sites(args: Namespace) -> None:
-    """Print the locations as the controller saw them last, with what is in use."""
+    """Print the locations as last recorded by the controller, with what their jobs use."""
     with reading_store() as session:
         controller = controller_finding(host().settings())
         if not controller.good:
@@ -30,16 +30,16 @@ def sites(args: Namespace) -> None:
         rows = session.scalars(select(LocationRow).order_by(*in_order)).all()
         known = tables()
         found = [location_row(each, in_it(each, used), known.get(each.site)) for each in rows]
-        # Users read the tables, and a terminal is narrow; programs get everything.
+        # Tables are for people with narrow terminals; programs get all columns.
         show(short_rows(found) if args.output in ("table", "plain") else found, args.output)
 
 
 def tables() -> dict[str, PublishedSite]:
-    """What is known of each site by its table; nothing where that cannot be read, as ``airflow lading check`` says."""
+    """Return the sites as declared in the sites file; empty if it cannot be read, which is reported on stderr."""
     try:
         return known_sites(host().settings())
     except (OSError, ValueError, KeyError, TypeError) as error:
-        complain(f"What the tables of the sites say cannot be read: {error}")
+        complain(f"The tables of the sites cannot be read: {error}")
         return {}
 
 
@@ -77,7 +77,7 @@ def location_row(location: LocationRow, used: tuple[int, Resources], known: Publ
 
 
 def short_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Locations as people read them, without what none of them has."""
+    """Return locations for a table, without columns that would be empty."""
     made = [
         {
             "site": row["site"],
@@ -103,13 +103,13 @@ def short_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def amounts(row: Mapping[str, Any], of: str = "") -> str:
-    """What a location has, or (``_used``) what its jobs take of it, as text."""
+    """Format the capacity of a location, or with ``_used`` what its jobs use."""
     names = ("cpus", "memory_mib", "disk_mib", "gpus")
     return format_resources(Resources(*(row[f"{name}{of}"] for name in names)))
 
 
 def in_it(location: LocationRow, used: Mapping[tuple[str, str], tuple[int, Resources]]) -> tuple[int, Resources]:
-    """How many jobs run at a location, and the sum of their resources; the row of a site is for all that it has."""
+    """Return how many jobs run at a location and their resources. The row of a site covers all its locations."""
     if location.name != location.site:
         return used.get((location.site, location.name), (0, Resources()))
     found = [each for (site, _), each in used.items() if site == location.site]
@@ -117,7 +117,7 @@ def in_it(location: LocationRow, used: Mapping[tuple[str, str], tuple[int, Resou
 
 
 def in_use(session: Any) -> dict[tuple[str, str], tuple[int, Resources]]:
-    """How many jobs run at each location, and the sum of their resources."""
+    """Return how many jobs run at each location, and the sum of their resources."""
     amounts = (func.sum(JobRow.cpus), func.sum(JobRow.memory), func.sum(JobRow.disk), func.sum(JobRow.gpus))
     rows = session.execute(
         select(JobRow.site, JobRow.location, func.count(), *amounts)

@@ -1,4 +1,4 @@
-"""``airflow lading top``: how things are and why jobs wait, in a terminal, from the queries of the page."""
+"""``airflow lading top``: an overview of sites and of waiting jobs in a terminal, from the queries of the page."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lading.plugin.ui.queries.now import SiteState, Summary, WaitGroup, WaitGrou
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.scheduling.text.units import format_count, format_time, format_usd
 
-# Nothing beside a cell but a space to its right: a terminal of 80 columns has room for little more.
+# Only one space to the right of each cell, because the table has to fit into 80 columns.
 NARROW = (0, 1, 0, 0)
 
 
 @as_command
 def top(args: Namespace) -> None:
-    """Show how things are, again every few seconds on a terminal until Ctrl-C, once elsewhere."""
+    """Show the overview: on a terminal every few seconds until Ctrl-C, otherwise once."""
     console = Console()
     if args.once or not console.is_terminal:
         console.print(shown())
@@ -39,36 +39,33 @@ def top(args: Namespace) -> None:
 
 
 def shown() -> Group:
-    """How things are now."""
     with reading_store() as session:
         now = time.time()
         return screen(summary(session, EVERYTHING, now), waits(session, EVERYTHING, now))
 
 
 def screen(things: Summary, why: WaitGroups) -> Group:
-    """All that is shown; what sites and Dag authors wrote is text and nothing else."""
+    """Build the whole output. Text from sites and Dag authors is shown without interpreting markup."""
     cpus = f"{format_count(things.cpus_used)} of {format_count(things.cpus_up)} cpus used"
     cpus += f", {format_count(things.cpus_batch)} in batch jobs" if things.cpus_batch else ""
     machines = "1 machine" if things.machines == 1 else f"{things.machines} machines"
     counts = f"{things.running} running, {things.waiting} waiting, {machines}, {cpus}"
     head = Text(f"{counts}{usd(things.usd_per_hour)}")
     if not things.controller_lives:
-        head.append("\nNo controller runs: nothing is started", style="bold red")
+        head.append("\nNo controller is running: no jobs are started", style="bold red")
     its_teams = [teams(things)] if things.teams else []
     return Group(head, sites(things), *its_teams, reasons(why) if why.groups else Text("Nothing waits."))
 
 
 def usd(amount: float | None) -> str:
-    """What something costs, where that is known."""
     return "" if amount is None else f", {format_usd(amount)} USD per hour"
 
 
 def sites(things: Summary) -> Table:
-    """A row for each site."""
     table = Table(title="Sites", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("site", "kind", "state", "running", "waiting", "cpus used", "last contact", "note"):
         is_number = heading in ("running", "waiting", "cpus used")
-        # A narrow terminal cuts words into parts rather than numbers.
+        # On a narrow terminal, words are wrapped rather than numbers.
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number)
     for site in things.sites:
         contact = "never" if site.contact_at is None else f"{ago(things.now - site.contact_at)} ago"
@@ -79,7 +76,6 @@ def sites(things: Summary) -> Table:
 
 
 def teams(things: Summary) -> Table:
-    """A row for each team that has jobs."""
     table = Table(title="Teams", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("team", "running", "waiting", "cpus used"):
         table.add_column(heading, justify="left" if heading == "team" else "right")
@@ -90,14 +86,14 @@ def teams(things: Summary) -> Table:
 
 
 def cpus_of(site: SiteState) -> str:
-    """The cpus that its jobs use: of those that are up, and in batch jobs of their own."""
+    """Format the cpus that the jobs of a site use: of its machines that are up, and in batch jobs of their own."""
     of_up = [] if site.cpus_up is None else [f"{format_count(site.cpus_used)} of {format_count(site.cpus_up)}"]
     in_batch = [f"{format_count(site.cpus_batch)} in batch jobs"] if site.cpus_batch else []
     return ", ".join(of_up + in_batch) or format_count(site.cpus_used)
 
 
 def reasons(why: WaitGroups) -> Table:
-    """A row for each reason, site and limit, largest first."""
+    """Build a table with a row for each reason, site and limit, largest group first."""
     table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("jobs", "oldest", "waits for", "sentence", "what would change it"):
         table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left")
@@ -110,11 +106,9 @@ def reasons(why: WaitGroups) -> Table:
 
 
 def titled(group: WaitGroup) -> str:
-    """What a group waits for, and where."""
     where = ", ".join(filter(None, (group.site, group.limit)))
     return f"{group.title} ({where})" if where else group.title
 
 
 def ago(seconds: float) -> str:
-    """A time that has passed, in whole seconds."""
     return format_time(max(0, round(seconds)))

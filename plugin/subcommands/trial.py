@@ -1,4 +1,4 @@
-"""Trial jobs: whether what a site promises comes true."""
+"""Trial jobs, which show whether jobs can run at a site and reach the API server."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from lading.hooks.spool.spool import Envelope
 from lading.plugin.service import mint
 from lading.scheduling.resources import Resources, format_resources
 
-# The time limit of the trial jobs of a second submission, seconds.
+# The time limit of the trial jobs of the second submission, in seconds; the first has none.
 TRIAL_SECONDS = 300
-# What a trial has launched has ended within this, seconds.
+# How long to wait until everything that a trial launched has ended, in seconds.
 SECONDS_TO_END = 120.0
 
 
 def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
-    """Try a job on a site, in a folder of its own that no controller looks at.
+    """Run trial jobs at a site, in a temporary folder that no controller uses.
 
-    What it has launched is released with it, whatever the outcome of the job.
+    Whatever was launched for them is released afterwards, even if they fail.
 
-    :param what: what the site is called
+    :param what: the name of the finding
     """
     folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
     trial = site.trial(folder)
@@ -47,9 +47,9 @@ def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
 
 
 def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
-    """Give the site jobs that ask the API server as tasks do, and wait for the end of all, or the first bad one.
+    """Run jobs that call the API server like tasks do, and wait until all have finished or one has failed.
 
-    :returns: whether all is well, and the text of the finding
+    :returns: whether all succeeded, and the text of the finding
     """
     deadline, solo = time.monotonic() + timeout, SiteDriver(site)
     make = partial(trial_job, jwt=mint(), seconds=site.jwt_seconds)
@@ -76,30 +76,30 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
 
 
 def largest(site: Site[Any], seen: Sequence[ObservedLocation]) -> Resources:
-    """The capacity of the largest location that a site has, or could have where it launches them."""
+    """Return the capacity of the largest location that a site has, or that it could launch."""
     locations = site.potential() if isinstance(site, ElasticSite) else [each.location for each in seen]
     return max((each.capacity for each in locations), key=lambda each: (each.cpus, each.memory), default=Resources())
 
 
 def trial_text(sizes: Sequence[int]) -> str:
-    """What was tried: ``a trial job and an array of 2``."""
+    """Describe what was tried, for example ``a trial job and an array of 2``."""
     return " and ".join("a trial job" if size == 1 else f"an array of {size}" for size in sizes)
 
 
 def trial_jobs(number: int, size: int, make: Callable[[str, int | None], Envelope]) -> list[Envelope]:
-    """The jobs of one submission: alike, and other ones than those of the others by their time limit.
+    """Return the jobs of one submission. Different time limits keep the submissions apart.
 
-    :param number: which submission it is, from 0
+    :param number: the number of the submission, from 0
     """
     limit = TRIAL_SECONDS * number or None
     return [make(str(uuid.uuid4()), limit) for _ in range(size)]
 
 
 def trial_job(token: str, time_limit: int | None, *, jwt: Callable[[str, float], str], seconds: float) -> Envelope:
-    """A job that only looks whether a task could run: it asks Airflow's execution API as one that starts.
+    """Return a job that only checks whether a task could run: it calls Airflow's execution API like a starting task.
 
-    :param jwt: makes that with which the task would introduce itself
-    :param seconds: for which that is valid
+    :param jwt: creates the JWT that the job sends, for a subject and a number of seconds
+    :param seconds: how long the JWT is valid
     """
     return Envelope(
         token=token,

@@ -1,4 +1,4 @@
-"""``airflow lading uninstall``: removes the tables and the state folder."""
+"""``airflow lading uninstall``: drops the tables and removes the state folder."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from lading.scheduling.text.printable import printable
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def uninstall(args: Namespace) -> None:
-    """Ask, and remove the tables and the state folder; status 1 where something still needs them."""
+    """Ask, and remove the tables and the state folder; exits with status 1 if something still needs them."""
     settings = Settings.load()
     with create_session(scoped=False) as session:
         tables = existing_tables(session)
         if found := list(obstacles(session, settings, tables)):
             raise SystemExit("\n".join(("Nothing was removed:", *(f"* {printable(each)}" for each in found))))
         if not tables and not settings.state_folder.exists():
-            print(f"There is nothing to remove: neither tables nor {settings.state_folder}")
+            print(f"There is nothing to remove: neither tables nor {settings.state_folder} exist")
             return
-        print(f"{len(tables)} tables, with the record of all jobs, and {settings.state_folder} will be removed.")
+        print(f"{len(tables)} tables, with the records of all jobs, and {settings.state_folder} will be removed.")
         if not (args.yes or agreed()):
             raise SystemExit("Nothing was removed")
         with create_global_lock(session=session, lock=DBLocks.MIGRATIONS):
@@ -46,65 +46,66 @@ def uninstall(args: Namespace) -> None:
             session.commit()
     print(f"{len(tables)} tables were dropped: {', '.join(tables)}" if tables else "There were no tables")
     if kept := remove_state_folder(settings):
-        print(
-            printable(f"{settings.state_folder} was emptied, and is kept for what is not Lading's: {', '.join(kept)}")
-        )
+        print(printable(f"{settings.state_folder} was emptied, but kept because it has other files: {', '.join(kept)}"))
     else:
         print(f"{settings.state_folder} was removed")
 
 
 def agreed() -> bool:
-    """Whether the user agrees.
+    """Ask the user for confirmation.
 
-    :raises SystemExit: nobody can be asked
+    :raises SystemExit: standard input is closed
     """
     try:
         return input("Proceed? (y/N) ").strip().lower() in ("y", "yes")
     except EOFError:
-        raise SystemExit("\nNothing was removed: nobody is there to be asked; run it with --yes") from None
+        raise SystemExit(
+            "\nNothing was removed, because there was no answer; to remove without asking, use --yes"
+        ) from None
 
 
 def existing_tables(session: Session) -> list[str]:
-    """The tables that are there, that of their version included."""
+    """Return the existing tables of Lading, including the one with their version."""
     there = inspect(session.connection()).get_table_names()
     return sorted({*metadata.tables, LadingDBManager.version_table_name} & {*there})
 
 
 def obstacles(session: Session, settings: Settings, tables: list[str]) -> Iterator[str]:
-    """What still needs the tables or the folder, and what to do about it.
+    """Yield what still needs the tables or the folder, and what to do about it.
 
-    :param tables: those that are there; of an older version some may not be
+    :param tables: the existing tables; an older version may lack some
     """
     for path in entries(settings.schedulers_folder):
         if not has_ended(path):
             yield (
-                f"scheduler {path.name} runs with Lading as executor; name another one in [core] executor, "
+                f"scheduler {path.name} uses Lading as its executor; set another one in [core] executor, "
                 "and restart the scheduler"
             )
     if "lading_lease" in tables and (holder := lease(session)) is not None and lives(holder):
-        yield f"a controller acts, pid {holder.pid} on {holder.host}; stop it, or the scheduler that started it"
+        yield f"a controller is running, pid {holder.pid} on {holder.host}; stop it, or the scheduler that started it"
     if "lading_job" in tables:
         at_work = select(func.count()).where(JobRow.state.in_((State.PLACED, State.RUNNING)))
         if number := session.scalar(at_work):
             some = "a job is" if number == 1 else f"{number} jobs are"
-            yield f"{some} at work; start Airflow with Lading once more, and let them end or mark their tasks as failed"
+            yield f"{some} running; start Airflow with Lading again, and let them finish or mark their tasks as failed"
     if "lading_instance" in tables:
         live = select(InstanceRow.token).where(InstanceRow.state != InstanceState.ENDED).order_by(InstanceRow.token)
         if names := session.scalars(live).all():
             some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            yield f"what was launched has not ended: {some}; end it: airflow lading instances terminate"
+            yield (
+                f"launched machines or allocations have not ended: {some}; terminate them: "
+                "airflow lading instances terminate"
+            )
     for folder in entries(settings.spool_folder):
         if has_agent(Spool(folder)):
-            yield f"the node agent of site {folder.name} runs; it ends by itself when no controller asks for it"
+            yield f"the node agent of site {folder.name} is running; it exits by itself once no controller uses it"
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in a folder, which may not be there."""
     return visible(folder) if folder.is_dir() else []
 
 
 def has_agent(spool: Spool) -> bool:
-    """Whether a node agent serves a spool."""
     if not spool.lock.exists():
         return False
     if (descriptor := lock_spool(spool)) is None:
@@ -114,11 +115,11 @@ def has_agent(spool: Spool) -> bool:
 
 
 def remove_state_folder(settings: Settings) -> list[str]:
-    """Remove what is Lading's in the state folder, and the folder where nothing else is in it.
+    """Remove Lading's files from the state folder, and the folder itself if it is empty then.
 
-    The option may name a folder that has other files; these are never touched.
+    The option can name a folder that has files of other programs, which are never touched.
 
-    :returns: the names of what is kept
+    :returns: the names of the remaining files
     """
     folder, log = settings.state_folder, settings.controller_log
     written = settings.controller_mark, settings.published_sites
@@ -130,7 +131,7 @@ def remove_state_folder(settings: Settings) -> list[str]:
         settings.schedulers_folder,
         settings.spool_folder,
         *written,
-        # What a process has left that died as it wrote them.
+        # Temporary files of a process that died while writing these files.
         *(left for path in written for left in folder.glob(f".{path.name}.*")),
     )
     for path in ours:

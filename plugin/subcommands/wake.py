@@ -1,4 +1,4 @@
-"""``airflow lading wake``: a new attempt now for gangs and jobs that sleep."""
+"""``airflow lading wake``: starts a new attempt now for sleeping gangs and jobs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lading.plugin.database import reading_store
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def wake(args: Namespace) -> None:
-    """Wake gangs and jobs; status 1 if nothing sleeps that was named."""
+    """Wake gangs and jobs; exits with status 1 if none of the named ones is sleeping."""
     with reading_store() as session:
         number = rows.wake(session, args.dag_id, args.run_id, args.gang)
     if not number:
         named = " ".join(filter(None, (args.dag_id, args.run_id, args.gang and f"--gang {args.gang}")))
-        print(f"nothing sleeps until its next attempt of: {named}; see `airflow lading jobs --state attempted`")
+        print(f"nothing is sleeping for: {named}; `airflow lading jobs --state attempted` lists sleeping jobs")
         sys.exit(1)
     Bell(Settings.load().controller_bell).ring()
-    print(f"{number} woken; room is looked for at once")
+    print(f"{number} woken; Lading tries to place them now")

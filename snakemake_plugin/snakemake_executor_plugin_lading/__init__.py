@@ -1,9 +1,9 @@
-"""The Snakemake executor ``lading``: jobs are packed onto the machines that fit them.
+"""The Snakemake executor ``lading``, which packs jobs onto machines that fit them.
 
-Every ``snakemake`` imports this, also the one in each job, so the engine is imported when it is started.
+Every ``snakemake`` imports this, including the one in each job, so the engine is imported only when it is started.
 """
 
-# Snakemake reads the annotations of the settings as types: they are not postponed here.
+# Snakemake reads the annotations of the settings as types, so their evaluation must not be postponed here.
 from dataclasses import dataclass, field
 
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
@@ -15,20 +15,21 @@ __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 common_settings = CommonSettings(
     non_local_exec=True,
     implies_no_shared_fs=False,
-    job_deploy_sources=True,  # where sources are not shared; where they are, nothing is deployed
-    pass_envvar_declarations_to_cmd=False,  # they travel in the job's environment, not in its command line
+    job_deploy_sources=True,  # has an effect only if sources are not shared
+    pass_envvar_declarations_to_cmd=False,  # passed in the environment of jobs, not on their command lines
     auto_deploy_default_storage_provider=False,
 )
 
 
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):
-    """The options, each as ``--lading-NAME``."""
+    """The options ``--lading-NAME``."""
 
     sites_file: str | None = field(
         default=None,
         metadata={
-            "help": "The TOML file of the sites on which jobs run; without it one site, this machine.",
+            "help": "The TOML file that describes the sites where jobs run. Without it, there is one site: this "
+            "machine.",
             "env_var": False,
             "required": False,
             "type": str,
@@ -37,9 +38,9 @@ class ExecutorSettings(ExecutorSettingsBase):
     state_folder: str | None = field(
         default=None,
         metadata={
-            "help": "The folder of the store, of logs and of the controller's files, on a disk of this machine or a "
-            "shared one that can lock files; workflows that name the same folder share a controller. Without it "
-            ".snakemake/lading beside the workflow.",
+            "help": "The folder for the store, logs and the controller's files, on a local disk, or on a shared one "
+            "that supports file locks. Workflows with the same folder share a controller. Default: "
+            ".snakemake/lading in the working directory.",
             "env_var": False,
             "required": False,
             "type": str,
@@ -48,7 +49,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     site: str | None = field(
         default=None,
         metadata={
-            "help": "The site of jobs that name none by the resource lading_site; without it any that takes them.",
+            "help": "The site of jobs without the resource lading_site. Default: any site that takes such jobs.",
             "env_var": False,
             "required": False,
             "type": str,
@@ -57,8 +58,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     hurry: str | None = field(
         default=None,
         metadata={
-            "help": "What time is worth to this run at sites that buy machines: a number, or cheap, balanced, fast; "
-            "without it what each site says.",
+            "help": "How much finishing early is worth to this run at sites that launch machines: a number, or cheap, "
+            "balanced or fast. Default: the setting of each site.",
             "env_var": False,
             "required": False,
             "type": str,
@@ -67,8 +68,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     finish_by: str | None = field(
         default=None,
         metadata={
-            "help": "When this run shall have ended, for sites that buy machines: a length of time such as 8h, or a "
-            "moment.",
+            "help": "When this run has to finish, for sites that launch machines: a duration such as 8h, or a date "
+            "and time.",
             "env_var": False,
             "required": False,
             "type": str,
@@ -77,8 +78,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     limits: str = field(
         default="rules",
         metadata={
-            "help": "Whose memory and runtime end a job that exceeds them: of rules that give them (rules), also "
-            "Snakemake's default resources (all), of none (none).",
+            "help": "Which values of memory and runtime are limits, so that jobs that exceed them are killed: those of "
+            "rules (rules), also Snakemake's default resources (all), or none (none).",
             "env_var": False,
             "required": False,
             "type": str,
@@ -87,8 +88,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     auto: bool = field(
         default=False,
         metadata={
-            "help": "Choose memory and runtime of rules that give none by what their jobs have used, and of rules with "
-            "the resource lading_auto=1 in any case.",
+            "help": "Choose memory and runtime by what earlier jobs of the same rule used, for rules that do not "
+            "set them and for rules with the resource lading_auto=1.",
             "env_var": False,
             "required": False,
         },
@@ -96,8 +97,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     infrastructure_retries: int = field(
         default=3,
         metadata={
-            "help": "How often a job is submitted again whose machine was taken away or has failed, or that had too "
-            "little of what Lading has chosen; that uses up none of its retries.",
+            "help": "How often a job is resubmitted without using up its retries, if its machine was reclaimed or "
+            "failed, or if it exceeded an amount that Lading chose.",
             "env_var": False,
             "required": False,
             "type": int,
@@ -106,8 +107,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     always_snakemake: bool = field(
         default=False,
         metadata={
-            "help": "Start Snakemake in each job, also where a rule is a shell command that needs nothing of it: no "
-            "environment, container, storage, shadow folder or benchmark.",
+            "help": "Start Snakemake in each job, even if the rule is a shell command that does not need it: without "
+            "an environment, container, storage, shadow folder or benchmark.",
             "env_var": False,
             "required": False,
         },

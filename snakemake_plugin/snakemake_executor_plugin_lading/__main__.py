@@ -1,4 +1,4 @@
-"""``python -m snakemake_executor_plugin_lading controller FOLDER``: a folder's controller, until nothing needs it."""
+"""``python -m snakemake_executor_plugin_lading controller FOLDER``: runs a controller while it is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m snakemake_executor_plugin_lading")
     parser.add_argument("command", choices=["controller"])
-    parser.add_argument("folder", type=Path, help="Lading's folder of the workflow, such as .snakemake/lading")
+    parser.add_argument("folder", type=Path, help="the state folder of the workflow, such as .snakemake/lading")
     state = StateFolder(parser.parse_args().folder.absolute())
     from snakemake_executor_plugin_lading.process import connect_process, make_settings
 
@@ -33,7 +33,7 @@ def main() -> None:
         check_versions()
         sites = load_sites(found)
     except (MixedVersions, SitesError) as error:
-        log.critical("%s", error)  # the last line, which the executor quotes
+        log.critical("%s", error)  # has to be the last line, because the executor quotes it
         sys.exit(1)
     serve_until_signal(sites, lambda run_id, seconds: read_environment(state, run_id), found, managed=True)
 

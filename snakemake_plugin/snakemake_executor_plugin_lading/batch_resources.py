@@ -1,7 +1,7 @@
-"""The resources that users of batch systems write, as Lading's hints.
+"""Converts the resources that users of batch systems write to Lading's hints.
 
-The names, and what they mean to SLURM, are those of ``snakemake-executor-plugin-slurm``. Other batch systems get what
-has a meaning to them.
+Their names, and their meaning for SLURM, are those of ``snakemake-executor-plugin-slurm``. Other batch systems get the
+resources that have a counterpart there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-# Where a job runs, and who pays: the option of each batch system that has one.
+# Where a job runs and who pays: the corresponding option of each batch system that has one.
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "slurm_account": {"slurm": "account", "pbspro": "A", "torque": "A", "lsf": "P", "sge": "A"},
     "qos": {"slurm": "qos", "torque": "qos"},
@@ -20,24 +20,24 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 QUEUES = ("lading_queue", "slurm_partition")
 CLUSTERS = ("cluster", "clusters", "slurm_cluster")
-# All that only a batch system understands.
+# All resources that only a batch system understands.
 OF_BATCH_SYSTEMS = (*QUEUES, *OPTIONS, *CLUSTERS, "slurm_extra")
-# The resources that count GPUs; the first that a job has counts.
+# The resources for the number of GPUs; the first one that a job has is used.
 GPUS = ("gpu", "gpus", "nvidia_gpu")
-# What Snakemake shows for a resource that depends on files which are not there yet.
+# What Snakemake shows for a resource that depends on files that do not exist yet.
 UNKNOWN = "<TBD>"
 _GRES = re.compile(r"(?P<name>\w+)(?::(?P<type>[A-Za-z][\w.-]*))?(?::(?P<count>\d+[TGM]?))?", re.ASCII)
 _MODEL = re.compile(r"[\w.-]+", re.ASCII)
 
 
 class NeedsError(ValueError):
-    """What a job asks for makes no sense, or no site has it; the text names it."""
+    """The request of a job is not valid, or no site can meet it; the text names it."""
 
 
 def number(asked: Any, name: str) -> float | None:
-    """A resource that is a number; None: it is not given, or not known yet.
+    """Read a resource that is a number; None: it is not set, or still unknown.
 
-    :raises NeedsError: it is something else
+    :raises NeedsError: it is not a number
     """
     value = asked.get(name)
     if value is None or isinstance(value, bool) or value == UNKNOWN:
@@ -45,11 +45,11 @@ def number(asked: Any, name: str) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise NeedsError(f"resource {name} is {value!r}, which is no number") from None
+        raise NeedsError(f"resource {name} is {value!r}, which is not a number") from None
 
 
 def count(asked: Any, name: str, least: int = 1) -> int | None:
-    """A resource that is a whole number, ``least`` or more."""
+    """Read a resource that is a whole number of at least ``least``."""
     if (value := number(asked, name)) is None:
         return None
     if value < least or value != int(value):
@@ -58,37 +58,38 @@ def count(asked: Any, name: str, least: int = 1) -> int | None:
 
 
 def text(asked: Any, name: str) -> str | None:
-    """A resource that is text; None: it is not given, or empty, which takes one away that a profile gives."""
+    """Read a resource that is text; None: it is not set, or empty, which removes a value set by a profile."""
     value = asked.get(name)
     return None if value is None or value in ("", UNKNOWN) else str(value)
 
 
 def options_of_queues(system: str | None) -> set[str]:
-    """The options of a batch system that say where a job runs and who pays, which several jobs can share."""
+    """Return the options of a batch system for where a job runs and who pays, which jobs in an allocation can share."""
     return {option for by_system in OPTIONS.values() if (option := by_system.get(system or "")) is not None}
 
 
 def where(asked: Any, system: str | None, place: str) -> dict[str, Any]:
-    """The hints ``queue`` and ``native``.
+    """Return the hints ``queue`` and ``native``.
 
-    :param system: the batch system of the sites to which the job may go; None: they have none
+    :param system: the batch system of the sites where the job can run; None: they have none
     :param place: these sites, as text
-    :raises NeedsError: one of the resources has no meaning there
+    :raises NeedsError: one of the resources has no counterpart there
     """
     given = {name: value for name in OF_BATCH_SYSTEMS if (value := text(asked, name)) is not None}
     if system is None and given:
         name, value = next(iter(given.items()))
         raise NeedsError(
-            f"resource {name} is {value!r}, which only a batch system understands, and {place} has none; name a site "
-            f"that has by the resource lading_site, or leave it out: --set-resources RULE:{name}=\"''\""
+            f"resource {name} is {value!r}, which only a batch system understands, but {place} has none; name a site "
+            f"with one by the resource lading_site, or leave it out: --set-resources RULE:{name}=\"''\""
         )
     queues = {name: given[name] for name in QUEUES if name in given}
     if len(set(queues.values())) > 1:
         raise NeedsError(f"resources {' and '.join(f'{name} = {queue!r}' for name, queue in queues.items())} differ")
     if cluster := next((name for name in CLUSTERS if name in given), None):
         raise NeedsError(
-            f"resource {cluster} is {given[cluster]!r}, but a site is one cluster: give the other one a table in the "
-            "sites file, with SLURM_CLUSTERS in its login_setup, and name it by the resource lading_site"
+            f"resource {cluster} is {given[cluster]!r}, but a site is one cluster: declare a site for the other "
+            "cluster in the sites file, with SLURM_CLUSTERS in its login_setup, and name it by the resource "
+            "lading_site"
         )
     native: dict[str, str | bool] = {}
     for name, by_system in OPTIONS.items():
@@ -104,30 +105,30 @@ def where(asked: Any, system: str | None, place: str) -> dict[str, Any]:
             native[option] = False
     if (extra := given.get("slurm_extra")) is not None:
         if system != "slurm":
-            raise NeedsError(f"resource slurm_extra is {extra!r}, and {place} is no SLURM but {system}")
+            raise NeedsError(f"resource slurm_extra is {extra!r}, but {place} uses {system}, not SLURM")
         for key, said in read_extra(extra).items():
             if key in native:
                 taken = next(name for name in OPTIONS if OPTIONS[name].get("slurm") == key)
-                raise NeedsError(f"slurm_extra has --{key}, which the resource {taken} says as well; keep one")
+                raise NeedsError(f"slurm_extra has --{key}, which the resource {taken} sets as well; keep one of them")
             native[key] = said
     return {"queue": next(iter(queues.values()), None), "native": native}
 
 
 def read_extra(extra: str) -> dict[str, str | bool]:
-    """The options in ``slurm_extra`` by key, without their dashes.
+    """Parse the options in ``slurm_extra``, by name without dashes.
 
-    :raises NeedsError: they are none
+    :raises NeedsError: it has something other than options
     """
     try:
         words = shlex.split(extra)
     except ValueError as error:
-        raise NeedsError(f"slurm_extra = {extra!r} makes no sense: {error}") from None
+        raise NeedsError(f"slurm_extra = {extra!r} cannot be parsed: {error}") from None
     found: dict[str, str | bool] = {}
     while words:
         word = words.pop(0)
         match = re.fullmatch(r"--([A-Za-z][\w-]*)(?:=(.*))?|-([A-Za-z])(.*)", word, re.DOTALL)
         if match is None:
-            raise NeedsError(f"slurm_extra = {extra!r} has {word!r}, which is no option; valid: --NAME=VALUE")
+            raise NeedsError(f"slurm_extra = {extra!r} has {word!r}, which is not an option; valid: --NAME=VALUE")
         value = match[2] if match[1] else match[4] or None
         if value is None and words and not words[0].startswith("-"):
             value = words.pop(0)
@@ -139,9 +140,9 @@ def read_extra(extra: str) -> dict[str, str | bool]:
 
 
 def graphics(asked: Any, system: str | None, place: str) -> tuple[float, str | None, dict[str, str]]:
-    """How many GPUs, of which type, and what other ``gres`` is asked for.
+    """Return the number and the type of GPUs, and any other ``gres`` as a native hint.
 
-    :raises NeedsError: it makes no sense, or has no meaning there
+    :raises NeedsError: the resources are not valid, or have no counterpart there
     """
     gpus = next((found for name in GPUS if (found := number(asked, name)) is not None), None)
     model = text(asked, "gpu_model")
@@ -151,17 +152,19 @@ def graphics(asked: Any, system: str | None, place: str) -> tuple[float, str | N
         return (1.0 if gpus is None and model else gpus or 0.0), model, {}
     match = _GRES.fullmatch(gres)
     if match is None:
-        raise NeedsError(f"resource gres is {gres!r}; valid: NAME, NAME:COUNT or NAME:TYPE:COUNT, as 'gpu:a100:2'")
+        raise NeedsError(f"resource gres is {gres!r}; valid: NAME, NAME:COUNT or NAME:TYPE:COUNT, such as 'gpu:a100:2'")
     if match["name"] != "gpu":
         if system != "slurm":
-            raise NeedsError(f"resource gres is {gres!r}, which only SLURM understands, and {place} is none")
+            raise NeedsError(
+                f"resource gres is {gres!r}, which only SLURM understands, but {place} is not a SLURM cluster"
+            )
         if gpus or model:
             raise NeedsError(
-                f"resource gres is {gres!r}, and a job that asks for GPUs can have no other gres; keep one"
+                f"resource gres is {gres!r}, but a job with GPUs cannot have another gres; keep one of them"
             )
         return 0.0, None, {"gres": gres}
     if gpus is not None or model is not None:
-        raise NeedsError(f"resource gres is {gres!r}, and gpu or gpu_model asks for GPUs as well; keep one")
+        raise NeedsError(f"resource gres is {gres!r}, and gpu or gpu_model requests GPUs as well; keep one of them")
     counted = match["count"] or "1"
     if not counted.isdecimal():
         raise NeedsError(f"resource gres is {gres!r}; valid: a number of GPUs without a unit")
@@ -169,18 +172,18 @@ def graphics(asked: Any, system: str | None, place: str) -> tuple[float, str | N
 
 
 def shape(asked: Any, threads: float, gpus: float, node_cpus: float | None) -> dict[str, Any]:
-    """The hint ``cpus``, or ``nodes``, ``ppn`` and ``threads``.
+    """Return the hint ``cpus``, or the hints ``nodes``, ``ppn`` and ``threads``.
 
-    :param threads: of the rule
-    :param node_cpus: of each node at the sites that take such a layout; None: each job has a part of one machine
-    :raises NeedsError: it makes no sense
+    :param threads: the threads of the rule
+    :param node_cpus: the cpus of a node at sites that support layouts; None: each job gets a part of one machine
+    :raises NeedsError: the resources are not valid
     """
     nodes, tasks = count(asked, "nodes"), count(asked, "tasks", 0)
     per_node = count(asked, "tasks_per_node")
     if text(asked, "mpi") is not None:
         given = [name for name in ("tasks", "tasks_per_node") if number(asked, name)]
         if len(given) != 1:
-            raise NeedsError(f"resource mpi is {asked.get('mpi')!r}: give tasks, or tasks_per_node, and not both")
+            raise NeedsError(f"resource mpi is {asked.get('mpi')!r}: give either tasks or tasks_per_node")
         if (tasks if given == ["tasks"] else per_node) == 1:
             raise NeedsError(f"resource {given[0]} is 1, but a job with mpi has more processes")
     each = number(asked, "cpus_per_task") or threads
@@ -202,15 +205,15 @@ def shape(asked: Any, threads: float, gpus: float, node_cpus: float | None) -> d
 
 
 def _spread(tasks: int, nodes: int | None, most: float) -> tuple[int, int]:
-    """On how many nodes tasks lie, and how many on each, where each has as many.
+    """Distribute tasks evenly: return the number of nodes, and the tasks on each.
 
-    :param most: so many fit on one
-    :raises NeedsError: they do not come out even
+    :param most: how many tasks fit on a node
+    :raises NeedsError: the number of tasks is not a multiple of the number of nodes
     """
     if nodes is not None and tasks % nodes:
         raise NeedsError(
-            f"resources tasks = {tasks} and nodes = {nodes}: as many tasks run on each node; give a multiple of "
-            f"{nodes}, or tasks_per_node"
+            f"resources tasks = {tasks} and nodes = {nodes}: every node runs the same number of tasks; give a "
+            f"multiple of {nodes}, or tasks_per_node"
         )
     if nodes is not None:
         return nodes, tasks // nodes

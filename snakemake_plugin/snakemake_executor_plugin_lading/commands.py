@@ -1,4 +1,4 @@
-"""``snakemake-lading``: the store of a workflow, by the commands of Lading itself that read it."""
+"""``snakemake-lading``: Lading's commands that read the store, for the store of a workflow."""
 
 from __future__ import annotations
 
@@ -35,24 +35,26 @@ if TYPE_CHECKING:
     from lading.scheduling.insight.right_size import Sizes
 
 PROGRAM = "snakemake-lading"
-# Of a pipe or a file: a row is a line, as far as that goes.
+# Width of tables in a pipe or a file, wide enough that most rows fit into a line.
 WIDTH = 200
 
 
 class StoreError(Exception):
-    """There is no store where one was named; the text says where it was looked for."""
+    """There is no store; the text says where it was searched for."""
 
 
 def find_state_folder(text: str) -> StateFolder:
-    """The state folder with a store.
+    """Find the state folder with a store.
 
     :param text: the folder of a workflow, a folder of ``--lading-state-folder``, the file of the store, or its URL
-    :raises StoreError: there is none
+    :raises StoreError: it has no store
     """
     if "://" in text:
         url = urlsplit(text)
         if not url.scheme.startswith("sqlite") or url.netloc:
-            raise StoreError(f"{text!r} is no store; valid: a folder, or a URL such as sqlite:////data/lading/{STORE}")
+            raise StoreError(
+                f"{text!r} is not a store; valid: a folder, or a URL such as sqlite:////data/lading/{STORE}"
+            )
         text = url.path[1:]
     path = Path(text or ".").expanduser().absolute()
     looked_at = [path.parent] if path.name == STORE else [path / FOLDER, path]
@@ -60,11 +62,13 @@ def find_state_folder(text: str) -> StateFolder:
         if (folder / STORE).is_file():
             return StateFolder(folder)
     where = ", ".join(str(folder / STORE) for folder in looked_at)
-    raise StoreError(f"there is no store ({where}); --store names the workflow's folder or its --lading-state-folder")
+    raise StoreError(
+        f"there is no store ({where}); give the folder of the workflow or its --lading-state-folder with --store"
+    )
 
 
 def make_host(state: StateFolder) -> Any:
-    """The program around the commands. The engine is imported here, after the deployment was named."""
+    """Return the host of the commands. The engine is imported here, after the deployment was set."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from lading.executors.migrations.own_database import own_tables_fault
@@ -118,8 +122,6 @@ def make_host(state: StateFolder) -> Any:
 
 
 class RowPrinter:
-    """Prints rows."""
-
     def print_as_json(self, rows: Sequence[dict[str, Any]]) -> None:
         print(json.dumps(rows))
 
@@ -131,7 +133,7 @@ class RowPrinter:
     def print_as(self, rows: Sequence[dict[str, Any]], output: str) -> None:
         """Print texts.
 
-        :param output: ``table``, or ``plain``: without lines and colours
+        :param output: ``table``, or ``plain`` without borders and colours
         """
         from rich import box
         from rich.table import Table
@@ -157,7 +159,6 @@ def _console() -> Console:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What can be typed."""
     from lading.plugin.subcommands import options
 
     top = argparse.ArgumentParser(prog=PROGRAM, description="Show what Lading does for a Snakemake workflow.")
@@ -168,41 +169,45 @@ def parser() -> argparse.ArgumentParser:
         each.add_argument(
             "--store",
             default=".",
-            help="The workflow's folder, its --lading-state-folder, or the URL of the store (default: this folder)",
+            help="The folder of the workflow, its --lading-state-folder, or the URL of its store (default: this "
+            "folder)",
         )
         for option in given:
             each.add_argument(*option.flags, **option.settings)
         return each
 
     command(
-        "jobs", "List jobs, the youngest first",
+        "jobs", "List jobs, newest first",
         options.STATE, options.RUN_ID, options.LIMIT, options.GROUPS, options.OUTPUT,
     )  # fmt: skip
     command("sites", "List sites and their locations", options.OUTPUT)
-    cost = command("cost", "What runs, or the rules of one run, took and cost", options.RUNS, options.OUTPUT)
+    cost = command(
+        "cost", "Show what the runs of a workflow, or the rules of a run, took and cost", options.RUNS, options.OUTPUT
+    )
     cost.add_argument(
         "run_id",
         nargs="?",
         type=options.utf8_name,
-        help="One run: its rules (default: all runs of the workflow that has run last)",
+        help="Show the rules of this run (default: list the runs of the workflow that ran last)",
     )
-    command("advice", "What the rules of the workflow that has run last should ask for", options.OUTPUT)
-    explain = command("explain", "Say step by step where a job goes, and why")
+    command("advice", "Show what the rules of the workflow that ran last should request", options.OUTPUT)
+    explain = command("explain", "Explain step by step where a job runs, and why")
     explain.add_argument("task_id", metavar="rule", type=options.utf8_name, help="The rule")
-    explain.add_argument("map_index", metavar="job", nargs="?", type=options.map_index, help="Snakemake's number of it")
-    explain.add_argument("--run-id", type=options.utf8_name, help="The run (default: the last one)")
-    plan = command(
-        "plan", "Say what a run of a workflow costs on EC2 for each time in which it may end, before it begins"
+    explain.add_argument(
+        "map_index", metavar="job", nargs="?", type=options.map_index, help="The job ID that Snakemake shows"
     )
+    explain.add_argument("--run-id", type=options.utf8_name, help="The run (default: the last one)")
+    plan = command("plan", "Predict the cost of a run on EC2 against the time it takes")
     planning.add_options(plan)
-    command("top", "Show what runs, what waits and why, until Ctrl-C", options.ONCE, options.SECONDS)
+    command("top", "Show what is running, what is waiting and why, until Ctrl-C", options.ONCE, options.SECONDS)
     return top
 
 
 def complete(args: argparse.Namespace) -> None:
-    """Find what Airflow's users name and these need not: the workflow, and of the job to explain its run and number.
+    """Add arguments that users of Airflow give, but users of Snakemake need not: the workflow, and for ``explain`` the
+    run and the number of the job.
 
-    :raises SystemExit: there is no such job; its text says which there are
+    :raises SystemExit: there is no such job; the text lists the rules with jobs
     """
     from sqlalchemy import select
 
@@ -231,14 +236,14 @@ def complete(args: argparse.Namespace) -> None:
                 "run": run_id,
             }
             named = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
-            raise SystemExit(f"no job is known{f' of {named}' if named else ''}; rules with jobs: {rules}")
+            raise SystemExit(f"there is no record of a job{f' of {named}' if named else ''}; rules with jobs: {rules}")
         args.dag_id = job.dag_id
         if args.command == "explain":
             args.run_id, args.map_index = job.run_id, job.map_index
 
 
 def read_past(store: str) -> planning.Past:
-    """What asks a store about earlier runs of a workflow; nothing is known of one that has not run yet."""
+    """Return a function that queries a store about earlier runs; without a store it returns an empty answer."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -258,7 +263,7 @@ def read_past(store: str) -> planning.Past:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script."""
+    """The console script ``snakemake-lading``."""
     try:
         check_versions()
     except MixedVersions as error:
@@ -279,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = getattr(import_module(f"lading.plugin.subcommands.{args.command}"), args.command)
     try:
         run(args)
-    except StoreRemoved as error:  # while `top` shows it
+    except StoreRemoved as error:  # can happen while `top` is running
         sys.exit(str(error))
 
 

@@ -1,13 +1,13 @@
-"""Jobs that need nothing of Snakemake where they run: their shell command is the job.
+"""Jobs that are only a shell command, and do not need Snakemake where they run.
 
-Snakemake's own local executor runs such a rule without another Snakemake, and so does this: what comes before is done
-here, and what comes after by the main Snakemake, as for any other job. To start Snakemake in each job costs more than
-many a short job itself.
+Snakemake's own local executor runs such rules without starting another Snakemake, and so does this plugin: preparation
+is done here, and the rest by the main Snakemake, as for any other job. Starting Snakemake in each job would cost more
+than many short jobs themselves.
 
-The command is the one that Snakemake's ``shell()`` would run: the rule's compiled function is called, with the
-arguments that the local executor gives it and with its own globals, which are those of its module. ``job.shellcmd`` is
-what Snakemake prints; it is formatted with the globals of the main Snakefile. Where anything but the function's text
-decides what runs, or the text depends on the machine, the job is left to a Snakemake.
+The command is the one that Snakemake's ``shell()`` would run. It is found by calling the rule's compiled function with
+the arguments of the local executor, and with its own globals, which are those of its module. (``job.shellcmd`` is only
+what Snakemake prints; it is formatted with the globals of the main Snakefile.) If the command does not depend on the
+function's text alone, or if the text depends on the machine, the job starts a Snakemake.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, NoReturn
 
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
-# A system takes no argument of 128 KiB: what is longer is left to a Snakemake, which reads it from a file, bytes.
+# Linux limits an argument to 128 KiB. Jobs with longer commands start a Snakemake, which reads them from a file. Bytes.
 MOST_TEXT = 96 * 1024
-# What libraries take for the number of threads, as Snakemake sets it.
+# Variables that libraries read the number of threads from. Snakemake sets the same ones.
 THREADS = (
     "OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )  # fmt: skip
-# Snakemake's default of the resource tmpdir, which is TMPDIR of the job, and the other variables that it sets to it.
+# Snakemake's default of the resource tmpdir, which is TMPDIR of the job, and how the other variables are set to it.
 SYSTEM_TMPDIR = "system_tmpdir"
 TMPDIRS = 'export TMP="$TMPDIR" TEMP="$TMPDIR" TEMPDIR="$TMPDIR"; '
-# A file server may show what another machine has written a moment later. In a shell of its own, for its variables.
+# A file server can show files of another machine late. Runs in a subshell, to keep its variables apart.
 WAIT = (
     '(shift; n=0; for f; do until [ -e "$f" ]; do [ $n -lt {patience} ] || '
     '{{ echo "Lading: input $f is missing after {patience} s (--latency-wait)" >&2; exit 1; }}; '
@@ -38,16 +38,16 @@ WAIT = (
 )
 # What Snakemake shows for a value that is known only where and when the job runs.
 UNKNOWN = "<TBD>"
-# The C library's locale is set by Python itself as it starts.
+# Python itself sets the locale of the C library when it starts.
 SET_BY_PYTHON = {b"LC_CTYPE"}
 
 
 class _InDoubt(Exception):
-    """Only a Snakemake that runs the job can tell its command."""
+    """The command of a job can be determined only where it runs."""
 
 
 class _Undecided:
-    """The value of a resource that is known only where the job runs: whoever looks at it cannot be answered here."""
+    """The value of a resource that is known only where the job runs; any use of it raises an exception."""
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise _InDoubt
@@ -57,9 +57,9 @@ class _Undecided:
 
 
 def find_command(job: Any, workflow: Any) -> tuple[list[str], dict[str, str]] | None:
-    """Return the program, the arguments and the variables of a job that is its shell command, and nothing else.
+    """Return the arguments and the environment variables of a job that is only a shell command.
 
-    :return: None: what it runs is certain only in a Snakemake
+    :return: None: the job needs a Snakemake
     """
     from snakemake.shell import shell
 
@@ -67,7 +67,7 @@ def find_command(job: Any, workflow: Any) -> tuple[list[str], dict[str, str]] | 
         return None
     try:
         text = _format_command(job, workflow)
-    except Exception:  # whatever the expressions of a Snakefile raise; Snakemake says it where it runs the job
+    except Exception:  # expressions of a Snakefile can raise anything; Snakemake reports it where it runs the job
         return None
     text = " ".join((shell._get_process_prefix(), text, shell._process_suffix)).strip()
     files = [str(each) for each in job.input]
@@ -79,16 +79,16 @@ def find_command(job: Any, workflow: Any) -> tuple[list[str], dict[str, str]] | 
 
 
 def start_command(patience: int, *, has_tmpdir: bool) -> list[str]:
-    """Return what runs a shell, the first argument, with a text, once the files that come after it are there.
+    """Return a command that waits for files and then runs a shell. Its arguments are the shell, a text, and the files.
 
-    :param patience: how long it waits for them, seconds
-    :param has_tmpdir: whether Snakemake would set all variables that name the folder for temporary files
+    :param patience: how long it waits for the files, in seconds
+    :param has_tmpdir: whether to set all variables that name the folder for temporary files, like Snakemake
     """
     return ["/bin/sh", "-c", WAIT.format(patience=patience) + (TMPDIRS if has_tmpdir else "") + 'exec "$0" -c "$1"']
 
 
 def _is_mere_command(job: Any, workflow: Any) -> bool:
-    """Whether nothing but its shell command belongs to a job, whatever that is."""
+    """Whether a job has nothing besides its shell command, regardless of what that is."""
     if job.is_group() or not job.is_shell:
         return False
     rule, settings = job.rule, workflow.storage_settings
@@ -111,9 +111,9 @@ def _is_mere_command(job: Any, workflow: Any) -> bool:
 
 
 def _format_command(job: Any, workflow: Any) -> str:
-    """Return what the rule's function gives to ``shell()``, formatted in the function's own frame.
+    """Return what the rule's function passes to ``shell()``, formatted in the frame of that function.
 
-    :raises Exception: it does something else, or needs what is known only where the job runs
+    :raises Exception: the function does something else, or needs values that are known only where the job runs
     """
     from snakemake.shell import shell
     from snakemake.utils import format as format_in_frame
@@ -124,12 +124,12 @@ def _format_command(job: Any, workflow: Any) -> str:
     found: list[str] = []
 
     def take(command: str, *, bench_record: None, bench_iteration: None) -> None:
-        # Two frames up from Snakemake's function is the rule's, as for its shell().
+        # The rule's frame is two frames above Snakemake's format(), as it is for shell().
         found.append(format_in_frame(command, stepout=2, bench_iteration=bench_iteration))
 
     resources = _mark_undecided(job.resources)
     if any(callable(each) and "resources" in inspect.signature(each).parameters for each in job.rule.params):
-        # job.params may have been made of a value that is not known here.
+        # job.params may have been evaluated with values that are unknown here.
         with_undecided = SimpleNamespace(resources=resources)
         job.rule.expand_params(job.wildcards_dict, job.input, job.output, with_undecided)
     given = {
@@ -160,7 +160,7 @@ def _format_command(job: Any, workflow: Any) -> str:
 
 
 def _mark_undecided(resources: Any) -> Any:
-    """Return the resources of a job; those that Snakemake evaluates where the job runs cannot be looked at."""
+    """Copy the resources of a job, with :class:`_Undecided` for those that are evaluated where the job runs."""
     marked = resources._clone()
     for name, (index, _) in list(marked._get_names()):
         if marked[index] == UNKNOWN:
@@ -170,13 +170,13 @@ def _mark_undecided(resources: Any) -> Any:
 
 
 def changed_variables() -> list[str]:
-    """Return the names of the variables that this process has changed since it began, as a Snakefile may.
+    """Return the names of the environment variables that this process has changed since it started, as a Snakefile can.
 
-    Snakemake's commands have them: those of its local executor from this process, and those of a job's Snakemake from
-    the Snakefile, which that has read as well. A command that runs by itself has not.
+    Snakemake's commands get the changes: in the local executor from this process, and in a job's Snakemake from the
+    Snakefile, which it reads as well. A command that runs by itself does not get them.
     """
     entries = Path("/proc/self/environ").read_bytes().split(b"\0")
-    # Of a name that is there twice Python has the first value.
+    # If a name occurs twice, Python uses the first value.
     before = dict(entry.split(b"=", 1) for entry in reversed(entries) if b"=" in entry)
     now = dict(os.environb)
     changed = {name for name in {*before, *now} - SET_BY_PYTHON if before.get(name) != now.get(name)}
@@ -184,9 +184,9 @@ def changed_variables() -> list[str]:
 
 
 async def prepare(job: Any) -> None:
-    """Do what Snakemake does right before a job: remove its old output, and make the folders of the new one.
+    """Prepare a job like Snakemake does: remove its old output, and create the folders of the new output.
 
-    :raises Exception: output of it is protected, or cannot be removed
+    :raises Exception: old output is protected, or cannot be removed
     """
     await job.check_protected_output()
     await job.remove_existing_output()

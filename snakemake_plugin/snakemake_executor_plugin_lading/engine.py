@@ -1,4 +1,4 @@
-"""Lading's engine as the executor of one workflow uses it: the store, the controller, and jobs as rows."""
+"""Lading's engine as used by the executor of a workflow: the store, the controller, and jobs as rows."""
 
 from __future__ import annotations
 
@@ -51,34 +51,34 @@ if TYPE_CHECKING:
     from lading.scheduling.hints.hints import Hints
     from lading.scheduling.insight.right_size import Sizes
 
-# So many ends are taken in at a time.
+# How many ended jobs are fetched at a time.
 MOST_ENDS = 1000
-# Jobs of an earlier Snakemake are ended before this one begins, within so many seconds.
+# How long to wait until the jobs of a killed Snakemake are cancelled before this one starts, in seconds.
 SECONDS_TO_CLEAR = 300.0
-# What is to come is stored so often at most, seconds.
+# How often the remaining jobs are stored at most, in seconds.
 SECONDS_BETWEEN_PLANS = 2.0
-# How long jobs have run and waited is read so often at most, seconds.
+# How often past durations and waits are read at most, in seconds.
 SECONDS_BETWEEN_LOOKS_BACK = 10.0
 MOST_PRIORITY = 2**31 - 1
 LONGEST_NAME = 250
-# A reason says which machine and how much; the same for another job is no news.
+# Numbers in a reason, such as machines and amounts. A reason that differs only in numbers is not logged again.
 NUMBERS = re.compile(r"\d+(\.\d+)?")
 MOST_OWNERS = 2**31
-# Where this plugin is installed, jobs that start Snakemake find it imported.
+# The runner of jobs that start Snakemake, on nodes where this plugin is installed.
 RUNNER = "snakemake_executor_plugin_lading.runner"
 
 
 class EngineError(Exception):
-    """The engine cannot be used; the text says why, and what to do."""
+    """The engine cannot be used; the text says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """How a job has ended.
+    """The end of a job.
 
-    :param cause: why it failed; None: it did not
-    :param message: the same as a sentence
-    :param row: of the store
+    :param cause: why it failed; None: it succeeded
+    :param message: the cause as a sentence
+    :param row: the row of the job in the store
     """
 
     succeeded: bool
@@ -92,9 +92,9 @@ class JobCommand:
     """What a job runs.
 
     :param arguments: the program and its arguments
-    :param environment: the variables that it has besides those of the run
-    :param folder: in which it runs; empty: a scratch folder of its own, for the files of this machine are not there
-    :param is_direct: whether it is the job's shell command; else it is a Snakemake
+    :param environment: environment variables in addition to those of the run
+    :param folder: its working directory; empty: a scratch folder of its own, because no common directory is assumed
+    :param is_direct: whether it is the job's shell command; otherwise it is a Snakemake
     """
 
     arguments: list[str]
@@ -103,9 +103,9 @@ class JobCommand:
     is_direct: bool
 
     def key(self, name: str) -> tuple[str, ...]:
-        """By what the work of a job is recognized, whichever Snakemake has submitted it.
+        """Return a key that identifies the work of a job, regardless of which Snakemake submitted it.
 
-        :param name: what its task is called
+        :param name: the name of its task
         """
         variables = (f"{each}={self.environment[each]}" for each in sorted(self.environment))
         return name, self.folder, *self.arguments, *variables
@@ -115,12 +115,12 @@ CommandOf: TypeAlias = Callable[[Any], JobCommand | None]
 
 
 class Engine:
-    """The store of a workflow's folder, with a controller that acts for it.
+    """The store of a state folder, with a controller for it.
 
-    :param workflow: Snakemake's
+    :param workflow: Snakemake's workflow
     :param options: the executor's settings
-    :param environment: the variables of all jobs
-    :param logger: Snakemake's
+    :param environment: the environment variables of all jobs
+    :param logger: Snakemake's logger
     :raises EngineError: an option is not valid, or the store cannot be used
     """
 
@@ -134,19 +134,19 @@ class Engine:
         self.run_id = str(uuid.uuid4())
         self.dag_id = dag_id_of(workflow)
         self.workdir = runs.path_key(os.getcwd())
-        # Not that of the process, which another one may have in a container, or later.
+        # Not the process ID, which another process can have in a container, or later.
         self.owner = secrets.randbelow(MOST_OWNERS)
         self.tries: dict[str, tuple[str | None, int | None, int | None]] = {}
-        """Of jobs that have failed, by their names: the cause, and the memory and the time that they had."""
+        """The cause of failure, the memory and the time of the last try of failed jobs, by their keys."""
         self.resubmitted: dict[str, int] = {}
         self.resumable: dict[str, str] = {}
-        """The tokens of jobs of a Snakemake that was killed which go on, by their names, until they are asked for."""
+        """The tokens of adopted jobs of a killed Snakemake, by their keys, until Snakemake submits the same jobs."""
         self.sizes: dict[str, Sizes] = {}
-        """By task, what its tries needed whose memory and runtime Lading chooses, when jobs were last submitted."""
+        """What the tries of tasks needed whose memory or runtime Lading chooses, as of the last submission."""
         self.next_plan = self.next_look_back = 0.0
         self._is_plan_old = False
         self._planned: dict[int, Any] = {}
-        """The jobs of the plan that is stored, by their ids as objects."""
+        """The jobs of the stored plan, by their Python object IDs."""
         self._left: dict[str, set[int]] = {}
         self.past, self._lengths, self._waits = PastJobs(), Durations(), PastWaits()
         self._environment = json.dumps(dict(environment))
@@ -172,7 +172,7 @@ class Engine:
         self._limit_threads()
 
     def _load_sites(self) -> RunSites:
-        """Look at the sites file before a controller does, which would start in vain again and again.
+        """Load the sites file here first, because a controller with an invalid file would fail to start repeatedly.
 
         :raises EngineError: it is not valid
         """
@@ -194,12 +194,12 @@ class Engine:
         for name, site in sites.items():
             try:
                 found[name] = known(declared(site))
-            except Exception as error:  # a third party's site may raise anything, and AWS may be away
-                self.logger.info(f"Lading: what site {name!r} could have is not known: {for_users(str(error))}")
+            except Exception as error:  # sites of third parties can raise anything, and AWS can be unreachable
+                self.logger.info(f"Lading: the capacity of site {name!r} is unknown: {for_users(str(error))}")
         return RunSites(found if len(found) == len(sites) else {}, here)
 
     def _limit_threads(self) -> None:
-        """Have no rule more threads than this machine, where there is no other, as with ``--cores``."""
+        """Limit the threads of rules to those of this machine if it is the only site, like ``--cores`` does."""
         settings, most = self.workflow.resource_settings, self.sites.most_threads
         if most is None or (settings.max_threads is not None and settings.max_threads <= most):
             return
@@ -211,7 +211,7 @@ class Engine:
     def check_jobs(self) -> None:
         """Refuse a workflow with jobs that no site can ever run, as far as that is known before they are ready.
 
-        :raises EngineError: it names the first of them
+        :raises EngineError: a job cannot run; the text names the first one
         """
         from lading.scheduling.hints.hints import Hints
 
@@ -223,13 +223,15 @@ class Engine:
                 self.sites.check(Hints.from_config(needs.config), self.dag_id)
             except NeedsError as error:
                 raise EngineError(f"rule {name_of(job)} (job {job.jobid}): {error}") from error
-            except Exception:  # what it asks for depends on files that are not there yet: it is asked when they are
+            except (
+                Exception
+            ):  # its request depends on files that do not exist yet; it is checked when the job is submitted
                 continue
             here = self.sites.here
             if here is not None and (memory := exceeds_memory(job, here)) is not None:
                 self._say_once(
-                    f"rule {name_of(job)} asks for {memory} MiB, more than the {here.memory} MiB of this "
-                    "machine: its jobs run alone, and may use what there is"
+                    f"rule {name_of(job)} requests {memory} MiB, more than the {here.memory} MiB of this "
+                    "machine: its jobs run alone, without a memory limit"
                 )
 
     def _say_once(self, text: str) -> None:
@@ -238,10 +240,10 @@ class Engine:
             self.logger.info(f"Lading: {text}")
 
     def start(self, command_of: CommandOf) -> None:
-        """Have a controller act, and take over or end what a Snakemake that was killed has left of this workflow.
+        """Start a controller if necessary, and adopt or cancel the jobs of a killed Snakemake of this workflow.
 
-        :param command_of: the command of a job; None: it is a Snakemake of its own
-        :raises EngineError: that does not end; or another controller acts here by another sites file
+        :param command_of: returns the command of a job; None: it starts a Snakemake
+        :raises EngineError: old jobs do not end; or the controller of the state folder uses another sites file
         """
         from lading.executors.controller_process import current_lease, lives
         from lading.executors.orchestrator.presence import Presence
@@ -251,12 +253,12 @@ class Engine:
                 if ControllerOptions.read(self.state.options) != self.options_of_controller:
                     raise EngineError(
                         f"a controller runs for {self.state.root} with another sites file than "
-                        f"{self.options_of_controller.sites_file or 'none'}: wait until it has ended, give the same "
-                        "--lading-sites-file, or another --lading-state-folder"
+                        f"{self.options_of_controller.sites_file or 'none'}: wait until it has stopped, give the same "
+                        "--lading-sites-file, or use another --lading-state-folder"
                     )
             else:
                 self.options_of_controller.write(self.state.options)
-            # For a Ctrl-C at a moment, or another one at the end, at which Snakemake does not shut its executor down.
+            # Because Snakemake does not shut its executor down if Ctrl-C comes at certain moments, or again at the end.
             atexit.register(self.stop)
             self._presence = Presence(self.state.schedulers, self.owner)
             self.settings.stopped.unlink(missing_ok=True)
@@ -272,27 +274,27 @@ class Engine:
             raise
 
     def _begin_run(self) -> None:
-        """Store whose this run is, and the variables of its jobs; remove those of runs that have ended otherwise."""
+        """Store the run and the environment variables of its jobs, and remove the records of killed runs."""
         with transaction(self.database) as session:
             session.add(runs.WorkflowRunRow(run_id=self.run_id, owner=self.owner, workdir=self.workdir))
             runs.forget_killed_runs(session, self.state)
-        # After the row, by which it is removed where this Snakemake is killed.
+        # After the row, which is needed to remove the file if this Snakemake is killed.
         variables = self.state.environment(self.run_id)
         make_private(variables.parent)
         write_atomically(variables, self._environment)
 
     def _killed_runs(self, session: Any) -> set[str]:
-        """The runs of this workflow whose Snakemake was killed."""
+        """Return the IDs of the runs of this workflow whose Snakemake was killed."""
         return {row.run_id for row in runs.killed_runs(session, self.state.schedulers, self.workdir)}
 
     def _take_over(self, command_of: CommandOf) -> None:
-        """Make the jobs of killed Snakemakes that run and that this one would run again its own.
+        """Adopt running jobs of killed Snakemakes that this one would run again.
 
-        They are recognized by their rule, folder and whole command, and nothing that they read may have changed since
-        they were submitted. Of a job that is a Snakemake of its own the command does not say what it does, and the
-        token that Snakemake remembers of an incomplete job is lost there.
+        They are recognized by rule, folder and the whole command, and their inputs must not have changed since they
+        were submitted. Jobs that start a Snakemake are not adopted: their command does not tell what they do, and
+        Snakemake has lost the token that it keeps for an incomplete job.
 
-        :param command_of: the command of a job; None: it is a Snakemake of its own
+        :param command_of: returns the command of a job; None: it starts a Snakemake
         """
         from sqlalchemy import select, update
 
@@ -318,12 +320,12 @@ class Engine:
                     session.execute(update(JobRow).where(JobRow.token == token).values(**mine))
                     self.resumable[key_of(job)] = token
         if self.resumable:
-            self.logger.info(f"Lading: {len(self.resumable)} jobs of an earlier Snakemake go on")
+            self.logger.info(f"Lading: {len(self.resumable)} jobs of an earlier Snakemake continue")
 
     def _is_as_it_was(self, job: Any, queued_at: float) -> bool:
-        """Whether what a job reads is what it was when it was submitted, and it is not forced to run anew.
+        """Whether the inputs of a job are unchanged since it was submitted, and it is not forced to run again.
 
-        :param queued_at: when it was submitted, seconds since the epoch
+        :param queued_at: when it was submitted, epoch seconds
         """
         dag = self.workflow.dag
         if job.rule in dag.forcerules or not dag.forcefiles.isdisjoint(job.output):
@@ -336,7 +338,7 @@ class Engine:
             return False
 
     def resume(self, info: SubmittedJobInfo) -> bool:
-        """Whether a job was taken over, which it then is; else it is to be submitted."""
+        """Resume an adopted job; returns whether it was adopted. If not, it has to be submitted."""
         from sqlalchemy import select
 
         from lading.executors.store import JobRow
@@ -354,7 +356,7 @@ class Engine:
         return True
 
     def _clear(self) -> None:
-        """End the jobs of killed Snakemakes: this one may be about to run the same ones."""
+        """Cancel the jobs of killed Snakemakes, because this one may be about to run the same jobs."""
         from sqlalchemy import select
 
         from lading.executors.store import LIVE, JobRow, State, apply, tell
@@ -371,7 +373,7 @@ class Engine:
             if not any(state in (State.PLACED, State.RUNNING) for _, state in left):
                 return
             if not was_logged:
-                self.logger.info(f"Lading: {len(left)} jobs of an earlier Snakemake are ended first")
+                self.logger.info(f"Lading: {len(left)} jobs of an earlier Snakemake are cancelled first")
                 was_logged = True
             if time.monotonic() > deadline:
                 raise EngineError(
@@ -381,20 +383,20 @@ class Engine:
             time.sleep(0.2)
 
     def keep_controller(self) -> None:
-        """Start a controller where none lives, unless this workflow ends."""
+        """Start a controller if none is running, unless this workflow is ending."""
         if self._is_ending:
             return
         try:
             self.controller.ensure()
         except StoreRemoved:
             raise
-        except Exception as error:  # such as a store that is locked for long; it is tried again
-            self.logger.warning(f"Lading: the controller could not be looked for: {error}")
+        except Exception as error:  # for example if the store is locked for long; tried again later
+            self.logger.warning(f"Lading: cannot check whether a controller is running: {error}")
 
     def submit(self, infos: Sequence[SubmittedJobInfo]) -> None:
-        """Store jobs in one transaction; each gets a token of its own, also one that is submitted again.
+        """Store jobs in one transaction. Each gets a new token, even if it is resubmitted.
 
-        :raises WorkflowError: what one asks for makes no sense
+        :raises WorkflowError: the request of a job is not valid
         """
         from snakemake_interface_common.exceptions import WorkflowError
 
@@ -415,13 +417,13 @@ class Engine:
         self.controller.ring()
 
     def _fit_sizes(self, jobs: Iterable[Any]) -> None:
-        """Find out what the tries needed of each rule whose memory or runtime Lading chooses."""
+        """Read what tries needed, for rules whose memory or runtime Lading chooses."""
         if names := sized_tasks(jobs, self.workflow, self.options):
             with transaction(self.database) as session:
                 self.sizes |= read_sizes(session, self.dag_id, names)
 
     def _look_back(self) -> None:
-        """Find out now and then how long jobs have run and waited, where short ones may share allocations."""
+        """Read from time to time how long jobs ran and waited, if short jobs can share allocations."""
         if time.monotonic() < self.next_look_back or not (clusters := self.sites.with_allocations):
             return
         self.next_look_back = time.monotonic() + SECONDS_BETWEEN_LOOKS_BACK
@@ -431,9 +433,9 @@ class Engine:
         self.past = PastJobs(self._lengths.history, self._waits.known, self._waits.launches)
         if not self.past.waits.seconds and not self.past.launches.seconds:
             self._say_once(
-                f"each job is a batch job of its own, as it is not known yet how long they wait at "
-                f"{', '.join(clusters)}. Later on, short ones share allocations where they wait longer than they run; "
-                'with mode = "allocation" in the table of the site all of them do'
+                f"each job is its own batch job, because it is not known yet how long they wait at "
+                f"{', '.join(clusters)}. Later, short jobs share allocations if they wait longer than they run; "
+                'with mode = "allocation" in the table of the site, all jobs do'
             )
 
     def _columns(self, info: SubmittedJobInfo) -> dict[str, Any]:
@@ -447,7 +449,7 @@ class Engine:
         token, name, size = str(uuid.uuid4()), name_of(job), input_size(job)
         last = self.tries.get(key_of(job))
         hints, needs = self._needs(job, last, size, is_direct=command.is_direct)
-        if last is None:  # what an allocation has failed is tried as a batch job
+        if last is None:  # a job that failed in an allocation is retried as a batch job
             needs, why = in_allocation(needs, self.sites, self.dag_id, name, self.past)
             if why:
                 hints = Hints.from_config(needs.config)
@@ -458,7 +460,7 @@ class Engine:
         log_path = f"{name}/{job.jobid}-{token}.log"
         aux["log"] = self.state.logs / log_path
         aux["chosen"] = needs.chosen
-        had_memory = columns["memory"] if "memory" in needs.chosen else None  # which a batch system enforces by itself
+        had_memory = columns["memory"] if "memory" in needs.chosen else None  # batch systems enforce it themselves
         aux["had"] = columns["memory_limit"] or had_memory, columns["time_limit"]
         work = CommandWork(
             command.arguments,
@@ -490,10 +492,10 @@ class Engine:
     def _needs(
         self, job: Any, last: tuple[str | None, int | None, int | None] | None, size: int | None, *, is_direct: bool
     ) -> tuple[Hints, JobNeeds]:
-        """What a job asks for; where no site has what one more try would have, it has what its rule says.
+        """Return the request of a job. If no site can meet the larger request of a retry, return that of its rule.
 
-        :param size: bytes of its inputs; None: not known
-        :raises NeedsError: no site has that either
+        :param size: bytes of its inputs; None: unknown
+        :raises NeedsError: no site can meet that either
         """
         from lading.scheduling.hints.hints import Hints
         from lading.scheduling.insight.right_size import NOTHING_KNOWN
@@ -510,12 +512,12 @@ class Engine:
         return hints, needs
 
     def fetch_ended(self) -> dict[str, EndedJob]:
-        """The jobs that have ended and are not acknowledged yet, by token."""
+        """Return the jobs that have ended and are not acknowledged yet, by token."""
         from sqlalchemy import select
 
         from lading.executors.store import ENDED, JobRow, State, mark_reported, unreported
 
-        with self.database.connect() as connection:  # the most frequent question: without the ORM
+        with self.database.connect() as connection:  # the most frequent query, so it avoids the ORM
             any_news = select(JobRow.token).where(JobRow.owner == self.owner, JobRow.unreported.is_(True)).limit(1)
             if connection.execute(any_news).first() is None:
                 return {}
@@ -533,7 +535,7 @@ class Engine:
         }
 
     def acknowledge(self, ended: Mapping[str, EndedJob]) -> None:
-        """Remember that Snakemake has taken ends in, and what is left to come."""
+        """Store that Snakemake has processed ended jobs, and which jobs remain."""
         from lading.executors.store import mark_reported
 
         if ended:
@@ -542,7 +544,7 @@ class Engine:
         self._is_plan_old = self._is_plan_old or bool(ended)
         if not self._is_plan_old or time.monotonic() < self.next_plan:
             return
-        lock = self.workflow.scheduler._lock  # which Snakemake's thread has while it changes the DAG
+        lock = self.workflow.scheduler._lock  # held by Snakemake's thread while it changes the DAG
         if lock.acquire(blocking=False):
             try:
                 self._save_plan()
@@ -551,7 +553,7 @@ class Engine:
             self._is_plan_old, self.next_plan = False, time.monotonic() + SECONDS_BETWEEN_PLANS
 
     def wait_reasons(self) -> set[str]:
-        """Why jobs of this run wait, as sentences; the same reason with other numbers once."""
+        """Return why jobs of this run wait, as sentences without numbers, so that similar reasons are the same."""
         from sqlalchemy import select
 
         from lading.executors.store import JobRow, State
@@ -559,11 +561,11 @@ class Engine:
         mine = JobRow.run_id == self.run_id, JobRow.state == State.QUEUED, JobRow.reason.is_not(None)
         with transaction(self.database) as session:
             found = session.execute(select(JobRow.reason_code, JobRow.reason).where(*mine).distinct().limit(50)).all()
-        # That others go first, and that the machine is full, is what jobs wait for all the time.
+        # Reasons of kind "turn" are left out: jobs always wait for other jobs or for a full machine.
         return {NUMBERS.sub("…", for_users(str(reason))) for code, reason in found if reason.meaning.kind != "turn"}
 
     def may_resubmit(self, info: SubmittedJobInfo, end: EndedJob) -> bool:
-        """Whether a job that has failed is submitted again without a try of its own; what it had is remembered."""
+        """Whether a failed job is resubmitted without using up a retry. What it had is noted for its next try."""
         from lading.scheduling.hints.retries import INFRASTRUCTURE
 
         key = key_of(info.job)
@@ -576,7 +578,7 @@ class Engine:
         return True
 
     def cancel(self) -> None:
-        """Have all jobs of this run ended; those that wait have ended at once."""
+        """Cancel all jobs of this run. Waiting jobs are cancelled at once."""
         with contextlib.suppress(StoreRemoved), transaction(self.database, is_alone=True) as session:
             self._cancel(session)
         self.controller.ring()
@@ -592,12 +594,12 @@ class Engine:
         tell(session, [token for token, _ in left])
 
     def stop(self, *, waits: bool = True) -> None:
-        """This workflow is over: its controller ends, unless another workflow, its jobs or a machine still need it.
+        """Finish this workflow. Its controller is stopped unless another workflow, its jobs or a machine still need it.
 
-        What is left of its jobs is ended: those of a workflow that was interrupted, and those that were taken over and
-        never asked for, as something before them has failed. Where this is interrupted itself, it may be called again.
+        Remaining jobs are cancelled: those of an interrupted workflow, and those that were adopted but never resumed,
+        because something before them failed. If this is interrupted itself, it can be called again.
 
-        :param waits: whether this ends the controller and waits for that; else it ends by itself
+        :param waits: whether to stop the controller and wait for it; otherwise it stops by itself
         """
         from sqlalchemy import exists, select
 
@@ -615,19 +617,19 @@ class Engine:
                 others = exists().where(JobRow.state.in_(LIVE), JobRow.run_id != self.run_id)
                 has_jobs = bool(session.scalar(select(others)))
         except StoreRemoved:
-            waits = False  # the controller and its agents notice it as well, and end
+            waits = False  # the controller and its agents notice it, too, and exit
         self._presence.end()
-        self._presence.path.unlink(missing_ok=True)  # its number is never used again: they would become many
+        self._presence.path.unlink(missing_ok=True)  # its number is never used again, so files would accumulate
         if is_launched:
-            # It releases them in its own time, and ends a minute after the last one.
-            self.logger.info("Lading: the controller goes on until what was launched is released")
-        elif waits and not has_jobs:  # those of a workflow whose Snakemake was killed go on
+            # It releases them when they are due, and exits a minute after the last one.
+            self.logger.info("Lading: the controller continues until launched machines are released")
+        elif waits and not has_jobs:  # jobs of a workflow whose Snakemake was killed continue
             self.controller.stop()
         self._presence = None
         atexit.unregister(self.stop)
 
     def _save_plan(self) -> None:
-        """Store what is to come, for sites that launch machines: after a checkpoint anew, else which jobs are left."""
+        """Store the remaining jobs, for sites that launch machines: the whole plan if it changed, else what is left."""
         dag, left = self.workflow.dag, dict[str, set[int]]()
         is_known = True
         for job in dag.needrun_jobs():
@@ -646,11 +648,11 @@ class Engine:
         self._left = left
 
     def _plan(self) -> dict[str, runs.PlannedRule]:
-        """What is to come, by rule: which jobs come before which, and what each asks for."""
+        """Return the remaining rules: the order of their jobs, and the request of each job."""
         from lading.scheduling.insight.right_size import NOTHING_KNOWN
 
         dag = self.workflow.dag
-        # They are kept, so that no other job has the same id.
+        # Keeps references to the jobs, so that no other object gets the same ID.
         self._planned = {id(job): job for job in dag.needrun_jobs() if not job.is_local}
         self._look_back()
         jobs = planned_jobs(dag, lambda job: job.is_local)
@@ -681,9 +683,9 @@ class Engine:
 
 
 def planned_jobs(dag: Any, is_here: Callable[[Any], bool]) -> dict[Any, set[Any]]:
-    """The jobs that are to run, each with those that come right before it; the jobs of a group are one.
+    """Return the jobs that have to run, each with the jobs right before it. A group counts as one job.
 
-    What runs on this machine takes no time in a plan: what comes after it waits for what came before it.
+    Local jobs take no time in a plan: the jobs after them wait for the jobs before them.
     """
     units: dict[Any, set[Any]] = {}
     for job in sorted((each for each in dag.needrun_jobs() if not is_here(each)), key=lambda each: int(each.jobid)):
@@ -697,9 +699,9 @@ def planned_jobs(dag: Any, is_here: Callable[[Any], bool]) -> dict[Any, set[Any]
 
 
 def _cancellations(jobs: Iterable[tuple[str, str]]) -> list[Change]:
-    """What ends jobs: those that wait have ended at once.
+    """Return the changes that cancel jobs. Waiting jobs are cancelled at once.
 
-    :param jobs: the token and the state of each
+    :param jobs: the token and the state of each job
     """
     from lading.executors.store import Change, State
     from lading.scheduling.reasons import because
@@ -711,36 +713,36 @@ def _cancellations(jobs: Iterable[tuple[str, str]]) -> list[Change]:
 
 
 def _read_direct(workload: Mapping[str, Any]) -> JobCommand:
-    """Return the command of a job's row: only those that are their shell commands are taken over."""
+    """Return the command of a row, as a direct one, because only jobs with direct commands are adopted."""
     return JobCommand(workload["arguments"], workload["environment"], workload["folder"], is_direct=True)
 
 
 def _command_key(job: Any, command_of: CommandOf) -> tuple[str, ...]:
-    """By what a job's work is recognized; nothing: it has no command that says it, or not before it is ready."""
+    """Return the key of a job's work, see :meth:`JobCommand.key`; empty: it has no direct command, or not yet."""
     try:
         command = command_of(job)
-    except Exception:  # what a job asks for may depend on files that are not there
+    except Exception:  # the command can depend on files that do not exist yet
         return ()
     return () if command is None else command.key(name_of(job))
 
 
 def dag_id_of(workflow: Any) -> str:
-    """What a workflow is called: its folder."""
+    """Return the name of a workflow, which is that of its folder."""
     return printable(Path(workflow.workdir_init).name)[:LONGEST_NAME] or "snakemake"
 
 
 def sized_tasks(jobs: Iterable[Any], workflow: Any, options: Any) -> set[str]:
-    """The tasks among those of jobs whose memory or runtime Lading chooses."""
+    """Return the tasks of jobs whose memory or runtime Lading chooses."""
     names = set()
     for job in jobs:
-        with contextlib.suppress(NeedsError):  # which says so where the job is submitted
+        with contextlib.suppress(NeedsError):  # reported when the job is submitted
             if auto_resources(job, workflow, options):
                 names.add(name_of(job))
     return names
 
 
 def read_sizes(session: Any, dag_id: str, names: Collection[str]) -> dict[str, Sizes]:
-    """By task, what its tries needed."""
+    """Read what the tries of tasks needed, by task."""
     from lading.executors.store import usage
     from lading.scheduling.insight.right_size import sizes
 
@@ -748,29 +750,29 @@ def read_sizes(session: Any, dag_id: str, names: Collection[str]) -> dict[str, S
 
 
 def name_of(job: Any) -> str:
-    """What a job's task is called: its rule, or its group."""
+    """Return the name of a job's task: its rule or its group."""
     name = f"group-{job.groupid}" if job.is_group() else str(job.rule.name)
     return re.sub(r"[^\w.-]", "_", name)[:LONGEST_NAME]
 
 
 def wildcards_of(job: Any) -> str:
-    """Which job of its rule it is, as ``sample=A,lane=1``."""
+    """Return the wildcards of a job, for example ``sample=A,lane=1``."""
     wildcards = {} if job.is_group() else job.wildcards_dict
     return printable(",".join(f"{name}={value}" for name, value in wildcards.items()))[:LONGEST_NAME]
 
 
 def number_of(job: Any) -> int:
-    """The number of a job in its workflow; that of a group is the lowest one of its jobs."""
+    """Return the ID of a job in its workflow; for a group, the lowest ID of its jobs."""
     return int(min(each.jobid for each in job.jobs) if job.is_group() else job.jobid)
 
 
 def key_of(job: Any) -> str:
-    """By what the tries of one job are known."""
+    """Return the key that the tries of a job have in common."""
     return f"{name_of(job)} {number_of(job)}"
 
 
 def arguments_of(command: str) -> list[str]:
-    """A command line as a program with its arguments: of itself where it is that simple, else by a shell."""
+    """Convert a command line to a list of arguments: split if it is a plain Snakemake, otherwise run by a shell."""
     if "&&" not in command:
         arguments = shlex.split(command)
         if arguments[1:3] == ["-m", "snakemake"]:
@@ -779,5 +781,5 @@ def arguments_of(command: str) -> list[str]:
 
 
 def end_message(row: Any) -> str:
-    """How a job has ended, as a sentence."""
+    """Describe the end of a job in a sentence."""
     return ": ".join(for_users(str(part)) for part in (row.cause, row.reason) if part)

@@ -1,4 +1,4 @@
-"""The executor: Snakemake's side. The engine is imported when the executor of a workflow is made."""
+"""The executor, on Snakemake's side. The engine is imported when the executor of a workflow is created."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from snakemake_executor_plugin_lading.interrupts import Interrupts, ignored_inte
 if TYPE_CHECKING:
     from snakemake_executor_plugin_lading.engine import EndedJob, Engine, JobCommand
 
-# How often the store is asked for jobs that have ended, seconds: at once while they end all the time.
+# The pause between queries for ended jobs, in seconds. It is short while jobs keep ending.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-# How often it is asked whether a controller lives, and why jobs wait, seconds.
+# How often to check whether a controller is running, and why jobs wait, in seconds.
 SECONDS_BETWEEN_QUESTIONS = 1.0
-# How long the end waits for the thread that checks the active jobs, seconds.
+# How long a shutdown waits for the thread that checks the active jobs, in seconds.
 SECONDS_TO_JOIN = 20.0
 INTERRUPTED = "Interrupted by Ctrl-C."
-# What is shown of the log of a job that has failed.
+# How much of the log of a failed job is shown.
 MOST_LAST_LINES, MOST_LAST_BYTES = 10, 4096
 
 
 class Executor(RemoteExecutor):
-    """Gives the jobs that are ready to Lading, all at once, and takes their ends back."""
+    """Submits ready jobs to Lading, all at once, and reports to Snakemake when they end."""
 
-    # The thread that checks the active jobs begins before the executor is complete.
+    # Defaults, because the thread that checks the active jobs starts before __post_init__ has finished.
     pause = SHORTEST_PAUSE
     interrupts: Interrupts | None = None
 
@@ -56,12 +56,12 @@ class Executor(RemoteExecutor):
             self._stop_checking()
             if isinstance(error, EngineError):
                 raise WorkflowError(for_users(str(error))) from error
-            if isinstance(error, KeyboardInterrupt):  # for which Snakemake shows a traceback before it runs jobs
+            if isinstance(error, KeyboardInterrupt):  # before it runs jobs, Snakemake would show a traceback for it
                 raise WorkflowError(INTERRUPTED) from None
             raise
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
-        """Submit jobs: one transaction for all of them."""
+        """Submit jobs, in one transaction for all of them."""
         for job in jobs:
             self.run_job_pre(job)
         infos = [SubmittedJobInfo(job, aux={}) for job in jobs]
@@ -76,23 +76,24 @@ class Executor(RemoteExecutor):
             self.report_job_submission(info)
 
     def direct_command(self, job: JobExecutorInterface) -> JobCommand | None:
-        """Return the shell command that a job is; None: it is a Snakemake, or what it runs is certain only in one."""
+        """Return the shell command of a job; None: the job has to start a Snakemake."""
         from snakemake_executor_plugin_lading.engine import JobCommand
 
         if self.executor_settings.always_snakemake:
             return None
         if (found := direct.find_command(job, self.workflow)) is None:
             return None
-        if changed := direct.changed_variables():  # last: a function of the Snakefile may change one
+        if changed := direct.changed_variables():  # checked last, because a function of the Snakefile can change one
             self._say_once(
-                f"each job starts a Snakemake, since the workflow has changed the environment: {', '.join(changed)}"
+                "each job starts a Snakemake, because the workflow has changed environment variables: "
+                f"{', '.join(changed)}"
             )
             return None
-        # The folder may be another one than that in which Snakemake was started: the Snakefile may name it.
+        # Not the folder where Snakemake was started: the Snakefile can set another working directory.
         return JobCommand(*found, folder=os.getcwd(), is_direct=True)
 
     def snakemake_command(self, job: JobExecutorInterface) -> JobCommand:
-        """Return the Snakemake that runs a job."""
+        """Return the command of the Snakemake that runs a job."""
         from snakemake_executor_plugin_lading.engine import JobCommand, arguments_of
 
         is_shared = self.workflow.storage_settings.assume_common_workdir
@@ -103,10 +104,10 @@ class Executor(RemoteExecutor):
         """Return the arguments of the Snakemake that runs a job."""
         arguments = super().get_job_args(job, **given)
         if self.cores == "all":
-            # All of its machine are fewer than its site says, or those of other jobs. The last one counts.
+            # "All" would include the cores of other jobs on the machine. Snakemake uses the last --cores.
             arguments += f" --cores {max(1, job.threads)}"
         is_shared = SharedFSUsage.INPUT_OUTPUT in self.workflow.storage_settings.shared_fs_usage
-        # The main Snakemake removes temporary files, and misses those of a single job that are gone before.
+        # The main Snakemake removes temporary files, and misses those that the Snakemake of a single job has removed.
         return f"{arguments} --notemp" if is_shared and not job.is_group() else arguments
 
     def run_job(self, job: JobExecutorInterface) -> None:
@@ -115,7 +116,7 @@ class Executor(RemoteExecutor):
     async def check_active_jobs(
         self, active_jobs: Sequence[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
-        """Report the jobs that have ended; the others are given back."""
+        """Report the jobs that have ended; yield the others."""
         self._heed_interrupt()
         if not active_jobs:
             self._rest(has_news=False)
@@ -143,14 +144,14 @@ class Executor(RemoteExecutor):
                 again.append(info)
             else:
                 keep_updated(info.job)
-                # Relative, as those of rules: Snakemake prints no path whose bytes are no UTF-8.
+                # Relative, like the logs of rules. Snakemake cannot print paths that are not valid UTF-8.
                 logs = [os.path.relpath(path) for path in (info.aux["log"],) if os.path.exists(path)]
                 last = "".join(f"\n{lines}\n" for path in logs if (lines := last_lines(path)))
                 self.report_job_error(info, msg=f"Lading: {end.message}. {last}", aux_logs=logs)
         for info in again:
             restore_updated(info.job)
             if info.aux["command"].is_direct:
-                await direct.prepare(info.job)  # it may have written a part of its output
+                await direct.prepare(info.job)  # it may have left incomplete output
         with self._needing_store():
             if again:
                 self.engine.submit(again)
@@ -165,9 +166,9 @@ class Executor(RemoteExecutor):
             self.logger.info(f"Lading: {text}")
 
     def _heed_interrupt(self) -> None:
-        """End the workflow where it was interrupted.
+        """Stop the workflow if it was interrupted.
 
-        Where Snakemake has not lost the interrupt, it cancels the jobs by itself and does not look at this error.
+        If Snakemake has not lost the interrupt, it cancels the jobs itself and ignores this error.
         """
         scheduler = self.workflow.scheduler
         if self.interrupts is not None and self.interrupts.look() and not self.is_cancelled and scheduler is not None:
@@ -175,7 +176,7 @@ class Executor(RemoteExecutor):
 
     @contextlib.contextmanager
     def _needing_store(self) -> Iterator[None]:
-        """End the workflow where its store is removed, be it meanwhile."""
+        """Stop the workflow if its store was removed."""
         from snakemake_executor_plugin_lading.state_folder import StoreRemoved
 
         try:
@@ -183,42 +184,42 @@ class Executor(RemoteExecutor):
         except StoreRemoved as error:
             if not self.is_cancelled:
                 self.is_cancelled = True
-                # Of an error that was raised Snakemake shows where.
+                # Not raised, because Snakemake would show a traceback.
                 self.workflow.scheduler.executor_error_callback(WorkflowError(str(error)))
 
     def _rest(self, *, has_news: bool) -> None:
-        """Set when the active jobs are checked again."""
+        """Set the time until the active jobs are checked again."""
         self.pause = SHORTEST_PAUSE if has_news else min(LONGEST_PAUSE, 1.5 * self.pause)
         self.next_seconds_between_status_checks = self.pause
 
     def cancel_jobs(self, active_jobs: Sequence[SubmittedJobInfo]) -> None:
-        """Have jobs ended; those that wait never start."""
+        """Cancel jobs. Waiting jobs never start."""
         self.is_cancelled = True
-        # Those that are being asked about at this moment are not among the active ones.
+        # All jobs of the run, because active_jobs lacks those that are being checked at this moment.
         self.engine.cancel()
 
     def cancel(self) -> None:
-        """Cancel the jobs and shut down; after another Ctrl-C without waiting until they have ended."""
+        """Cancel the jobs and shut down. After another Ctrl-C, do not wait until the jobs have ended."""
         try:
             super().cancel()
         except KeyboardInterrupt:
             with ignored_interrupts():
-                self.logger.info("Lading: interrupted again; the controller ends the jobs that still run")
+                self.logger.info("Lading: interrupted again; the controller cancels the remaining jobs")
                 self.wait = False
                 self.engine.stop(waits=False)
                 if self.interrupts is not None:
                     self.interrupts.close()
 
     def _stop_checking(self) -> bool:
-        """End the thread that checks the active jobs; whether it has ended."""
+        """Stop the thread that checks the active jobs; returns whether it has stopped."""
         with self.lock:
             self.wait = False
-        # An interrupt may have left a lock held for which that thread waits, such as that of a log's handler.
+        # Not forever: an interrupt may have left a lock held that the thread needs, such as that of a log handler.
         self.wait_thread.join(SECONDS_TO_JOIN)
         return not self.wait_thread.is_alive()
 
     def shutdown(self) -> None:
-        if self._stop_checking() and self._tmpdir is not None:  # which would be made to be removed
+        if self._stop_checking() and self._tmpdir is not None:  # otherwise it would be created only to be removed
             super().shutdown()
         self.engine.stop()
         if self.interrupts is not None:
@@ -226,26 +227,26 @@ class Executor(RemoteExecutor):
 
 
 def last_lines(path: str) -> str:
-    """Return the last lines of a job's log, as a terminal takes them."""
+    """Return the last lines of a job's log as printable text."""
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_LAST_BYTES))
         lines = file.read().decode(errors="replace").splitlines()[-MOST_LAST_LINES:]
     return printable_lines("\n".join(lines))
 
 
-# Of an output that its rule updates() Snakemake keeps a copy while the job runs, and puts it back where the job fails.
-# Where both the job's Snakemake and the main one do that, the second finds no copy, and removes the file as corrupted.
+# Snakemake keeps a copy of an output with update() while the job runs, and restores it if the job fails. If both the
+# job's Snakemake and the main one do that, the second one finds no copy, and removes the file as corrupted.
 
 
 def keep_updated(job: Any) -> None:
-    """Before a job has failed for Snakemake: have a copy of each file that it updates, which it puts back."""
+    """Back up each file that a job updates, before Snakemake learns that the job failed and restores the copy."""
     for path, persistence in _updated(job):
         if os.path.exists(path) and not persistence._get_backup_path(path).exists():
-            persistence.backup_output(path)  # it is as it was: the job has not begun, or has put it back itself
+            persistence.backup_output(path)  # the file is unchanged: the job did not start, or restored the file itself
 
 
 def restore_updated(job: Any) -> None:
-    """Before a job runs anew: have each file that it updates as it was."""
+    """Restore each file that a job updates, before the job is resubmitted."""
     for path, persistence in _updated(job):
         if persistence._get_backup_path(path).exists():
             persistence.restore_output(path)

@@ -1,8 +1,9 @@
-"""Ctrl-C, also one that Snakemake loses, and none while the store is written.
+"""Notices every Ctrl-C, including those that Snakemake loses, and defers them while the store is written.
 
-Python raises KeyboardInterrupt wherever the main thread is at that moment. Snakemake's log handler drops one that is
-raised while it writes a line, Python drops one in a destructor, and one that comes right before the main thread begins
-to wait for the next job to end is raised only when that job has ended. What the signal writes into a pipe stays there.
+Python raises KeyboardInterrupt wherever the main thread happens to be. It can get lost: Snakemake's log handler
+swallows it while writing a line, and Python swallows it in a destructor. It can also be late: if it comes right before
+the main thread waits for the next job, it is raised only once that job has finished. But the byte that the signal
+writes into a pipe always stays there.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Of what is in the pipe so much is read at once, bytes: one is one signal.
+# How many bytes are read from the pipe at once; each signal is one byte.
 MOST_SIGNALS = 4096
 
 
 class Interrupts:
-    """Notes from now on whether this process was interrupted, until :meth:`close`.
+    """Notes whether this process was interrupted, until :meth:`close`.
 
-    In another thread than the main one, where Snakemake is not interrupted by signals, and beside a program that has
-    signals write elsewhere, nothing is noted.
+    It notes nothing outside the main thread, where signals do not interrupt Snakemake, and if the program has set its
+    own wakeup file descriptor.
     """
 
     def __init__(self) -> None:
@@ -37,14 +38,14 @@ class Interrupts:
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
 
     def look(self) -> bool:
-        """Whether the process was interrupted, once or more often."""
+        """Whether the process was interrupted at least once."""
         if not self.has_come and self._reader != -1:
-            with contextlib.suppress(OSError):  # there is nothing, or it is closed at this moment
+            with contextlib.suppress(OSError):  # the pipe is empty, or just being closed
                 self.has_come = signal.SIGINT in os.read(self._reader, MOST_SIGNALS)
         return self.has_come
 
     def close(self) -> None:
-        """Note nothing any more. To be called in the thread that has made it."""
+        """Stop noting interrupts. Has to be called in the thread that created this object."""
         if self._reader == -1:
             return
         signal.set_wakeup_fd(-1)
@@ -55,10 +56,10 @@ class Interrupts:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of a block, and not in it.
+    """Defer KeyboardInterrupt to the end of a block.
 
-    A transaction that is interrupted at the wrong moment leaves the store locked as long as the interrupt is handled,
-    or a lock of the connections' pool held: what is to cancel the jobs would wait for it.
+    A transaction interrupted at the wrong moment would leave the store locked, or a lock of the connection pool held,
+    while the interrupt is handled; but its handling cancels the jobs, which needs the store.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -76,7 +77,7 @@ def deferred_interrupts() -> Iterator[None]:
 
 @contextmanager
 def ignored_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C in a block that ends soon."""
+    """Ignore Ctrl-C in a short block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

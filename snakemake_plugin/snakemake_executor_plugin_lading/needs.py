@@ -1,4 +1,4 @@
-"""What a job of Snakemake's asks for, as Lading's hints: its threads and its resources."""
+"""Converts the threads and resources of a Snakemake job to Lading's hints."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 
 __all__ = ["NeedsError", "RunSites", "check_limits", "executor_config", "for_users", "forecast_hints", "needs_of"]
 
-# What a job may use beside what its rule's command does, MiB: the Snakemake that runs it; its shell, and ours.
+# Memory that a job can use in addition to its rule's command, MiB: for its Snakemake; for a direct command, for shells.
 OVERHEAD, DIRECT_OVERHEAD = 256, 16
 MB, MIB = 10**6, 2**20
-# By how much the next attempt has more of what the one before had too little, unless its rule asks for more by itself.
+# The factor by which the next try gets more of what ran out, unless its rule requests more itself.
 FACTOR = 2
 LIMITS = ("rules", "all", "none")
-# What a job is packed by that says nothing of it.
+# The request of a job that has no resources.
 DEFAULT_RESOURCES = Resources(cpus=1, memory=512)
-# What Lading's hints are called here.
+# How users of Snakemake set the hints.
 IN_RULES = {
     "cpus": "threads", "ppn × threads": "resource tasks × threads", "memory": "resource mem_mb",
     "disk": "resource disk_mb", "gpus": "resource gpu", "site": "resource lading_site", "time": "resource runtime",
     "queue": "resource slurm_partition", "native": "option of the batch system", "hurry": "--lading-hurry",
     "finish_by": "--lading-finish-by",
 }  # fmt: skip
-# Advice for users of Airflow, in parentheses or as a part of a sentence.
+# Advice that concerns Airflow only, as a part of a sentence or in parentheses.
 OF_AIRFLOW = re.compile(r"(?<![\w/.-])(Airflow|airflow[ -]lading)(?![\w/-])|\[(lading|core)\]")
 OF_AIRFLOW_ASIDE = re.compile(r" \([^()]*(airflow lading|\[lading\])[^()]*\)")
-# Words that are Airflow's, and what they mean for Snakemake.
+# Airflow's terms, and what to call them for users of Snakemake.
 WORDS = {
     "another deployment( of Lading)?": "another workflow",
     "this deployment": "this workflow",
@@ -53,23 +53,23 @@ WORDS = {
     "Dag": "workflow",
     "Dags": "workflows",
 }
-# Longer jobs are batch jobs however long they wait: one in an allocation that is about to end starts anew, seconds.
+# Longer jobs are always batch jobs, however long those wait, because a job restarts if its allocation ends. Seconds.
 LONGEST_SHORT = 600.0
-# By so many deviations nine of ten jobs of a rule are shorter.
+# The number of standard deviations above the median below which nine of ten jobs of a rule are.
 DEVIATIONS = NormalDist().inv_cdf(0.9)
-# The resource of jobs whose memory and runtime Lading chooses, and what that is as hints.
+# The resource of jobs whose memory and runtime Lading chooses, and the corresponding hints.
 AUTO = "lading_auto"
 AUTO_HINTS = {"mem": "memory", "runtime": "time"}
 
 
 class JobNeeds(NamedTuple):
-    """What a job asks for.
+    """The request of a job.
 
     :param config: its hints
-    :param columns: those that differ from what these say
-    :param overhead: MiB that it may use besides the memory that these say
+    :param columns: columns of its row that differ from those of the hints
+    :param overhead: MiB that it can use in addition to the memory in its hints
     :param chosen: the hints that Lading has chosen
-    :param decisions: how, one sentence each
+    :param decisions: how they were chosen, a sentence for each
     """
 
     config: dict[str, Any]
@@ -83,7 +83,8 @@ class JobNeeds(NamedTuple):
 class PastJobs:
     """How long jobs have run and waited, in earlier runs and in this one.
 
-    :param waits: in the queues of batch systems; ``launches``: the same of allocations
+    :param waits: the waits of batch jobs in queues
+    :param launches: the waits of allocations in queues
     """
 
     history: History = field(default_factory=History)
@@ -91,9 +92,9 @@ class PastJobs:
     launches: QueueWaits = field(default_factory=QueueWaits)
 
     def length(self, dag_id: str, rule: str, stated: float | None) -> float | None:
-        """Seconds that nine of ten jobs of a rule run at most; None: too few have ended, and it states no time.
+        """Return the seconds within which nine of ten jobs of a rule finish; None: unknown.
 
-        :param stated: the time after which they are ended
+        :param stated: the time limit of the rule
         """
         levels = (((dag_id, rule), rule),)
         if not self.history.knows(levels):
@@ -104,25 +105,25 @@ class PastJobs:
 
 
 def allocations_of(site: str) -> str:
-    """The name of the site that has the allocations of a cluster's short jobs."""
+    """Return the name of the site with the allocations for short jobs of a cluster."""
     return f"{site}-allocations"
 
 
 @dataclass(frozen=True, slots=True)
 class RunSites:
-    """The sites to which the jobs of a run may go.
+    """The sites where the jobs of a run can go.
 
     :param known: by name
-    :param here: what this machine has for jobs, where there is no other site; None: there is
+    :param here: what this machine has for jobs, if it is the only site
     """
 
     known: Mapping[str, PublishedSite] = field(default_factory=dict)
     here: Resources | None = None
 
     def open_to(self, site: str | None) -> dict[str, PublishedSite]:
-        """Those to which a job may go.
+        """Return the sites where a job can go.
 
-        :param site: the one that it names; None: it names none
+        :param site: the site that the job names; None: it names none
         """
         if site is None:
             return {name: each for name, each in self.known.items() if each.accept_untargeted}
@@ -130,14 +131,15 @@ class RunSites:
 
     @property
     def with_allocations(self) -> list[str]:
-        """The clusters that have allocations for their short jobs."""
+        """The clusters with allocations for their short jobs."""
         return [name for name in self.known if allocations_of(name) in self.known]
 
     def shared(self, config: dict[str, Any], dag_id: str, rule: str, past: PastJobs) -> tuple[dict[str, Any], str]:
-        """The hints of a job that shares an allocation, and why; those that it has, and nothing: it is a batch job.
+        """Decide whether a job shares an allocation. If so, return its new hints and the reason; if it is its own batch
+        job, its unchanged hints and an empty text.
 
-        It shares one if three of four jobs like it have waited longer in the queue than nine of ten of its rule run,
-        unless it needs a batch job of its own: for GPUs, several processes or nodes, or options that are about one job.
+        It shares one if three of four such jobs waited longer in the queue than nine of ten jobs of its rule run,
+        unless it needs its own batch job: for GPUs, several processes or nodes, or options that apply to a single job.
 
         :param config: its hints
         """
@@ -152,7 +154,7 @@ class RunSites:
         queue, nodes = hints.get("queue"), [each.capacity.cpus for each in self.known[twin].locations]
         seconds = past.length(dag_id, rule, hints.get("time"))
         wait = past.waits.expected(name, queue, hints["cpus"])
-        if wait is None:  # most jobs have been in allocations lately
+        if wait is None:  # most jobs ran in allocations recently
             wait = past.launches.expected(twin, queue, max(nodes, default=hints["cpus"]))
         if seconds is None or wait is None or not seconds < min(wait, LONGEST_SHORT):
             return config, ""
@@ -161,7 +163,7 @@ class RunSites:
         return executor_config(**others, targets=[twin, name]), why
 
     def largest(self, site: str | None) -> Resources | None:
-        """The most of everything that a machine or node has to which a job may go; None: that is not known."""
+        """Return the largest cpus and memory of any machine or node where a job can go; None: unknown."""
         rooms = [each.capacity for found in self.open_to(site).values() for each in found.locations]
         if not rooms:
             return None
@@ -169,13 +171,13 @@ class RunSites:
 
     @property
     def most_threads(self) -> int | None:
-        """The most threads of a rule, as ``--cores`` limits them; None: any number, as some site may have them."""
+        """The limit on the threads of a rule, like ``--cores``; None: no limit, because another site can have more."""
         return None if self.here is None else max(1, math.floor(self.here.cpus))
 
     def check(self, hints: Hints, dag_id: str) -> None:
-        """Refuse what no site can ever give.
+        """Refuse requests that no site can ever meet.
 
-        :raises NeedsError: it says what there is, and what to do
+        :raises NeedsError: the text says what the sites have, and what to do
         """
         from lading.plugin.hint_checks import check_sites
 
@@ -187,19 +189,21 @@ class RunSites:
 
     def _advice(self) -> str:
         if self.here is not None:
-            return "Run it where there is more (--lading-sites-file), or ask for less: --set-resources RULE:NAME=VALUE"
+            return "Run it at a larger site (--lading-sites-file), or request less: --set-resources RULE:NAME=VALUE"
         rooms = [each.capacity for site in self.known.values() for each in site.locations]
         most = max(rooms, key=lambda each: (each.cpus, each.memory), default=None)
         if most is None:
-            return "Ask for less: --max-threads N, --set-resources RULE:NAME=VALUE"
+            return "Request less: --max-threads N, --set-resources RULE:NAME=VALUE"
         largest = f"the largest node has {most.cpus:g} cpus, {most.memory} MiB and {most.gpus:g} GPUs"
-        return f"Ask for less, as {largest}: --max-threads {max(1, int(most.cpus))}, --set-resources RULE:NAME=VALUE"
+        return (
+            f"Request less, because {largest}: --max-threads {max(1, int(most.cpus))}, --set-resources RULE:NAME=VALUE"
+        )
 
 
 def check_limits(text: str) -> str:
-    """Whose memory and runtime are limits.
+    """Check the option ``--lading-limits``.
 
-    :raises NeedsError: it is none of what is valid
+    :raises NeedsError: it is not valid
     """
     if text not in LIMITS:
         raise NeedsError(f"--lading-limits {text!r} is not valid; valid: {', '.join(LIMITS)}")
@@ -207,9 +211,9 @@ def check_limits(text: str) -> str:
 
 
 def executor_config(**hints: Any) -> dict[str, Any]:
-    """Hints as the engine takes them; those that are None are left out.
+    """Return hints as an ``executor_config`` for the engine, without those that are None.
 
-    :raises NeedsError: one of them is not valid
+    :raises NeedsError: a hint is not valid
     """
     config = resources(**{name: value for name, value in hints.items() if value is not None})
     try:
@@ -220,13 +224,13 @@ def executor_config(**hints: Any) -> dict[str, Any]:
 
 
 def for_users(said: str) -> str:
-    """What the engine says in the words of a workflow, without what only users of Airflow can do."""
+    """Translate a message of the engine to the terms of Snakemake, without advice that concerns Airflow only."""
     said = OF_AIRFLOW_ASIDE.sub("", said)
     parts = re.split(r"(?<=[.;]) ", said)
     if (kept := [part for part in parts if not OF_AIRFLOW.search(part)]) != parts:
         said = " ".join(kept).rstrip(";") or said
     for words, ours in WORDS.items():
-        said = re.sub(rf"(?<![\w/.-]){words}(?![\w/-])", ours, said)  # not in a path
+        said = re.sub(rf"(?<![\w/.-]){words}(?![\w/-])", ours, said)  # but not in paths
     return re.sub(r"\bhint (ppn × threads|\w+)", lambda match: IN_RULES.get(match[1], f"resource {match[1]}"), said)
 
 
@@ -241,15 +245,14 @@ def needs_of(
     *,
     is_direct: bool = False,
 ) -> JobNeeds:
-    """What a job asks for.
+    """Return the request of a job.
 
-    :param last: of its last try the cause of the failure, and the memory and the time that it had; None: this is the
-        first
-    :param sites: to which jobs may go; None: that is not known, and what only batch systems understand is left out
+    :param last: the cause of failure, the memory and the time of its last try; None: this is the first try
+    :param sites: the sites where jobs can go; None: unknown, so resources for batch systems only are left out
     :param fitted: what the tries of its rule needed
-    :param size: bytes of its inputs; None: not known
-    :param is_direct: whether it is a shell command; else it starts a Snakemake
-    :raises NeedsError: it makes no sense, or has no meaning where it may go
+    :param size: bytes of its inputs; None: unknown
+    :param is_direct: whether it is a shell command; otherwise it starts a Snakemake
+    :raises NeedsError: the request is not valid, or has no counterpart at its sites
     """
     asked = job.resources
     site = text(asked, "lading_site") or options.site
@@ -268,7 +271,7 @@ def needs_of(
     hints, decisions = sized(Hints(auto=auto), fitted, None if sites is None else sites.largest(site), size)
     chosen = frozenset(name for name in auto if getattr(fitted, name) is not None)
     if hints.memory is not None and fitted.memory is not None:
-        memory, overhead = hints.memory, 0  # what tries needed is what all of their processes needed
+        memory, overhead = hints.memory, 0  # measured needs of tries include all of their processes
         if cause == "out_of_memory" and had_memory is not None:
             memory = max(memory, math.ceil(fitted.memory.after(had_memory)))
     elif memory is not None and cause == "out_of_memory" and had_memory is not None:
@@ -280,10 +283,10 @@ def needs_of(
         seconds = max(seconds, FACTOR * had_seconds)
     is_limited = memory is not None and "mem" in limited
     if sites is not None and sites.here is not None:
-        if "cpus" in laid_out:  # of a group of jobs, or several tasks
+        if "cpus" in laid_out:  # can be more for a group of jobs, or for several tasks
             laid_out["cpus"] = min(laid_out["cpus"], sites.here.cpus)
         if memory is not None and memory > sites.here.memory:
-            memory, is_limited = sites.here.memory, False  # nothing else that asks for memory runs beside it
+            memory, is_limited = sites.here.memory, False  # no other job that requests memory runs at the same time
     found = {} if sites is None else batch_resources.where(asked, batch, place)
     config = executor_config(
         **laid_out,
@@ -298,28 +301,29 @@ def needs_of(
         finish_by=options.finish_by,
     )
     columns: dict[str, Any] = {"memory_limit": memory + overhead if memory is not None and is_limited else None}
-    if "runtime" not in limited and not is_batch:  # a batch system is told what was asked for, and ends the job
+    if "runtime" not in limited and not is_batch:  # a batch system gets the requested time, and enforces it itself
         columns["time_limit"] = None
     return JobNeeds(config, columns, overhead, chosen, decisions if chosen else ())
 
 
 def in_allocation(needs: JobNeeds, sites: RunSites, dag_id: str, rule: str, past: PastJobs) -> tuple[JobNeeds, str]:
-    """What a job asks for that shares an allocation, and why; the same, and nothing: it is a batch job."""
+    """Decide whether a job shares an allocation, see :meth:`RunSites.shared`; returns its request and the reason."""
     config, why = sites.shared(needs.config, dag_id, rule, past)
     if not why:
         return needs, ""
     hints = config["lading"]
-    # As of a batch job: it takes no memory from others in its allocation. Where that ends before a job without a time,
-    # it is submitted again.
+    # The memory limit is enforced like that of a batch job, to protect other jobs in the allocation. A job without a
+    # time is submitted again if the allocation ends before it.
     limit = hints.get("memory", DEFAULT_RESOURCES.memory) + needs.overhead
     chosen = needs.chosen if "time" in hints else needs.chosen | {"time"}
     return needs._replace(config=config, columns={**needs.columns, "memory_limit": limit}, chosen=chosen), why
 
 
 def auto_resources(job: Any, workflow: Any, options: Any) -> set[str]:
-    """Which resources of a job Lading chooses once a try of its rule has ended: those that its rule does not give.
+    """Return the resources of a job that Lading chooses once a try of its rule has ended: those its rule does not set.
 
-    All of them are where the rule itself says ``lading_auto``; what it gives counts until a try has ended.
+    If the rule itself sets ``lading_auto``, Lading chooses all of them, and the rule's values count only until a try
+    has ended.
     """
     is_own = is_given(job, workflow, AUTO)
     value = number(job.resources, AUTO)
@@ -329,7 +333,7 @@ def auto_resources(job: Any, workflow: Any, options: Any) -> set[str]:
 
 
 def rule_line(fitted: Sizes) -> str | None:
-    """What a rule should ask for by what its jobs needed, as its author writes it; None: nothing is known."""
+    """Return the lines of a rule that request what its jobs needed; None: unknown."""
     given = []
     if fitted.memory is not None and fitted.memory.slope and not fitted.by_length:
         need, factor = fitted.memory, math.ceil(fitted.memory.slope * MIB * 1000) / 1000
@@ -346,7 +350,7 @@ def rule_line(fitted: Sizes) -> str | None:
 
 
 def input_size(job: Any) -> int | None:
-    """Bytes of a job's inputs; None: not known, as of a group, some of whose inputs its own jobs make."""
+    """Return the bytes of a job's inputs; None: unknown, for example for a group, which creates some of its inputs."""
     if job.is_group():
         return None
     try:
@@ -356,16 +360,14 @@ def input_size(job: Any) -> int | None:
 
 
 def exceeds_memory(job: Any, here: Resources) -> int | None:
-    """The memory that a job asks for, MiB, if that is more than this machine has."""
+    """Return the memory that a job requests, MiB, if that is more than this machine has."""
     memory = _size(job.resources, "mem")
     return memory if memory is not None and memory > here.memory else None
 
 
 def _batch(sites: RunSites | None, site: str | None) -> tuple[str | None, str, bool, float | None]:
-    """The batch system of the sites to which a job may go, these as text, whether all of them have one, and the cpus of
-    a node where a job may have several.
-
-    :raises NeedsError: they have different ones, between which what it asks for cannot choose
+    """Return the batch system of the sites where a job can go; these sites as text; whether all of them have a batch
+    system; and the cpus of a node at sites where a job can have several nodes.
     """
     if sites is None:
         return None, "", False, None
@@ -393,15 +395,15 @@ def _batch(sites: RunSites | None, site: str | None) -> tuple[str | None, str, b
 def forecast_hints(
     job: Any, workflow: Any, options: Any, sites: RunSites | None = None, fitted: Sizes = NOTHING_KNOWN
 ) -> dict[str, Any]:
-    """What a job that is to come will ask for, as hints, as far as that is known before its inputs are there."""
+    """Return the hints of an upcoming job, as far as they are known before its inputs exist."""
     try:
         return needs_of(job, workflow, options, None, sites, fitted).config
-    except Exception:  # a function of its inputs, which are not there yet, may raise anything
+    except Exception:  # functions of inputs that do not exist yet can raise anything
         return executor_config(hurry=options.hurry, finish_by=options.finish_by)
 
 
 def is_given(job: Any, workflow: Any, name: str) -> bool:
-    """Whether the rule of a job, or one of its group, gives a resource itself: it is not Snakemake's default."""
+    """Whether the rule of a job, or a rule of its group, sets a resource itself, other than Snakemake's default."""
     jobs = job.jobs if job.is_group() else [job]
     default = workflow.resource_settings._parsed_default_resources
     return any(
@@ -415,12 +417,12 @@ def _is_same(given: Any, default: Any, key: str) -> bool:
     if default is None or key not in default:
         return False
     rules, defaults = given[key], default[key]
-    # Of a default that depends on the inputs there is no text, and the rule has the same function.
+    # A default that depends on inputs has no text, but the rule has the same function object.
     return rules._value is defaults._value or (rules.raw is not None and rules.raw == defaults.raw)
 
 
 def _size(asked: Any, name: str, per: str = "") -> int | None:
-    """An amount of memory or disk in MiB, rounded up; None: none is asked for."""
+    """Return an amount of memory or disk in MiB, rounded up; None: it is not requested."""
     if (mib := number(asked, f"{name}_mib{per}")) is not None:
         return int(-(-mib // 1))
     if (mb := number(asked, f"{name}_mb{per}")) is not None:

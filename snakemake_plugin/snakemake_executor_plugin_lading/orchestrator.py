@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from lading.executors.store.gangs.runs import DagRunKey
     from lading.executors.store.run_rows import RunKey, RunRequest
 
-# What runs a command as a batch job, MiB: a Python that watches it.
+# Memory of the Python process that supervises a command in a batch job, MiB.
 MEMORY_OF_BATCH_JOB = 48
-# Of allocations of a site whose table has no mode: seconds for which one without jobs keeps its node from batch jobs,
-# and after which a job that has found no room in one may be a batch job itself.
+# For allocations of sites whose table has no mode, in seconds: how long an idle allocation keeps its node, and how long
+# a job waits for room in an allocation before it can be a batch job itself.
 IDLE_SECONDS, BURST_SECONDS = 10, 3600
 SSH_PORT = 22
-# Of sites that name none. Where no profile is called so, boto3 finds the credentials by itself.
+# The connection of sites that name none. If no profile has this name, boto3 finds the credentials itself.
 DEFAULT_AWS_CONNECTION = "aws_default"
 
 
 class SnakemakeDeployment(Deployment):
-    """The folder of a workflow: connections are those of ``~/.ssh/config`` and of boto3."""
+    """A state folder as a deployment, with connections from ``~/.ssh/config`` and boto3."""
 
     def __init__(self, state: StateFolder) -> None:
         self.state = state
@@ -62,8 +62,8 @@ class SnakemakeDeployment(Deployment):
         return BatchDefaults(MEMORY_OF_BATCH_JOB, time=None)
 
     def implied_sites(self, tables: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """The allocations for the short jobs of each cluster whose table has no ``mode``. Only jobs that name them go
-        there.
+        """Return a site of allocations for the short jobs of each cluster without ``mode`` in its table. Only jobs that
+        name such a site go there.
         """
         found = {}
         for name, table in tables.items():
@@ -76,7 +76,7 @@ class SnakemakeDeployment(Deployment):
                 "mode": "allocation",
                 "work_dir": f"{config.work_dir}/allocations",
                 "accept_untargeted": False,
-                # As many cpus as so many jobs have.
+                # As many cpus as max_jobs jobs with one cpu each.
                 "max_allocations": max(1, math.ceil(config.max_jobs / config.node_cpus)),
                 "idle_seconds": IDLE_SECONDS,
                 "burst_after": BURST_SECONDS,
@@ -120,7 +120,7 @@ class SnakemakeDeployment(Deployment):
 
 
 class ConfigLogin(Login):
-    """A login at a host as ``ssh`` would find it: by ``~/.ssh/config``, keys, agents and ``known_hosts``."""
+    """A login at a host like with ``ssh``: by ``~/.ssh/config``, keys, agents and ``known_hosts``."""
 
     def __init__(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> None:
         import paramiko
@@ -154,7 +154,7 @@ class ConfigLogin(Login):
             known = self.remote_host if self.port == SSH_PORT else f"[{self.remote_host}]:{self.port}"
             entry = paramiko.hostkeys.HostKeyEntry.from_line(f"{known} {kind} {key}")
             if entry is None or entry.key is None:
-                raise ValueError(f"the key of {known} makes no sense")
+                raise ValueError(f"the host key of {known} is not valid")
             client.get_host_keys().add(known, kind, entry.key)
             options["pkey"] = paramiko.Ed25519Key.from_private_key(io.StringIO(self.to.private_key))
             options |= {"look_for_keys": False, "allow_agent": False}
@@ -164,7 +164,7 @@ class ConfigLogin(Login):
             self.made = self.open_socket(self.remote_host, self.port, self.timeout)
         if self.is_abandoned:
             self.made.close()
-            raise OSError("it was closed while it was opened")
+            raise OSError("the connection was closed while it was being opened")
         client.connect(self.remote_host, self.port, self.username, sock=self.made, **options)
         transport = client.get_transport()
         assert transport is not None
@@ -181,35 +181,35 @@ class ConfigLogin(Login):
 
 
 def jump_command(hosts: str, to: str, port: int) -> str:
-    """The command that connects to a server by way of others.
+    """Return the command that connects to a server through jump hosts.
 
-    :param hosts: as ``ProxyJump`` has them: ``[user@]host[:port]``, with commas between them
+    :param hosts: the jump hosts as in ``ProxyJump``: ``[user@]host[:port]``, separated by commas
     """
     *before, last = (each.strip() for each in hosts.split(","))
     target = f"[{to}]" if ":" in to else to
     jumps = f"-J {','.join(before)} " if before else ""
-    # Only as a URL a host has its port with it.
+    # ssh takes a host with a port only as a URL.
     return f"ssh -o BatchMode=yes {jumps}-W {target}:{port} ssh://{last.removeprefix('ssh://')}"
 
 
 class NoMetrics:
-    """Snakemake has no backend for metrics."""
+    """Discards metrics, because Snakemake has no backend for them."""
 
     def incr(self, stat: str, *, tags: dict[str, Any] | None = None) -> None:
-        """Nothing is counted."""
+        """Do nothing."""
 
     def gauge(self, stat: str, value: float, *, tags: dict[str, Any] | None = None) -> None:
-        """Nothing is shown."""
+        """Do nothing."""
 
     def timing(self, stat: str, dt: float, *, tags: dict[str, Any] | None = None) -> None:
-        """Nothing is timed."""
+        """Do nothing."""
 
     def timer(self, stat: str) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
-    """The orchestrator of a store. The engine's modules are imported here, after the deployment was named."""
+    """Return the orchestrator of a store. The engine is imported here, after the deployment was set."""
     from sqlalchemy import select
 
     from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster, Orchestrator
@@ -223,13 +223,13 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
         return runs.living_owners(state.schedulers)
 
     class RuleForecaster(Forecaster):
-        """Rules are tasks, their jobs mapped instances."""
+        """Forecasts with rules as tasks, and their jobs as mapped instances."""
 
         zone: tzinfo = datetime.now().astimezone().tzinfo or timezone.utc
 
         def __init__(self) -> None:
             self.read: dict[str, int] = {}
-            """Which edition was read of a run, by its id."""
+            """The edition of each run that was read last, by run ID."""
 
         def read_structures(
             self, session: Session, wanted: Iterable[DagRunKey]
@@ -261,7 +261,7 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
             return True
 
     class SnakemakeOrchestrator(Orchestrator):
-        """What the tables of the workflows in a folder say."""
+        """Answers from the tables of the workflows in a state folder."""
 
         def has_lost_store(self) -> bool:
             return state.has_lost(store)
@@ -270,7 +270,7 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
             return transaction(engine)
 
         def unwanted(self, session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
-            # The end of a job whose Snakemake was killed is of no use.
+            # If the Snakemake of a waiting job was killed, nobody needs the job any more.
             waiting = JobRow.kind == "Command", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
             query, alive = select(JobRow.token, JobRow.owner).where(*waiting), living()
             rows = (row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk))))
@@ -285,7 +285,7 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
             return found[:most]
 
         def still_at_work(self, session: Session, tokens: Sequence[str], now: float) -> set[str]:
-            return set()  # a job speaks through its site alone
+            return set()  # jobs report through their sites only
 
         def forget_ended(self, session: Session) -> None:
             runs.forget_killed_runs(session, state)
@@ -308,7 +308,7 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
             its_jobs = JobRow.dag_id == run.dag_id, JobRow.run_id == run.run_id, JobRow.state.in_(LIVE)
             columns = JobRow.task_id, JobRow.map_index, JobRow.owner
             live = {(name, number): owner for name, number, owner in session.execute(select(*columns).where(*its_jobs))}
-            # After what runs nothing comes any more where its Snakemake was killed.
+            # If its Snakemake was killed, no further jobs follow those that are live.
             is_killed = bool(live) and living().isdisjoint(live.values())
             return [
                 SimpleNamespace(**fields, task_id=name, map_index=number)
@@ -330,7 +330,7 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
             return {}
 
         def rosters(self, session: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
-            return {}  # no rule has jobs that start together: a group is one job
+            return {}  # rules have no gangs: a group is one job
 
         def run_requests(self, session: Session) -> Mapping[RunKey, RunRequest]:
             return {}
@@ -339,7 +339,7 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
             return None
 
         def note(self, session: Session, notes: Iterable[TaskNote]) -> None:
-            """The reasons in the rows say the same; Snakemake has no event log."""
+            """Do nothing: Snakemake has no event log, and the rows have the reasons."""
 
         def metrics(self) -> MetricsBackend:
             return NoMetrics()
@@ -348,7 +348,7 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
 
 
 def read_environment(state: StateFolder, run_id: str) -> str:
-    """The variables of the jobs of a run as JSON; they travel with each job and are in no table."""
+    """Return the environment variables of the jobs of a run as JSON. They are sent with each job, and in no table."""
     try:
         return state.environment(run_id).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""``snakemake-lading plan``: what a run of a Snakefile costs for each time in which it may end, before it begins.
+"""``snakemake-lading plan``: predicts the cost of a run of a Snakefile against the time it takes.
 
-Snakemake reads the Snakefile and its own options, and builds the graph of jobs that ``snakemake --d3dag`` prints; here
-each of them has what it asks for. The rest is the frontier of ``lading plan --frontier``.
+Snakemake reads the Snakefile and its own options, and builds the graph of jobs that ``snakemake --d3dag`` prints. Here
+each job also has its request. The rest is the frontier of ``lading plan --frontier``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from snakemake_executor_plugin_lading.engine import (
 )
 from snakemake_executor_plugin_lading.needs import DEFAULT_RESOURCES, forecast_hints
 
-# Of ``lading plan``: what these commands have in common.
+# The options that this command shares with ``lading plan``.
 SHARED = (
     "--catalogue", "--types", "--exclude-types", "--max-instances", "--overhead-memory", "--ebs-gib", "--progress",
     "--output", "--plot",
 )  # fmt: skip
-# The last option of Snakemake's by which it prints the graph of jobs, and runs none of them.
+# The option that makes Snakemake print the graph of jobs without running them.
 PRINT = "--d3dag"
-# So many runs of a rule say how long its jobs take, the last ones.
+# How many of the last jobs of a rule the median duration is taken from.
 MOST_RUNS = 1000
-# Asks the store about earlier runs: an answer by rule, empty where there is none.
+# Queries the store about earlier runs; the answer is by rule, and empty if there is no store.
 Past: TypeAlias = Callable[[Callable[[Any], dict[str, Any]]], dict[str, Any]]
 
 
@@ -48,15 +48,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         type=number(most=MOST),
-        help="how long a job runs whose rule has not run here yet and gives no runtime",
+        help="the duration of jobs whose rule has not run here yet and has no runtime",
     )
     parser.add_argument(
-        "snakemake", nargs=argparse.REMAINDER, help="-- and what snakemake is given: targets, --snakefile, --configfile"
+        "snakemake",
+        nargs=argparse.REMAINDER,
+        help="--, followed by arguments for snakemake: targets, --snakefile, --configfile",
     )
 
 
 def print_frontier(args: argparse.Namespace, past: Past, out: IO[str] | None = None) -> int:
-    """Print the frontier of a workflow; the exit status."""
+    """Print the frontier of a workflow; returns the exit status."""
     from lading.plugin.offline.command import guarded
 
     return guarded(lambda given: _print_frontier(given, past, out or sys.stdout))(args)
@@ -75,17 +77,17 @@ def _print_frontier(args: argparse.Namespace, past: Past, out: IO[str]) -> int:
     given = args.snakemake[1:] if args.snakemake[:1] == ["--"] else args.snakemake
     workflow = planned_arrivals(job_graph(given, past), past(median_durations), args.seconds)
     if not workflow:
-        raise UsageError("nothing of this workflow is left to do; snakemake's --forceall plans all of it")
+        raise UsageError("this workflow has nothing left to do; to plan all of it, add snakemake's option --forceall")
     check_sizes(workflow, "the workflow", offered)
     frontier.show(args, workflow, offered, frontier.BOOT_SECONDS, InstanceLimits(instances=args.max_instances), out)
     return 0
 
 
 def job_graph(arguments: Sequence[str], past: Past) -> list[tuple[Any, list[Any], dict[str, Any]]]:
-    """The jobs of a workflow that are to run: each with those that it waits for, and what it asks for as hints.
+    """Return the jobs of a workflow that have to run, each with the jobs that it waits for and with its hints.
 
-    :param arguments: the options and targets that Snakemake is given
-    :raises lading.plugin.offline.options.UsageError: Snakemake does not take them, or the workflow
+    :param arguments: the options and targets for Snakemake
+    :raises lading.plugin.offline.options.UsageError: Snakemake refuses them or the workflow
     """
     from snakemake import cli, dag
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
@@ -95,12 +97,12 @@ def job_graph(arguments: Sequence[str], past: Past) -> list[tuple[Any, list[Any]
     found: list[tuple[Any, list[Any], dict[str, Any]]] = []
 
     def collect(self: Any, *_: object) -> None:
-        with contextlib.redirect_stderr(io.StringIO()):  # what there is to say of them was said
+        with contextlib.redirect_stderr(io.StringIO()):  # Snakemake has printed warnings about them already
             _, parsed = cli.parse_args(arguments)
         options = ExecutorPluginRegistry().get_plugin("lading").get_settings(parsed)
         names = sized_tasks(self.needrun_jobs(), self.workflow, options)
         fitted = past(lambda session: read_sizes(session, dag_id_of(self.workflow), names)) if names else {}
-        # Without an executor all of them are local for Snakemake.
+        # Without an executor, Snakemake takes all jobs for local ones.
         local = self.workflow._localrules
         for job, before in planned_jobs(self, lambda job: job.rule.norun or job.rule.name in local).items():
             size = fitted.get(name_of(job), NOTHING_KNOWN)
@@ -113,7 +115,7 @@ def job_graph(arguments: Sequence[str], past: Past) -> list[tuple[Any, list[Any]
             cli.main([*arguments, PRINT])
     except SystemExit as end:
         if end.code:
-            raise UsageError("Snakemake has not taken the workflow; what it has said is above") from None
+            raise UsageError("Snakemake refused the workflow; see its output above") from None
     finally:
         dag.DAG.d3dag = printed
     return found
@@ -122,11 +124,11 @@ def job_graph(arguments: Sequence[str], past: Past) -> list[tuple[Any, list[Any]
 def planned_arrivals(
     jobs: Sequence[tuple[Any, Sequence[Any], Mapping[str, Any]]], lengths: Mapping[str, float], otherwise: float | None
 ) -> list[Any]:
-    """The same as the tasks of a workflow that is simulated.
+    """Convert the jobs to the tasks of a workflow for the simulation.
 
-    :param lengths: by rule, how long its jobs run, seconds
-    :param otherwise: the same of rules that are not among them and give no runtime; None: there is to be none
-    :raises lading.plugin.offline.options.UsageError: it is not known how long a job runs
+    :param lengths: by rule, the duration of its jobs in seconds
+    :param otherwise: the duration for rules that are not in ``lengths`` and have no runtime; None: they are an error
+    :raises lading.plugin.offline.options.UsageError: the duration of a job is unknown
     """
     from lading.plugin.offline.options import UsageError
     from lading.scheduling.hints.hints import Hints
@@ -142,8 +144,8 @@ def planned_arrivals(
         seconds = lengths.get(rule, hints.limits().time)
         if seconds is None and (seconds := otherwise) is None:
             raise UsageError(
-                f"rule {rule}: no run of it is known here, and it gives no runtime; "
-                "give resources: runtime, or --seconds S"
+                f"rule {rule}: it has not run here yet, and it has no runtime; "
+                "give it resources: runtime, or use --seconds S"
             )
         planned = PlannedJob(names[id(job)], hints.resources(DEFAULT_RESOURCES), arch=DEFAULT_ARCH, task=rule, run="")
         waits = tuple(sorted(names[id(each)] for each in before if id(each) in names))
@@ -152,7 +154,7 @@ def planned_arrivals(
 
 
 def median_durations(session: Any) -> dict[str, float]:
-    """How long the jobs of each rule have run here: the median of the last ones, seconds."""
+    """Return the median duration of the last jobs of each rule in the store, in seconds."""
     from sqlalchemy import select
 
     from lading.executors.store import JobRow, State

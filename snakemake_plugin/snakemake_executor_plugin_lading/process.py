@@ -1,4 +1,4 @@
-"""How a process becomes one that works for the workflows of a state folder: Snakemake's, and the controller's."""
+"""Sets up a process for the workflows of a state folder, both in Snakemake and in the controller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ DAYS_KEPT = 30
 
 
 def make_settings(state: StateFolder, options: ControllerOptions) -> Settings:
-    """What the engine goes by."""
     return Settings(
         sites_file=None if options.sites_file is None else Path(options.sites_file),
         state_folder=state.root,
@@ -32,10 +31,10 @@ def make_settings(state: StateFolder, options: ControllerOptions) -> Settings:
 
 
 def connect_process(state: StateFolder, *, only_reads: bool = False) -> Engine:
-    """Name the deployment and the orchestrator of this process, and open the store.
+    """Set the deployment and the orchestrator of this process, and open the store.
 
-    :param only_reads: whether the store is left as it is: no table is made or migrated
-    :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading has made it
+    :param only_reads: whether to leave the store as it is, without creating or migrating tables
+    :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading created the store
     """
     deployment.use(SnakemakeDeployment(state))
     engine = state.open() if only_reads else state.connect()

@@ -1,7 +1,7 @@
-"""How a job of Snakemake's runs on a node: the node agent has imported Snakemake once, and forks a process per job.
+"""Runs Snakemake jobs on a node: the node agent imports Snakemake once, and forks a process for each job.
 
-``python -m snakemake`` takes a second or two of CPU before it does anything; here a job has it at once. What is no such
-command, or is for another Python, runs as any other command does.
+Starting ``python -m snakemake`` takes a second or two of CPU time, which a fork saves. Other commands, and those for
+another Python, run as usual.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lading.executors.agent.tasks import command_runner
 from lading.executors.agent.tasks.command_runner import failure, open_log, send_to_all
 from lading.hooks.spool.command import CommandWork
 
-# What a job's Snakemake imports on its way; found by comparing sys.modules in one.
+# Modules that a job's Snakemake imports while it runs; found by comparing sys.modules in one.
 MODULES = (
     "snakemake.cli",
     "snakemake.api",
@@ -33,21 +33,21 @@ MODULES = (
     "snakemake.scheduling.milp",
     "snakemake.report.html_reporter",
 )
-# By that Snakemake starts itself where software is not shared: it is to be the one with which the node agent runs.
+# How Snakemake starts itself if software is not shared. It has to use the Python of the node agent.
 NODES_PYTHON = "python -m snakemake"
 
 
 def preload(runner: str = "") -> None:
-    """Import what every Snakemake needs, so that a fork of this process has it."""
+    """Import what every Snakemake needs, so that forks of this process have it."""
     for module in MODULES:
-        with contextlib.suppress(ImportError):  # of another version; a job imports what it needs itself
+        with contextlib.suppress(ImportError):  # in another version of Snakemake; jobs import what they need themselves
             importlib.import_module(module)
 
 
 def run(workload: dict[str, Any], job: AgentJob) -> None:
-    """Run a command to its end.
+    """Run a command until it exits.
 
-    :raises AgentJobFailed: it cannot be started, or has ended with another exit code than 0
+    :raises AgentJobFailed: it cannot be started, or its exit code is not 0
     """
     command = CommandWork.from_workload(workload)
     arguments = [*command.arguments]
@@ -80,7 +80,7 @@ def _become(command: CommandWork, log: int | None, passing: SignalPassing) -> No
     try:
         gc.enable()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if passing.is_asked:  # which has come to this process since it is one of its own, or before
+        if passing.is_asked:  # a SIGTERM that arrived before or after the fork
             signal.raise_signal(signal.SIGTERM)
         if log is not None:
             os.dup2(log, 1)

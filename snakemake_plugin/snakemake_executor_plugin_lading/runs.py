@@ -1,4 +1,4 @@
-"""The runs of workflows that have not ended: whose they are, and the rules that are still to come."""
+"""The unfinished runs of workflows: their Snakemake processes, and their remaining rules."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ metadata = MetaData()
 
 
 class Base(DeclarativeBase):
-    """The tables that Lading itself has not."""
+    """The tables that only the Snakemake plugin has."""
 
     metadata = metadata
 
 
 class WorkflowRunRow(Base):
-    """A run of a workflow, until its Snakemake and all of its jobs have ended."""
+    """A run of a workflow, kept until its Snakemake and all of its jobs have ended."""
 
     __tablename__ = "snakemake_run"
 
     run_id: Mapped[str] = mapped_column(String(36), primary_key=True)
-    # The number of its Snakemake, as jobs and the folder of presences have it.
+    # The number of its Snakemake, which is also in the rows of its jobs and in StateFolder.schedulers.
     owner: Mapped[int] = mapped_column(Integer)
-    # In which its Snakemake works, see path_key().
+    # The working directory of its Snakemake, see path_key().
     workdir: Mapped[str] = mapped_column(Text)
 
 
 class StructureRow(Base):
-    """Which edition of what is to come a run has: a checkpoint makes another one."""
+    """The edition of the remaining rules of a run. It increases when a checkpoint changes them."""
 
     __tablename__ = "snakemake_structure"
 
@@ -45,53 +45,53 @@ class StructureRow(Base):
 
 
 class RuleRow(Base):
-    """A rule, or a group of jobs, of a run, with the jobs of it that have not ended."""
+    """A rule, or a group of jobs, of a run, with its unfinished jobs."""
 
     __tablename__ = "snakemake_rule"
 
     run_id: Mapped[str] = mapped_column(String(36), primary_key=True)
     name: Mapped[str] = mapped_column(String(250), primary_key=True)
-    # The rules that come right before it, as JSON; with those of which some jobs alone come before one of its jobs, and
-    # the numbers of these, by the number of that job.
+    # JSON: the upstream rules; and by job number, the upstream rules of which only some jobs come before that job, with
+    # the numbers of those jobs.
     upstream: Mapped[str] = mapped_column(Text)
-    # What its jobs ask for, as JSON: each executor_config with the numbers of the jobs that have it.
+    # JSON: the hints of its jobs, each executor_config with the numbers of the jobs that have it.
     hints: Mapped[str] = mapped_column(Text)
-    # The numbers of its jobs that have not ended, as JSON.
+    # JSON: the numbers of its unfinished jobs.
     left: Mapped[str] = mapped_column(Text)
 
 
 def path_key(path: str) -> str:
-    """Return what the store has for an absolute path: as text it takes none whose bytes are no UTF-8."""
+    """Convert an absolute path to text for the store, which cannot take bytes that are not valid UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
-        return json.dumps(path)  # begins with no slash
+        return json.dumps(path)  # does not start with a slash, so it differs from all other paths
     return path
 
 
 def living_owners(schedulers_folder: Path) -> set[int]:
-    """The numbers of the Snakemakes that live."""
+    """Return the numbers of the running Snakemake processes."""
     files = schedulers_folder.iterdir() if schedulers_folder.is_dir() else ()
     return {int(path.name) for path in files if path.name.isdecimal() and not has_ended(path)}
 
 
 def killed_runs(session: Session, schedulers_folder: Path, workdir: str | None = None) -> list[WorkflowRunRow]:
-    """The runs whose Snakemake was killed.
+    """Return the runs whose Snakemake was killed.
 
-    :param workdir: of the one workflow; None: of all that share the state folder
+    :param workdir: only runs in this working directory; None: all runs of the state folder
     """
     query = select(WorkflowRunRow)
     rows = list(session.scalars(query if workdir is None else query.where(WorkflowRunRow.workdir == workdir)))
-    # Looked at last: a run has its row only after its Snakemake has shown that it lives.
+    # Read after the rows: a row is added only after its Snakemake has registered as running.
     alive = living_owners(schedulers_folder)
     return [row for row in rows if row.owner not in alive]
 
 
 def forget_run(session: Session, state: StateFolder, run_id: str) -> None:
-    """Remove what is kept of a run whose Snakemake ends, the variables of its jobs first.
+    """Remove the records of a run whose Snakemake exits, starting with the environment variables of its jobs.
 
-    Whose it is stays as long as a job of it is at work, which may take its time to end: the next Snakemake in its
-    folder waits for that, or takes the job over.
+    The row of the run stays while one of its jobs is still running, because the next Snakemake in its folder waits for
+    that job or takes it over.
     """
     from lading.executors.store import LIVE, JobRow
 
@@ -103,7 +103,7 @@ def forget_run(session: Session, state: StateFolder, run_id: str) -> None:
 
 
 def forget_killed_runs(session: Session, state: StateFolder) -> None:
-    """Remove what is kept of runs whose Snakemake was killed and whose jobs have ended."""
+    """Remove the records of runs whose Snakemake was killed and whose jobs have ended."""
     from lading.executors.store import LIVE, JobRow
 
     if not (killed := killed_runs(session, state.schedulers)):
@@ -117,13 +117,13 @@ def forget_killed_runs(session: Session, state: StateFolder) -> None:
 
 @dataclass(slots=True)
 class PlannedRule:
-    """A rule, or a group of jobs, that is to come.
+    """A remaining rule, or group of jobs.
 
-    :param upstream: the rules that come right before it
-    :param before: by the number of one of its jobs: those of them of which not all jobs come before it, and the numbers
-        of those that do
-    :param hints: what its jobs ask for, each with the numbers of those that do
-    :param left: the numbers of its jobs that have not ended
+    :param upstream: the rules right before it
+    :param before: by the number of one of its jobs, the upstream rules of which only some jobs come before that job,
+        with the numbers of those jobs
+    :param hints: the hints of its jobs, each with the numbers of the jobs that have them
+    :param left: the numbers of its unfinished jobs
     """
 
     upstream: set[str] = field(default_factory=set)
@@ -133,14 +133,14 @@ class PlannedRule:
 
     @classmethod
     def from_row(cls, row: RuleRow) -> PlannedRule:
-        """Read one; numbers are no keys of JSON."""
+        """Read a row. Keys of JSON are strings, so they are converted to numbers."""
         upstream, before = json.loads(row.upstream)
         by_number = {int(number): rules for number, rules in before.items()}
         return cls(set(upstream), by_number, json.loads(row.hints), set(json.loads(row.left)))
 
 
 def save_rules(session: Session, run_id: str, rules: Mapping[str, PlannedRule]) -> None:
-    """Store what is to come of a run, in the place of what was stored before.
+    """Replace the stored remaining rules of a run.
 
     :param rules: by name
     """
@@ -160,7 +160,7 @@ def save_rules(session: Session, run_id: str, rules: Mapping[str, PlannedRule]) 
 
 
 def save_left(session: Session, run_id: str, left: Mapping[str, Iterable[int]]) -> None:
-    """Store which jobs of a run have not ended.
+    """Store the unfinished jobs of a run.
 
     :param left: their numbers, by rule
     """
@@ -170,18 +170,18 @@ def save_left(session: Session, run_id: str, left: Mapping[str, Iterable[int]]) 
 
 
 def rules_of_run(session: Session, run_id: str) -> dict[str, PlannedRule]:
-    """The rules of a run that are to come, by name."""
+    """Read the remaining rules of a run, by name."""
     rows = session.scalars(select(RuleRow).where(RuleRow.run_id == run_id))
     return {row.name: PlannedRule.from_row(row) for row in rows}
 
 
 def jobs_left(session: Session, run_id: str) -> dict[str, list[int]]:
-    """The numbers of the jobs of a run that have not ended, by rule."""
+    """Read the numbers of the unfinished jobs of a run, by rule."""
     rows = session.execute(select(RuleRow.name, RuleRow.left).where(RuleRow.run_id == run_id))
     return {name: json.loads(left) for name, left in rows}
 
 
 def editions(session: Session, run_ids: Collection[str]) -> dict[str, int]:
-    """Which edition of what is to come runs have, by their ids."""
+    """Read the editions of the remaining rules of runs, by run ID."""
     rows = session.scalars(select(StructureRow).where(StructureRow.run_id.in_(run_ids)))
     return {row.run_id: row.edition for row in rows}

@@ -1,4 +1,4 @@
-"""The folder in which Lading keeps what belongs to a workflow, and the store in it."""
+"""The state folder, with the files that Lading keeps for workflows, and the store in it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from sqlalchemy.orm import Session
 from lading.hooks.files.safe_files import make_private, private_opener, write_atomically
 from snakemake_executor_plugin_lading.interrupts import deferred_interrupts
 
-# Beside a workflow, where nothing else is said, and in it the file of the store.
+# The default folder, relative to the working directory, and the file of the store in it.
 FOLDER, STORE = Path(".snakemake/lading"), "store.db"
-# In which each site has a folder of its own.
+# The subfolder with a folder for each site.
 SPOOL = "spool"
-# How long one process waits for another that writes, seconds.
+# How long a process waits while another one writes, in seconds.
 PATIENCE = 60.0
 
 
 class StoreRemoved(WorkflowError):
-    """The store was removed, or another one has its place, while this process used it."""
+    """The store was removed or replaced while this process used it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateFolder:
-    """The folder, and what is in it.
+    """The paths in a state folder.
 
-    :param root: absolute
+    :param root: the folder, as an absolute path
     """
 
     root: Path
@@ -48,25 +48,25 @@ class StateFolder:
 
     @property
     def logs(self) -> Path:
-        """Below which each job has its log."""
+        """The folder of the logs of jobs."""
         return self.root / "logs"
 
     @property
     def options(self) -> Path:
-        """What the controller goes by, see :class:`ControllerOptions`."""
+        """The file of :class:`ControllerOptions`."""
         return self.root / "options.json"
 
     @property
     def schedulers(self) -> Path:
-        """In which each Snakemake shows that it lives, see :class:`lading.executors.orchestrator.presence.Presence`."""
+        """The folder where each Snakemake shows that it is running, see :class:`Presence`."""
         return self.root / "schedulers"
 
     def environment(self, run_id: str) -> Path:
-        """The variables of the jobs of a run, which may be secrets."""
+        """The file with the environment variables of the jobs of a run, which can contain secrets."""
         return self.root / "environments" / f"{run_id}.json"
 
     def secret(self) -> str:
-        """What no other folder has: the keys of machines that are launched are derived from it."""
+        """Return the secret of this folder, created on first use. Keys of launched machines are derived from it."""
         path = self.root / "secret"
         if not path.exists():
             with self.locked():
@@ -75,7 +75,7 @@ class StateFolder:
         return path.read_text(encoding="ascii")
 
     def store_id(self) -> tuple[int, int] | None:
-        """By which the file of the store is told from a later one; None: there is none."""
+        """Return what identifies the file of the store, to notice when it is replaced; None: it does not exist."""
         try:
             found = os.stat(self.database)
         except FileNotFoundError:
@@ -83,42 +83,39 @@ class StateFolder:
         return found.st_dev, found.st_ino
 
     def has_lost(self, store: tuple[int, int] | None) -> bool:
-        """Whether a store was removed, or another one has its name; what cannot be read now is not gone."""
+        """Whether a store was removed or replaced. If its folder cannot be read now, that does not count as removed."""
         try:
             return self.store_id() != store
         except OSError:
             return False
 
     def check(self, store: tuple[int, int] | None) -> None:
-        """Refuse to go on without a store.
-
-        :raises StoreRemoved: it was removed, or another one has its name
-        """
+        """:raises StoreRemoved: the store was removed or replaced"""
         if self.has_lost(store):
             raise StoreRemoved(
                 f"{self.root} was removed while it was in use: the jobs on this machine are killed, and those "
-                "elsewhere are no longer known. Remove what they were writing, and run Snakemake again"
+                "elsewhere are lost. Remove the files that they were writing, and run Snakemake again"
             )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from making the same things at the same time."""
+        """Hold the lock of the folder, so that processes do not create the same files at the same time."""
         make_private(self.root)
         with open(self.root / "lock", "ab", opener=private_opener) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def connect(self) -> Engine:
-        """The store; one process after the other creates or migrates its tables.
+        """Open the store, after creating or migrating its tables under the lock of the folder.
 
-        :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading has made it
+        :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading created it
         """
         from lading.executors.migrations.own_database import ensure_own_tables
         from snakemake_executor_plugin_lading.runs import metadata
 
         with self.locked(), deferred_interrupts():
             if not self.database.exists():
-                # A controller that has lost its store may have left parts of its sites while the folder was removed.
+                # A controller that lost its store may have written site folders while the state folder was removed.
                 shutil.rmtree(self.root / SPOOL, ignore_errors=True)
                 os.close(os.open(self.database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             engine = self.open()
@@ -127,33 +124,33 @@ class StateFolder:
         return engine
 
     def open(self) -> Engine:
-        """The store as it is. Where it is removed nothing is read of another one, and no empty one is made."""
+        """Open the store as it is. If it is removed later, connections fail; no other is opened."""
         store = self.store_id()
 
         def connect() -> sqlite3.Connection:
             self.check(store)
-            # As SQLAlchemy's own connections to a file, which it hands from thread to thread.
+            # Like SQLAlchemy's own connections to files, which move between threads.
             address = f"{self.database.as_uri()}?mode=rw"
             return sqlite3.connect(address, uri=True, timeout=PATIENCE, check_same_thread=False)
 
         engine = create_engine(f"sqlite:///{self.database}", creator=connect)
         event.listen(engine, "connect", _configure)
-        # To a file that was removed a connection stays open.
+        # Connections to a removed file stay open, so pooled ones are checked, too.
         event.listen(engine, "checkout", lambda *_: self.check(store))
         return engine
 
 
 def _configure(connection: Any, record: object) -> None:
-    # Readers and the one writer do not wait for each other, and all of them are processes of one machine.
+    # With a WAL, readers and the writer do not block each other. It requires that all processes are on one machine.
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerOptions:
-    """What a controller goes by: as the workflow that has started it says.
+    """The options of a controller, set by the workflow that started it.
 
-    :param sites_file: absolute; None: one site, this machine
+    :param sites_file: an absolute path; None: this machine is the only site
     """
 
     sites_file: str | None = None
@@ -171,9 +168,9 @@ class ControllerOptions:
 
 @contextmanager
 def transaction(engine: Engine, *, is_alone: bool = False) -> Iterator[Session]:
-    """A session that is committed when it ends well. Ctrl-C is raised after it.
+    """Open a session that is committed at the end of a block without an exception. Ctrl-C is deferred until then.
 
-    :param is_alone: whether nothing else writes from its first statement on, so that what it has read holds
+    :param is_alone: whether to lock the store for writing from the start, so that what was read stays valid
     """
     with deferred_interrupts(), Session(engine, expire_on_commit=False) as session:
         if is_alone:

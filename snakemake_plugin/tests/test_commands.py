@@ -65,11 +65,11 @@ def test_the_commands_show_what_a_workflow_took_and_why(make: Callable[[str], Wo
     assert advice["works"]["tries"] == 1
 
     steps = asked(here, "explain", "works")
-    assert steps.startswith(f"{here.name}.works, try 1, asks for 2 cpus")
+    assert steps.startswith(f"{here.name}.works, try 1, requests 2 cpus")
     assert "succeeded" in steps
     assert "0 running, 0 waiting" in asked(here, "top", "--once")
 
-    assert "no job is known of rule nothing; rules with jobs: fails, works" in asked(
+    assert "there is no record of a job of rule nothing; rules with jobs: fails, works" in asked(
         here, "explain", "nothing", status=1
     )
     assert "there is no store" in asked(tmp_path, "jobs", status=1)
@@ -77,5 +77,5 @@ def test_the_commands_show_what_a_workflow_took_and_why(make: Callable[[str], Wo
 
 
 def test_only_a_url_of_sqlite_is_a_store() -> None:
-    with pytest.raises(StoreError, match="is no store; valid: a folder, or a URL such as sqlite:"):
+    with pytest.raises(StoreError, match="is not a store; valid: a folder, or a URL such as sqlite:"):
         find_state_folder("postgresql://host/database")

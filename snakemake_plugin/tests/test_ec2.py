@@ -71,7 +71,7 @@ def test_machines_are_launched_for_a_workflow_and_released_after_it(service: Fak
     environment = {"HOME": str(account.home), "USER": account.name, **service.environment}
     try:
         said = flow.run("--lading-sites-file", "sites.toml", **environment)
-        assert "the controller goes on until what was launched is released" in said
+        assert "the controller continues until launched machines are released" in said
         assert Counter(flow.jobs("task_id, state, site")) == {
             ("one", "succeeded", "cloud"): 6,
             ("merge", "succeeded", "cloud"): 1,

@@ -41,7 +41,7 @@ def test_a_workflow_has_the_frontier_of_its_jobs(make: Callable[[str], Workflow]
     flow = make(SNAKEFILE)
     (flow.folder / "config.yaml").write_text("parts: 8\n")
     types = ("--types", "m5.*", "--exclude-types", "m5.metal", "--output", "json")
-    assert "rule merge: no run of it is known here, and it gives no runtime" in planned(flow, *types, status=2)
+    assert "rule merge: it has not run here yet, and it has no runtime" in planned(flow, *types, status=2)
 
     found = json.loads(planned(flow, *types, "--seconds", "600"))
     one = json.loads(planned(flow, *types, "--seconds", "600", "--max-instances", "1", "--", "--config", "parts=1"))
@@ -55,7 +55,7 @@ def test_a_workflow_has_the_frontier_of_its_jobs(make: Callable[[str], Workflow]
 
     assert "task 'merge[1]' is too large" in planned(flow, "--types", "m5.large", "--seconds", "600", status=2)
     wrong = planned(flow, *types, "--", "--snakefile", "nothing", status=2)
-    assert "Snakemake has not taken the workflow" in wrong
+    assert "Snakemake refused the workflow" in wrong
 
 
 def test_what_comes_after_a_local_rule_waits_for_what_came_before_it(make: Callable[[str], Workflow]) -> None:
@@ -89,7 +89,7 @@ def test_rules_that_have_run_take_as_long_as_they_did(make: Callable[[str], Work
     (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 4\nmemory = "8 GiB"\n')
     flow.run("--lading-sites-file", "sites.toml")
     types = ("--types", "m5.*", "--exclude-types", "m5.metal", "--output", "json")
-    assert "nothing of this workflow is left to do" in planned(flow, *types, status=2)
+    assert "this workflow has nothing left to do" in planned(flow, *types, status=2)
     found = json.loads(planned(flow, *types, "--", "--forceall"))
     assert max(each["seconds"] for each in found["by_hurry"]) < 3600, "not an hour for each part"
 

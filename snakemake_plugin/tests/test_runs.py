@@ -204,7 +204,7 @@ def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None
     flow = make(LAPTOP)
     said = flow.run("--until", "big")
     assert (flow.folder / "big.txt").read_text().split() == [str(len(os.sched_getaffinity(0)))]
-    assert "rule big asks for 95367432 MiB, more than the" in said
+    assert "rule big requests 95367432 MiB, more than the" in said
     assert "its jobs run alone" in said
     refused = flow.run(status=1)
     assert re.search(r"rule gpus \(job \d+\): resource gpu: 99 is more than site 'local' can ever give", refused)
@@ -439,7 +439,7 @@ def test_the_jobs_of_a_killed_snakemake_go_on_for_the_next_one(make: Make) -> No
     (flow.folder / "go").touch()
     said, _ = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
-    assert "2 jobs of an earlier Snakemake go on" in said
+    assert "2 jobs of an earlier Snakemake continue" in said
     assert begun(flow) == 2, "nothing has run twice"
     assert sorted(flow.jobs()) == [("merge", "succeeded", None), *2 * [("one", "succeeded", None)]]
     assert flow.processes() == []
@@ -502,8 +502,8 @@ def test_a_killed_snakemakes_jobs_are_those_of_its_own_folder_alone(make: Make) 
     killed = flow.jobs("run_id")[0]
     (other.folder / "go").touch()
     said = other.run(*options)
-    assert "go on" not in said
-    assert "are ended" not in said
+    assert "Snakemake continue" not in said
+    assert "are cancelled" not in said
     assert begun(other) == 2
     assert (other.folder / "all.txt").exists()
     assert flow.jobs("state")[:2] == 2 * [("running",)]
@@ -513,7 +513,7 @@ def test_a_killed_snakemakes_jobs_are_those_of_its_own_folder_alone(make: Make) 
     (flow.folder / "go").touch()
     said, _ = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
-    assert "2 jobs of an earlier Snakemake go on" in said
+    assert "2 jobs of an earlier Snakemake continue" in said
     assert begun(flow) == 2, "nothing has run twice"
     assert flow.processes() == []
 

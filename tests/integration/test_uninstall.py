@@ -131,11 +131,14 @@ def test_it_refuses_while_something_needs_them(engine: Engine, settings: Setting
     with pytest.raises(SystemExit) as refused:
         uninstall()
     words = str(refused.value)
-    assert "scheduler 7 runs with Lading as executor; name another one in [core] executor" in words
-    assert f"a controller acts, pid {os.getpid()} on elsewhere; stop it" in words
-    assert "a job is at work" in words
-    assert "what was launched has not ended: lading-1; end it: airflow lading instances terminate" in words
-    assert "the node agent of site local runs" in words
+    assert "scheduler 7 uses Lading as its executor; set another one in [core] executor" in words
+    assert f"a controller is running, pid {os.getpid()} on elsewhere; stop it" in words
+    assert "a job is running" in words
+    assert (
+        "launched machines or allocations have not ended: lading-1; terminate them: airflow lading instances terminate"
+        in words
+    )
+    assert "the node agent of site local is running" in words
     assert (tables(engine), spool.lock.exists()) == (before, True)
     scheduler.end()
     os.close(agent)

@@ -23,7 +23,7 @@ def test_tasks_get_what_is_to_be_had_now_and_explain_says_why(airflow: Airflow) 
     assert (best["seed"], best["score"]) == max(scores.items(), key=lambda each: each[1])
     lines = airflow.lading("explain", "gpu_wishes", run_id, "train", "0").splitlines()
     assert lines[0].startswith(
-        "gpu_wishes.train, try 1, asks for 8 cpus, 2 GiB memory; at least 0.5 cpus, 400 MiB memory"
+        "gpu_wishes.train, try 1, requests 8 cpus, 2 GiB memory; at least 0.5 cpus, 400 MiB memory"
     )
     assert lines[0].endswith("a100 only if possible"), "this machine has fewer, and none of that"
     assert lines[1] == "1. bindings: no place is named; the sites that accept such tasks: local"
@@ -35,7 +35,7 @@ def test_tasks_get_what_is_to_be_had_now_and_explain_says_why(airflow: Airflow) 
     assert any(line.startswith("6. phases:") for line in lines)
     assert "lading rule" in {each["event"] for each in airflow.events("gpu_wishes", run_id)}
     missing = airflow.run("lading", "explain", "gpu_wishes", run_id, "nothing")
-    assert (missing.status, "Lading knows no job of gpu_wishes.nothing" in missing.errors) == (1, True)
+    assert (missing.status, "Lading has no job of gpu_wishes.nothing" in missing.errors) == (1, True)
 
 
 MATCHED = """

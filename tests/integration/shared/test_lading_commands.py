@@ -98,7 +98,7 @@ def test_check_names_each_mistake_once(airflow: Airflow) -> None:
     for words in (
         "AIRFLOW__LADING__DEFUALT_MEMORY: there is no such option; valid: default_memory, ",
         "[api_auth] jwt_secret (env var): has 31 bytes",
-        "[api] secret_key (env var): still says CHANGE-ME",
+        "[api] secret_key (env var): still contains the placeholder CHANGE-ME",
         "has 'lading.executors.LadingExecutr', which cannot be loaded: ",
         "valid: lading.executors.LadingExecutor, ",
     ):

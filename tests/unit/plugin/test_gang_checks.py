@@ -109,7 +109,7 @@ def test_members_that_wait_for_each_other_are_an_import_error() -> None:
 
     with pytest.raises(AirflowClusterPolicyViolation) as caught:
         parsed(build)
-    assert "the task waits for a, which is of gang 'ray' as well" in str(caught.value)
+    assert "the task is downstream of a, which is in gang 'ray' as well" in str(caught.value)
 
 
 def test_gangs_that_wait_for_each_other_are_an_import_error() -> None:
@@ -131,7 +131,7 @@ def test_gangs_that_wait_for_each_other_are_an_import_error() -> None:
     parsed(lambda: build(crossed=False))
     with pytest.raises(AirflowClusterPolicyViolation) as caught:
         parsed(lambda: build(crossed=True))
-    assert "gang 'ray' waits for gang 'dask', and that for gang 'ray'" in str(caught.value)
+    assert "gang 'ray' waits for gang 'dask', and that one for gang 'ray'" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def ray(workers: int = 7, **more: Any) -> Callable[[], None]:
             {},
             "hint gang: gang 'ray' can never start together: the 7 jobs of task 'worker' request 28 cpus, 7 GiB "
             "memory in total (4 cpus, 1 GiB memory each), and site 'local' can never hold more than 4 of them: "
-            "local has 16 cpus, 64 GiB memory; ask for less, or name a site that has more",
+            "local has 16 cpus, 64 GiB memory; request less, or name a site that has more",
         ),
         (
             {"local": PublishedSite((machine(16), machine(12)), holds=True)},
@@ -253,5 +253,7 @@ def test_all_members_say_that_they_are_spread() -> None:
         named("head", spread=True)()
         named("worker")()
 
-    with pytest.raises(AirflowClusterPolicyViolation, match=r"hint spread: it is True of task 'head' .* not of worker"):
+    with pytest.raises(
+        AirflowClusterPolicyViolation, match=r"hint spread: it is True for task 'head' .* not for worker"
+    ):
         parsed(build)

@@ -92,7 +92,7 @@ def test_a_file_of_shares_and_budgets_alone_is_about_this_machine(make: Make) ->
         ("[sites.a]\nkind='local'\ncpu=3", "[sites.a] cpu is unknown; the keys are: cpus, kind, memory"),
         ("[sites.a]\nkind='local'\nmemory='much'", "[sites.a] memory = 'much'"),
         ("[sites.a]\nkind='local'\ncpus=-1", "[sites.a] cpus = -1"),
-        ("[sites]\na=1", "[sites.a] is no table"),
+        ("[sites]\na=1", "[sites.a] is not a table"),
         ("[sites.a]\nkind='ssh'\npython='/p'", "[sites.a] work_dir is missing; it must be given"),
         ("[sites.a]\nkind='ssh'\nhosts=[{cpus=1}]", "[sites.a] hosts.0.ssh_conn_id is missing; it must be given"),
         ("[sites.a]\nkind = []", "[sites.a] kind = [] is unknown; the kinds are: ec2, local"),
@@ -441,13 +441,16 @@ def test_the_filters_of_a_third_party_have_names_of_their_own() -> None:
 
 def test_a_site_that_buys_nothing_buys_nothing_by_a_forecast(make: Make) -> None:
     words = (
-        "policy = 'forecast' is none of such a site; leave it out for 'greedy', or give one of greedy, priced, first_"
+        "policy = 'forecast' is not a policy of this kind of site; leave it out for 'greedy', or give one of greedy, "
+        "priced, first_"
     )
     with pytest.raises(SitesError, match=words):
         load_sites(make('[sites.local]\nkind = "local"\npolicy = "forecast"\n'))
 
 
-@pytest.mark.parametrize(("policy", "why"), [("hours", "is unknown"), ("priced", "is none of such a site")])
+@pytest.mark.parametrize(
+    ("policy", "why"), [("hours", "is unknown"), ("priced", "is not a policy of this kind of site")]
+)
 def test_policies_that_a_forecast_has_replaced_are_refused(make: Make, policy: str, why: str) -> None:
     table = (
         '[sites.cloud]\nkind = "ec2"\nsubnets = ["subnet-0a1b2c3d"]\nami = {x86_64 = "ami-0a1b2c3d"}\n'
@@ -476,7 +479,7 @@ def test_a_policy_is_one_of_ladings_or_of_a_plugin(make: Make) -> None:
     try:
         assert load_sites(make(table))["local"].config.policy == "ours"
         plugin.name = "greedy"
-        with pytest.raises(ValueError, match="policy 'greedy' is Lading's own"):
+        with pytest.raises(ValueError, match="policy 'greedy' of a plugin has the name of a built-in policy"):
             load_sites(make(table))
     finally:
         plugin_manager().unregister(plugin)

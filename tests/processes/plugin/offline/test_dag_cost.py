@@ -155,7 +155,7 @@ def test_what_a_run_will_cost(home: Engine, capsys: pytest.CaptureFixture[str]) 
     assert "14 jobs of genomes.counted" in lines["counted"]["notes"][1]
     assert usd["counted"] == pytest.approx(0.5 * 8 * lines["counted"]["seconds"] / 3600)
     assert (lines["never_ran"]["jobs"], usd["never_ran"]) == (None, None)
-    assert "is known in a run only" in lines["never_ran"]["notes"][0]
+    assert "is known only in a run" in lines["never_ran"]["notes"][0]
     assert (lines["scattered"]["jobs"], lines["scattered"]["site"]) == (3, "lab"), "ten in chunks of four"
     assert usd["learns"] == pytest.approx(0.5)
     assert (usd["here"], lines["here"]["notes"][-1]) == (None, "site local: it has no price")
@@ -175,7 +175,7 @@ def test_what_a_run_will_cost(home: Engine, capsys: pytest.CaptureFixture[str]) 
     [
         ('{"samples": 6}', 6, "jobs: as in run old"),
         ("{}", 8, "jobs: as in run new"),
-        ('{"samples": 7}', 8, "jobs: as in run new, whose conf was another"),
+        ('{"samples": 7}', 8, "jobs: as in run new, which had another conf"),
     ],
 )
 def test_runs_with_the_same_conf_count_first(
@@ -219,7 +219,7 @@ def test_a_run_is_simulated_at_the_site_that_buys_machines_for_it(capsys: pytest
     assert (twice["jobs"], twice["makespan_seconds"] < 2 * 3600) == (8, True)
     for words in (["--dag", "genomes", "--types", "c7i.*"], ["--dag", "genomes", "--workflow", "x.json"]):
         assert main(["simulate", *words]) == 2
-        assert f"--dag takes no {words[2]}" in capsys.readouterr().err
+        assert f"--dag cannot be combined with {words[2]}" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("home")
@@ -227,22 +227,22 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--dag", "genomes"]) == 0
     out = capsys.readouterr().out
     assert "A run of genomes costs about " in out
-    assert ", whose cost is not known." in out
+    assert ", whose cost is unknown." in out
     assert "That is more than max_usd, 50 USD: nothing is launched beyond it." in out
-    assert "Its end is worth a hurry of 10." in out
-    assert "It is to end by: 06:00 (finish_by)." in out
-    assert "If all its tasks that may go to site cloud went there, they would cost " in out
+    assert "Its hurry is 10." in out
+    assert "It has to finish by: 06:00 (finish_by)." in out
+    assert "If all its tasks that can run at site cloud ran there, they would cost " in out
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--dag", "genome"], "--dag 'genome': there is no such Dag; close to it: genomes"),
+        (["--dag", "genome"], "--dag 'genome': there is no such Dag; similar: genomes"),
         (["--dag", "genomes", "--conf", "[1]"], "--conf is list; valid: a JSON object"),
         (["--dag", "genomes", "--conf", "{"], "--conf: Expecting"),
-        (["--dag", "genomes", "--jobs", "jobs.csv"], "--dag takes no --jobs"),
-        (["--conf", "{}"], "--conf belongs to --dag"),
-        ([], "nothing is given to plan; give --jobs FILE, or --dag DAG"),
+        (["--dag", "genomes", "--jobs", "jobs.csv"], "--dag cannot be combined with --jobs"),
+        (["--conf", "{}"], "--conf needs --dag"),
+        ([], "there is nothing to plan; give --jobs FILE, or --dag DAG"),
     ],
 )
 @pytest.mark.usefixtures("home")

@@ -147,7 +147,7 @@ def test_one_element_of_a_mapped_task(capsys: pytest.CaptureFixture[str]) -> Non
     lines, err = shown(capsys, "sort")
     assert "#SBATCH --cpus-per-task=2" in lines
     assert not any("--array" in line for line in lines)
-    assert "note: this is one instance alone" in err
+    assert "note: this is for one instance" in err
 
 
 @pytest.mark.usefixtures("home")
@@ -163,7 +163,7 @@ def test_a_site_that_submits_nothing(capsys: pytest.CaptureFixture[str]) -> None
     [line], _ = shown(capsys, "here")
     assert line == (
         "Dag 'genomes', task 'here': nothing is submitted. Site 'local' (kind local) packs it by 0.5 cpus, 1 GiB "
-        "memory, and ends it above 1 GiB of memory and after 2 h."
+        "memory, and kills it if it uses more than 1 GiB of memory or after 2 h."
     )
 
 
@@ -172,21 +172,21 @@ def test_the_site_is_the_first_that_can_run_it(capsys: pytest.CaptureFixture[str
     lines, _ = shown(capsys, "queued")
     assert "#SBATCH --partition=night" in lines
     _, err = shown(capsys, "script")
-    assert "note: this is the task itself" in err
+    assert "note: this runs the task itself" in err
 
 
 @pytest.mark.usefixtures("home")
 def test_expressions(capsys: pytest.CaptureFixture[str]) -> None:
     assert "#SBATCH --mem=2432" in shown(capsys, "learning")[0]
     assert "#SBATCH --mem=3456" in shown(capsys, "literal")[0]
-    assert "what task found returns is known in a run only" in fault(capsys, "genomes", "unknown")
+    assert "the result of task found is known only in a run" in fault(capsys, "genomes", "unknown")
 
 
 def test_names_that_are_not_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = fault(capsys, "genome", "solve")
-    assert words == "--dag 'genome': there is no such Dag; close to it: genomes"
+    assert words == "--dag 'genome': there is no such Dag; similar: genomes"
     words = fault(capsys, "genomes", "solves")
-    assert words == "--task 'solves': Dag 'genomes' has no such task; close to it: solve"
+    assert words == "--task 'solves': Dag 'genomes' has no such task; similar: solve"
     assert "the tasks are: elsewhere, found, here, " in fault(capsys, "genomes", "xyz")
     (home / "dags" / "wrong.py").write_text(WRONG)
     words = fault(capsys, "broken", "t")
@@ -196,9 +196,9 @@ def test_names_that_are_not_there(home: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.usefixtures("home")
 def test_what_is_not_for_lading(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "it goes to LocalExecutor, which is not Lading's" in fault(capsys, "genomes", "elsewhere")
+    assert "it runs on LocalExecutor, not on Lading" in fault(capsys, "genomes", "elsewhere")
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "LocalExecutor")
-    assert "it goes to the default executor" in fault(capsys, "genomes", "solve")
+    assert "it runs on the default executor" in fault(capsys, "genomes", "solve")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,10 @@ def test_what_is_not_for_lading(capsys: pytest.CaptureFixture[str], monkeypatch:
         ([], "give --body FILE, or --dag DAG and --task TASK"),
         (["--dag", "d"], "--dag and --task belong together; give both"),
         (["--task", "t"], "--dag and --task belong together; give both"),
-        (["--dag", "d", "--task", "t", "--scheduler", "slurm", "-r", "nodes=2"], "--scheduler and --resource: the Dag"),
+        (
+            ["--dag", "d", "--task", "t", "--scheduler", "slurm", "-r", "nodes=2"],
+            "--scheduler and --resource cannot be combined with --dag",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:

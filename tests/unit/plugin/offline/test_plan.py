@@ -201,9 +201,9 @@ def test_columns_that_are_not_read_are_named(folder: Folder) -> None:
     assert status == 0
     said = [line.replace(f"{folder.path}/", "").split("; valid: ") for line in err.splitlines()]
     assert [words for words, _ in said] == [
-        "prices.csv:1: not read: 'region'",
-        "jobs.csv:1: not read: 'counts'",
-        "running.csv:1: not read: 'gpus'",
+        "prices.csv:1: unknown columns, ignored: 'region'",
+        "jobs.csv:1: unknown columns, ignored: 'counts'",
+        "running.csv:1: unknown columns, ignored: 'gpus'",
     ]
     assert said[1][1].endswith("time_seconds, count, task, max_instances, team, dag")
     assert folder.run("plan", JOBS, "--policy", "greedy")[2] == ""
@@ -219,7 +219,7 @@ def test_faults_of_other_files_and_options(folder: Folder) -> None:
     assert folder.fault(JOBS, "--catalogue", "nowhere.csv").startswith("nowhere.csv:1: cannot be read: No such file")
     assert folder.fault(JOBS, "--types", "zz*").startswith("--types, --exclude-types: 'zz*' matches none of the 4")
     assert "'-1' is not a finite number of at least 0" in folder.fault(JOBS, "--max-instances", "-1")
-    assert "'0' is not above 0" in folder.fault(JOBS, "--horizon-hours", "0")
+    assert "'0' is not greater than 0" in folder.fault(JOBS, "--horizon-hours", "0")
     (folder.path / "jobs.csv").write_bytes(b"name,cpus,memory_mib\n\xff,1,1\n")
     assert main(["plan", "--jobs", str(folder.path / "jobs.csv")]) == 2
     assert "jobs.csv:1: is not UTF-8: byte 0xff at 21; valid: text in UTF-8" in folder.capsys.readouterr().err
@@ -390,7 +390,7 @@ def test_ctrl_c_prints_the_best_plan_so_far(folder: Folder, monkeypatch: pytest.
     monkeypatch.setattr(ProgressWatch, "__call__", interrupted)
     status, out, err = folder.run("plan", f"name,cpus,memory_mib\n{rows}", "--output", "json")
     assert status == 130
-    assert "not finished" in err
+    assert "stopped early" in err
     placed = [job for each in json.loads(out)["instances"] for job in each["jobs"] for _ in range(each["count"])]
     assert sorted(placed) == sorted(f"j{i}" for i in range(40))
 
@@ -404,7 +404,7 @@ def test_a_second_ctrl_c_ends_the_command(folder: Folder, monkeypatch: pytest.Mo
     monkeypatch.setattr(ProgressWatch, "__call__", impatient)
     status, out, err = folder.run("plan", JOBS)
     assert (status, out) == (130, "")
-    assert "before there was anything to print" in err
+    assert "before there was a result to print" in err
 
 
 def test_progress_is_shown_on_stderr_after_a_while(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,7 +442,7 @@ def test_the_chart_over_time(folder: Folder, tmp_path: Path) -> None:
     ElementTree.fromstring((tmp_path / "chart.svg").read_text(encoding="utf-8"))
     # Before anything is read, or simulated for minutes.
     fault = folder.fault("", "--plot", "chart.png", command="simulate")
-    assert "no form; valid: a name that ends in .svg or .html" in fault
+    assert "no known file type; valid: a name that ends in .svg or .html" in fault
     status, out, err = folder.run("simulate", TRACE, "--plot", str(tmp_path / "nowhere/chart.svg"))
     assert status == 2
     assert "cost, USD" in out
@@ -587,7 +587,7 @@ def test_a_workflow_is_simulated_beside_equal_machines(folder: Folder) -> None:
     )
     assert status == 0
     assert "critical path 350 s" in out
-    assert "│ jobs                     │ 6 " in out
+    assert "│ jobs                      │ 6 " in out
 
 
 REQUESTS = "task,cpus,memory_mib\na,2,4096\nnone.*,1,100\n*,2,2048\n"
@@ -598,7 +598,7 @@ def test_what_sizing_is_worth_on_a_recorded_workflow(folder: Folder) -> None:
     sized = ("--requests", requests, "--sizes", "asked,auto,exact", "--compare", "greedy,forecast")
     status, out, err = workflow(folder, WORKFLOW, *sized, "--runs", "1", "2", "--output", "json")
     assert status == 0
-    assert "requests.csv: no task is called 'none.*'" in err
+    assert "requests.csv: these rows match no task: 'none.*'" in err
     found = json.loads(out)["runs"]
     columns = [(run["policy"], run["sizes"], run["run"], run["short"]) for run in found]
     expected = [("asked", None), ("auto", 1), ("auto", 2), ("exact", None)]
@@ -618,8 +618,8 @@ def test_what_sizing_is_worth_on_a_recorded_workflow(folder: Folder) -> None:
     ("text", "options", "fault"),
     [
         (WORKFLOW, ("--sizes", "right"), "argument --sizes: 'right' is not one of asked, auto, exact"),
-        (WORKFLOW, ("--sizes", "asked", "--runs", "2"), "--runs is for --sizes auto: give that, or leave it out"),
-        (WORKFLOW, ("--sizes", "auto", "--runs", "0"), "--runs 0: there is no such run; valid: 1, the first, and more"),
+        (WORKFLOW, ("--sizes", "asked", "--runs", "2"), "--runs needs --sizes auto; add it, or leave --runs out"),
+        (WORKFLOW, ("--sizes", "auto", "--runs", "0"), "--runs 0: runs are counted from 1"),
         (WORKFLOW, ("--sizes", "auto", "--runs", "101"), "argument --runs: '101' is too large; valid: 0 to 100"),
         (WORKFLOW, ("--requests", "nowhere.csv"), "nowhere.csv:1: "),
         (
@@ -633,14 +633,18 @@ def test_what_sizing_is_worth_on_a_recorded_workflow(folder: Folder) -> None:
             (),
             "flow.json: task '1' is too large for every machine that is x86_64",
         ),
-        (WORKFLOW, ("--jobs", "jobs.csv"), "--workflow takes no --jobs: give one of them"),
+        (WORKFLOW, ("--jobs", "jobs.csv"), "--workflow cannot be combined with --jobs; give one of them"),
         (
             WORKFLOW,
             ("--hurry", "soon"),
             "argument --hurry: 'soon' is not a hurry; valid: 0 to 100, or one of cheap, bal",
         ),
-        (WORKFLOW, ("--hurry", "1", "--compare", "greedy"), "--hurry is for the policy forecast; compare it, or leave"),
-        (WORKFLOW, ("--per-instance-cost", "1"), "--per-instance-cost means nothing to the policy forecast; compare"),
+        (
+            WORKFLOW,
+            ("--hurry", "1", "--compare", "greedy"),
+            "--hurry needs the policy forecast; add it to --compare, or leave",
+        ),
+        (WORKFLOW, ("--per-instance-cost", "1"), "--per-instance-cost has no effect on the policy forecast; compare"),
         (WORKFLOW, ("--compare", "hours"), "'hours' is not one of greedy, priced, alone, forecast"),
         (WORKFLOW, ("--starts", "-1"), "argument --starts: '-1' is not a finite number of at least 0"),
         (WORKFLOW, ("--starts", *["0"] * 34_000), "there are 102,000 tasks; valid: at most 100,000"),
@@ -669,14 +673,14 @@ def test_what_is_wrong_with_requests(folder: Folder, text: str, fault: str) -> N
 
 
 def test_options_of_workflows_need_one(folder: Folder) -> None:
-    assert folder.fault(TRACE, "--lengths", "task", command="simulate").startswith("--lengths is for workflows; give")
+    assert folder.fault(TRACE, "--lengths", "task", command="simulate").startswith("--lengths needs --workflow")
     for option in (("--sizes", "auto"), ("--runs", "2"), ("--requests", "r.csv")):
         fault = folder.fault(TRACE, *option, command="simulate")
-        assert fault.startswith(f"{option[0]} is for workflows; give --workflow FILE, or leave it out")
+        assert fault.startswith(f"{option[0]} needs --workflow FILE; add that, or leave this option out")
     with pytest.raises(SystemExit):
         raise SystemExit(main(["simulate"]))
     assert folder.capsys.readouterr().err.startswith(
-        "nothing is given to simulate; give --jobs FILE, --workflow FILE or --dag DAG"
+        "there is nothing to simulate; give --jobs FILE, --workflow FILE or --dag DAG"
     )
 
 

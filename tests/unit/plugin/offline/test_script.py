@@ -122,7 +122,7 @@ def test_the_ini_file_names_the_scheduler(folder: Folder) -> None:
     ini = folder.write("job.ini", "[Attributes]\nbackend = pbs\n[Resources]\njobname = x\nnodes = 2\nthreads = 4\n")
     assert "#PBS -l nodes=2:ppn=4\n" in folder.script("--ini", ini)
     status, out, err = folder.run("--ini", ini, "--scheduler", "pbspro")
-    assert (status, err) == (0, "warning: backend torque of the INI file gives way to pbspro\n")
+    assert (status, err) == (0, "warning: backend torque of the INI file is ignored; pbspro is used\n")
     assert "#PBS -l select=2:ncpus=4:mpiprocs=1:ompthreads=4\n" in out
 
 
@@ -221,7 +221,7 @@ def test_faults_are_one_line(folder: Folder, options: list[str], message: str) -
         ('kindness = "slurm"', "p.toml: 'kindness' is unknown; the keys are: kind, resources, attributes, "),
         ("kind = 4", "p.toml: kind = 4 is not text"),
         ('kind = "moab"', "scheduler 'moab' is unknown; the schedulers are: "),
-        ('kind = "lsf"', "--scheduler slurm is not the kind of the site, 'lsf'; leave it out"),
+        ('kind = "lsf"', "--scheduler slurm does not match the kind of the site, 'lsf'; leave --scheduler out"),
         ('resources = "x"', "p.toml: resources = 'x' is not a table; write [resources] and a line for each"),
         ("[resources]\nx = [1]", "p.toml: resources.x = [1] is not text, a number or a boolean"),
         (

@@ -72,7 +72,7 @@ def test_a_token_is_made_with_airflows_key_only(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "s" * 64)
     assert token_finding().good
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "")
-    assert "no JWT can be made" in token_finding().message
+    assert "no JWT can be created" in token_finding().message
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_PRIVATE_KEY_PATH", str(tmp_path / "no.key"))
     found = token_finding()
     assert not found.good
@@ -89,14 +89,14 @@ def test_a_fernet_key_that_does_not_last_is_a_warning(monkeypatch: pytest.Monkey
     for key, source, words in (
         ("", "env var", "is empty"),
         ("", "default", "is empty"),
-        (KEY, "default", "has made up one for this process"),
-        (KEY, "airflow.cfg", "was written in this container since it began"),
+        (KEY, "default", "generated one for this process only"),
+        (KEY, "airflow.cfg", "was written in this container"),
     ):
         found["key"] = (key, source)
         told = key_finding()
         assert (told.good, told.warns) == (True, True), "tasks run"
         assert words in told.message
-        assert "set AIRFLOW__CORE__FERNET_KEY to one key that is kept" in told.message
+        assert "set AIRFLOW__CORE__FERNET_KEY to a permanent key" in told.message
         assert KEY not in told.message
     for source in ("env var", "cmd", "secret"):
         found["key"] = (KEY, source)
@@ -140,7 +140,7 @@ def test_a_task_without_hints_must_fit_somewhere(settings: Settings) -> None:
     assert "fits site b" in default_finding(replace(settings, default_resources=Resources(cpus=4))).message
     found = default_finding(replace(settings, default_resources=Resources(memory=2048)))
     assert not found.good
-    assert "asks for" in found.message
+    assert "requests" in found.message
     assert "site a has" in found.message
     settings.published_sites.write_text("{}")
     assert "cannot be read" in default_finding(settings).message
@@ -189,7 +189,7 @@ def test_where_tasks_without_a_site_run_is_said(settings: Settings, tmp_path: Pa
     assert "which fits site local; " in words
     assert (warns, here) == (False, "site local, where the tasks of JobScriptOperator run")
     words, warns, here = found("[sites.local]\nenabled = false" + CLUSTER)
-    assert words.endswith("which fits site hpc: it runs there as a batch job, so the nodes need its Dag")
+    assert words.endswith("which fits site hpc: it runs there as a batch job, so the nodes need the Dag files")
     assert warns
     assert "a JobScriptOperator is an import error unless" in here
     words, warns, here = found(CLUSTER + "accept_untargeted = true\n[sites.local]\nenabled = true")
@@ -221,7 +221,9 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
         path.unlink() if text is None else path.write_text(text)
         found = controller_finding(settings)
         assert not found.good
-        assert f"pid 77 on {lease.host} acts, but it is older than the sites file" in found.message
+        assert (
+            f"pid 77 on {lease.host} is active, but it still uses an older version of the sites file" in found.message
+        )
         assert str(path) in found.message
         assert ("`kill 77`" in found.message) == managed
         caplog.clear()
@@ -232,7 +234,7 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
     assert controller_finding(settings).good
     monkeypatch.setattr(lease, "host", "elsewhere")
     path.write_text("[")
-    assert "can be checked there alone" in controller_finding(settings).message
+    assert "run the check on that host" in controller_finding(settings).message
 
 
 def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +269,9 @@ def test_what_sizing_frees_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(check.usage, "freed", lambda session, now: FreedAmounts(3.5, 12.25, 84.0, 290.0))
     found = check.sizing_finding(settings)
     assert found.good
-    assert found.message.startswith("sizing frees 3.50 cpus and 12.25 GiB of the tasks at work; in the last day it has")
+    assert found.message.startswith(
+        "running tasks leave 3.50 cpus and 12.25 GiB free thanks to sizing; in the last day it"
+    )
     assert "sizing = hints" in check.sizing_finding(replace(settings, packs_by_use=False)).message
 
 
@@ -304,7 +308,7 @@ def test_shares_and_budgets_are_listed(
     found = tenants(tmp_path, "[sites.local]\nusd_per_hour = 0.4")
     assert found["shares"] == Check("shares", True, "team genes: weight 2; ann's: weight 1; others: weight 1")
     amounts = "team genes: 0.004 USD a day; hours: 20000 cpu-hours a month"
-    stops = "no site launches machines or has batch jobs with a price, so team genes warns and stops nothing"
+    stops = "no site launches machines or has batch jobs with a price, so team genes only warns; to stop jobs, use"
     assert found["budgets"].message.startswith(f"{amounts}; {stops}")
     slurm = '[sites.hpc]\nkind = "slurm"\nwork_dir = "/s"\npython = "/p"\nnode_cpus = 4\nnode_memory = "8 GiB"\n'
     for mode in ("job", "allocation"):
@@ -318,15 +322,15 @@ def test_shares_and_budgets_that_can_never_hold_are_a_warning(
 ) -> None:
     unpriced = tenants(tmp_path, "")["budgets"]
     assert (unpriced.good, unpriced.warns) == (True, True)
-    assert "no site has a price, so nothing of team genes is ever spent" in unpriced.message
+    assert "no site has a price, so team genes is never spent" in unpriced.message
     assert "no team 'genes'" in unpriced.message
     assert "multi_team is not set" in unpriced.message
     monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
     monkeypatch.setattr(check.Team, "get_all_team_names", lambda: {"genomes", "images"})
     shares = tenants(tmp_path, "", fair=False)["shares"]
     assert shares.warns
-    assert "[lading] fair = False, so none of them holds" in shares.message
-    assert "Airflow has no team 'genes', so that is for no job; valid: genomes, images" in shares.message
+    assert "[lading] fair = False, so they have no effect" in shares.message
+    assert "Airflow has no team 'genes', so that applies to no job; valid: genomes, images" in shares.message
 
 
 def test_files_of_two_versions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,10 +445,12 @@ def test_shares_that_keep_more_than_there_is(settings: Settings, tmp_path: Path)
 
     one, other = '[[shares]]\nteam = "a"\ncpus = {}\n', '[[shares]]\nteam = "b"\ncpus = {}\n'
     assert found(one.format(4) + other.format(4)) == []
-    assert found(one.format(64)) == ["cpus = 64 is kept for team a, and there are 8; lower it"]
-    assert found(one.format(5) + other.format(4)) == ["cpus = 9 is kept for team a, team b, and there are 8; lower it"]
+    assert found(one.format(64)) == ["cpus = 64 is kept for team a, but there are only 8; lower it"]
+    assert found(one.format(5) + other.format(4)) == [
+        "cpus = 9 is kept for team a, team b, but there are only 8; lower it"
+    ]
     assert found('[[shares]]\nteam = "a"\nsites = {local = {machines = 2}}') == [
-        "machines = 2 is kept for team a, and site local has 1; lower it"
+        "machines = 2 is kept for team a, but site local has only 1; lower it"
     ]
     assert found(one.format(64), CLUSTER) == [], "how much a queue has is not known"
 

@@ -57,7 +57,7 @@ def parsed(command: str, words: list[str]) -> argparse.Namespace:
     ],
 )
 def test_what_no_database_can_be_asked_for_is_refused_in_a_line(command: str, words: list[str]) -> None:
-    with pytest.raises(argparse.ArgumentError, match=r"whole number from|no text in UTF-8"):
+    with pytest.raises(argparse.ArgumentError, match=r"whole number from|not valid UTF-8"):
         parsed(command, words)
 
 

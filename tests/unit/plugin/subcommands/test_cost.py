@@ -81,10 +81,10 @@ def test_what_idle_machines_cost_is_shared_by_what_was_used(session: Session) ->
 
 
 def test_what_is_unknown(session: Session) -> None:
-    assert "No job of Dag 'd' is known; Dags with jobs: none. Jobs are kept for 30 days" in unknown(
+    assert "There is no record of a job of Dag 'd'; Dags with jobs: none. Records are kept for 30 days" in unknown(
         session, "d", None, NOW
     )
     add(session, "a", "one", "align", "lab")
     session.flush()
     assert "Dags with jobs: d." in unknown(session, "e", "one", NOW)
-    assert "run 'two' of Dag 'd' is known; its youngest runs: one." in unknown(session, "d", "two", NOW)
+    assert "There is no record of run 'two' of Dag 'd'; its newest runs: one." in unknown(session, "d", "two", NOW)

@@ -91,7 +91,7 @@ def known(airflow_database: Engine, tmp_path: Path) -> Known:
 
 def test_each_step_says_what_came_of_it(known: Known) -> None:
     assert known.lines(hints={"cpus": (4, 16), "memory": "1 GiB"}) == [
-        "d.t, try 1, asks for 16 cpus, 1 GiB memory; at least 4 cpus, 1 GiB memory",
+        "d.t, try 1, requests 16 cpus, 1 GiB memory; at least 4 cpus, 1 GiB memory",
         "1. bindings: no place is named; the sites that accept such tasks: ten, four, small",
         "2. matching:",
         "   ten: it can run there",
@@ -103,7 +103,7 @@ def test_each_step_says_what_came_of_it(known: Known) -> None:
         "   the full request, 16 cpus, 1 GiB memory: ten has room now",
         "   rule 'less', 8 of 16 cpus: four has room now; ten has room now",
         "   rule 'less', 4 of 16 cpus: four has room now; ten has room now",
-        "5. queued: it waits for its turn",
+        "5. queued: waits for its turn",
     ]
 
 
@@ -141,7 +141,7 @@ def test_what_a_rule_gave_is_reported_beside_what_was_wished(known: Known) -> No
         State.RUNNING, {"cpus": (4, 16), "memory": "1 GiB"}, cpus=8.0, asked=before, rule="less", site="four",
         location="four", placed_because=why,
     )  # fmt: skip
-    assert lines[0] == "d.t, try 1, asks for 16 cpus, 1 GiB memory; at least 4 cpus, 1 GiB memory"
+    assert lines[0] == "d.t, try 1, requests 16 cpus, 1 GiB memory; at least 4 cpus, 1 GiB memory"
     assert not [line for line in lines if "now" in line], "what has room now had no part in it"
     assert [re.sub(r"(?<=place) for .* so far", "", line) for line in lines[-6:]] == [
         "4. policy: greedy chooses the location at site four",
@@ -193,7 +193,7 @@ def test_a_job_that_can_never_start_is_promised_nothing(known: Known) -> None:
     )  # fmt: skip
     assert not [line for line in lines if "has room" in line]
     [start] = [line for line in lines if "expected start" in line]
-    assert start.endswith("expected start: none while held: Its batch job cannot start unless something changes")
+    assert start.endswith("expected start: none while it is held: Its batch job cannot start unless something changes")
     assert "otherwise it is cancelled at 1970-01-01 00:16:40 UTC" in "\n".join(lines)
 
 
@@ -276,4 +276,4 @@ def test_a_gang_is_explained_with_all_its_members(
     assert "4. rules × matches: the full request, 2 cpus, 1 GiB memory: lab has room for this job alone" in found
     start = found.index("5. gang 'ray':") + 1
     assert found[start : start + len(lines)] == lines
-    assert found[-1] == "6. queued: it waits for its turn"
+    assert found[-1] == "6. queued: waits for its turn"

@@ -76,10 +76,10 @@ def test_a_run_is_hurried_and_that_is_taken_back(
     ("arguments", "complaint"),
     [
         (["d", "gone", "fast"], "Dag 'd' has no live run 'gone'; valid: "),
-        (["d", "gone"], "Dag d has no run gone that has not ended"),
+        (["d", "gone"], "Dag d has no unfinished run gone"),
         (["d", "r", "soon"], "'soon' is not a hurry; valid: 0 to 100, or one of cheap, balanced, fast"),
         (["d", "r", "--finish-by", "soon"], "'soon' is not a deadline for a run; valid: "),
-        (["d", "r", "fast", "--withdraw"], "--withdraw takes back what was asked; give it alone"),
+        (["d", "r", "fast", "--withdraw"], "--withdraw removes what was set before; give it alone"),
     ],
 )
 def test_what_cannot_be_asked_ends_with_status_1(

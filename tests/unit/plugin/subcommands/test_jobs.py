@@ -117,7 +117,7 @@ def test_nobody_can_be_asked(
     monkeypatch.setenv("AIRFLOW__LADING__STATE_FOLDER", str(tmp_path / "state"))
     with pytest.raises(SystemExit) as caught:
         lading("uninstall")
-    assert "nobody is there to be asked; run it with --yes" in str(caught.value)
+    assert "there was no answer; to remove without asking, use --yes" in str(caught.value)
 
 
 def test_errors_of_several_lines_are_one(

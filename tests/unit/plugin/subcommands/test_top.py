@@ -37,7 +37,7 @@ def test_sites_and_waits_in_a_terminal() -> None:
     said = output.getvalue()
     for words in (
         "0 running, 3 waiting",
-        "No controller runs",
+        "No controller is running",
         "down",
         "1 min 30 s ago",
         "All allocations are busy (max_allocations)",

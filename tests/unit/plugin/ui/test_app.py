@@ -357,7 +357,7 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     [of_held] = [job["start"] for job in client.get("/dags/mine/runs/r/tasks/held").json()["jobs"]]
     assert of_held == held
     row = session.scalars(select(JobRow).where(JobRow.token == "held")).one()
-    assert start_step(session, row)[0].lines == ["none while held: The budget of its team is spent"]
+    assert start_step(session, row)[0].lines == ["none while it is held: The budget of its team is spent"]
     assert short_job_row(row, start=show_starts(session, [row], NOW)["held"])["starts"] == f"held: {held['text']}"
     run = client.get("/dags/mine/runs/r/gantt").json()
     assert (run["expected_end"], run["held"]) == (None, "1 job is held (the budget of its team is spent)")
