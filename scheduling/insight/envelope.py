@@ -149,7 +149,7 @@ def _with_slope(
     :param rise: of the line between inputs of size 0 and of mean size
     """
     above = sorted((each.value - slope * (each.size or 0.0) for each in points), reverse=True)
-    floor = max((each.value - slope * (each.size or 0.0) for each in floors), default=-math.inf)
+    floor = max((each.value * (1 + NOISE) - slope * (each.size or 0.0) for each in floors), default=-math.inf)
     tail = max(1, len(above) // 3)
     # A line is fixed by two tries, a constant by one.
     independent = number - (1 if slope else 0)
@@ -162,7 +162,7 @@ def _with_slope(
             # If the spread is small, so is the benefit of allowing one more short try.
             share = min(most_short, scale / amount)
             margin += scale * max(0.0, math.log((left_out + 1) / (independent * share)))
-        base = max(above[left_out] + margin, floor * (1 + NOISE) if floor > 0 else floor)
+        base = max(above[left_out] + margin, floor)
         repeated = sum(each + rise for each in above[:left_out]) / len(above)
         yield _Line(base + rise + repeated, base + rise, base, slope)
 

@@ -112,7 +112,7 @@ def shows_more() -> bool:
 def _slow(url: str, seconds: float) -> str:
     """Return the message for a server that is up but slow: starting it, or another address, would not help."""
     return (
-        f"Airflow's execution API at {url} is up and slow: it accepted the connection and did not answer within "
+        f"Airflow's execution API at {url} is up but slow: it accepted the connection and did not answer within "
         f"{seconds:g} s; check the load and the log of the API server, give it more processes ([api] workers), or "
         "its clients more time ([workers] execution_api_timeout)"
     )

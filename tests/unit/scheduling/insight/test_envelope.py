@@ -40,6 +40,15 @@ def test_no_job_gets_less_than_what_was_too_little_for_such_inputs(
         assert envelope.at(size) > bound
 
 
+def test_a_job_that_had_too_little_gets_more_where_the_line_begins_below_zero() -> None:
+    steep = [Point(GIB * number, 1000.0 * number - 900, 60) for number in range(1, 9)]
+    envelope = fit(steep, len(steep), bounds=[Point(GIB, 150.0, 60)])
+    assert envelope is not None
+    assert envelope.slope
+    assert envelope.base < 0
+    assert envelope.at(GIB) > 150
+
+
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)), min_size=1, max_size=50))
 def test_no_point_is_above_the_hull(corners: list[tuple[float, float]]) -> None:
     hull = upper_hull(corners)

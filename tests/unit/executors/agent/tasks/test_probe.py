@@ -17,7 +17,7 @@ from lading.hooks.api_tunnel.address import VARIABLE
 from lading.hooks.cluster.checks import early_request
 from tests.services.execution_api import ExecutionApi
 
-START, SLOW = "start the API server", "is up and slow"
+START, SLOW = "start the API server", "is up but slow"
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def other() -> Iterator[int]:
 
 CASES = pytest.mark.parametrize(
     ("server", "said", "unsaid"),
-    [(refusing, START, SLOW), (silent, SLOW, START), (other, "another answer|is not the execution API", START)],
+    [(refusing, START, SLOW), (silent, SLOW, START), (other, "not from Airflow's API|is not the execution API", START)],
 )
 
 
