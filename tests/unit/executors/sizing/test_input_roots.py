@@ -131,5 +131,7 @@ def test_the_option() -> None:
     assert Settings.load(Conf("")).input_roots == ()
     assert Settings.load(Conf("/data, s3://b/x ,/")).input_roots == ("/data", "s3://b/x", "/")
     for wrong in ("data", "/data,", "s3://", "~/x"):
-        with pytest.raises(AirflowConfigException, match=r"input_roots: .* is not a folder for inputs; valid: absolute"):
+        with pytest.raises(
+            AirflowConfigException, match=r"input_roots: .* is not a folder for inputs; valid: absolute"
+        ):
             Settings.load(Conf(wrong))
