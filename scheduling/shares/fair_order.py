@@ -14,6 +14,7 @@ share; otherwise small jobs could overtake a large one forever.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
@@ -219,11 +220,11 @@ def _fill(
     while heap:
         _, _, job, number = heap[0]
         queue = queues[number]
-        if firsts := waiting.get(queue.share):
-            before = [first for first in firsts if first < job]
-            order += before
-            ahead.update(before)
-            waiting[queue.share] = [first for first in firsts if first > job]
+        firsts = waiting.get(queue.share)
+        while firsts and firsts[0] <= job:
+            if (first := firsts.popleft()) < job:
+                append(first)
+                ahead.add(first)
         if job in ahead:
             ahead.remove(job)
         else:
@@ -245,12 +246,12 @@ def _fill(
         heapreplace(heap, (not is_kept, queue.key(jobs[following], of_each), following, number))
 
 
-def _first_jobs(queues: Sequence[_Queue]) -> dict[str, list[int]]:
+def _first_jobs(queues: Sequence[_Queue]) -> dict[str, deque[int]]:
     """Return the first job of each queue, in order, of the shares that have several queues."""
     firsts: dict[str, list[int]] = {}
     for queue in queues:
         firsts.setdefault(queue.share, []).append(queue.jobs[0])
-    return {share: sorted(its) for share, its in firsts.items() if len(its) > 1}
+    return {share: deque(sorted(its)) for share, its in firsts.items() if len(its) > 1}
 
 
 def _is_kept(queue: _Queue, job: Candidate) -> bool:
