@@ -237,7 +237,10 @@ def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedSt
     if last - first < NARROWEST_SECONDS:
         first = max(0.0, left - NARROWEST_SECONDS / 2)
         last = first + NARROWEST_SECONDS
-    per_hour = per_second * 3600
+    # The numbers of the text agree: it is the rate at which the jobs ahead are predicted to finish.
+    per_hour = 3600 * (
+        backlog.jobs / left if backlog.seconds is not None and min(backlog.jobs, left) >= 1 else per_second
+    )
     ends = f"{per_hour:,.0f}" if per_hour >= 100 else f"{per_hour:.3g}"
     text = f"{backlog.jobs:,.0f} jobs ahead of it, and {backlog.whose} {ends} per hour"
     return ExpectedStart(now + first, now + left, now + last, StartSource.BACKLOG, text)
