@@ -193,7 +193,6 @@ class ApiGate:
         return listener
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Accept connections and start their conversations, within the limits."""
         loop = asyncio.get_running_loop()
         while True:
             await self._make_room()

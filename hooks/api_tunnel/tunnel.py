@@ -155,7 +155,6 @@ class ApiTunnel:
         log.info("Compute nodes reach %s through %s", self.url, address)
 
     def _publish(self, address: Address, before: Address | None) -> None:
-        """Publish the address of the tunnel to jobs, if it has changed."""
         if address != before:
             folder, _, name = self.file.rpartition("/")
             self.transport.put(folder, {name: address.to_text().encode()})

@@ -17,7 +17,6 @@ GROUP = "lading"
 
 @cache
 def extensions() -> pluggy.PluginManager:
-    """Return the plugin manager with all installed plugins; created once per process."""
     manager = pluggy.PluginManager(GROUP)
     manager.load_setuptools_entrypoints(GROUP)
     return manager

@@ -205,7 +205,6 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         )
 
     def _of_its_nodes(self, location: Location) -> Location:
-        """Add the properties of the cluster's nodes, other than amounts, to a location."""
         config = self.config
         features = frozenset((*config.features, *config.properties, *map(gpu_feature, config.types_of_gpus)))
         return replace(location, arch=config.arch, os=config.os, features=features, capacity_type=config.capacity_type)
@@ -377,5 +376,4 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
 
 def cluster_kind(system: BatchSystem) -> type[ClusterSite]:
-    """Return the site class of a batch system."""
     return type(f"{type(system).__name__}Site", (ClusterSite,), {"kind": system.name, "system": system})

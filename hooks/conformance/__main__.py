@@ -24,7 +24,6 @@ checks passed, 1 if one failed, 2 if nothing could be tested. The suite of recor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Test the batch system that the options name, and return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         system = _system(options.live)

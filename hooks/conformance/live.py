@@ -347,7 +347,6 @@ class Trial:
         return found.get((self.ids[name], index), self._jobname(name))
 
     def _outcome(self, name: str) -> Outcome | None:
-        """Return a job's outcome as Lading would decide it."""
         job = self._wait(lambda: self._known(name), lambda job: job is None or job.state == "ended")
         if job is not None and job.state != "ended":
             return None
@@ -362,7 +361,6 @@ class Trial:
         return self._wait(poll_outcome, lambda outcome: outcome is not None, 2 * PATIENCE)
 
     def _wait(self, look: Callable[[], T], reached: Callable[[T], bool], seconds: float | None = None) -> T:
-        """Poll until the condition holds or time runs out; return the last result."""
         end = time.monotonic() + (self.seconds if seconds is None else seconds)
         while not reached(seen := look()) and time.monotonic() < end:
             time.sleep(PAUSE)

@@ -91,8 +91,6 @@ def environment(workload: Mapping[str, Any], folder: str) -> dict[str, str]:
 
 
 class AirflowBundles:
-    """The bundles in this machine's Airflow configuration."""
-
     def __init__(self) -> None:
         self._manager: Any = None
         self._initialized: dict[Bundle, float] = {}

@@ -172,7 +172,6 @@ def _token_validator() -> JWTValidator:
 
 
 def _hook(to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Any:
-    """Create Airflow's SSH hook on a socket that we open."""
     import paramiko
     from airflow.providers.ssh.hooks.ssh import SSHHook
     from paramiko.config import SSH_PORT

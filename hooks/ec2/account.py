@@ -41,7 +41,6 @@ def quotas(ec2: EC2) -> dict[str, float]:
 
 
 def quota_checks(offers: EC2Offers, catalogue: Catalogue) -> Iterator[Check]:
-    """Compare each quota of the account with what the site offers."""
     config = offers.config
     try:
         known = quotas(offers.ec2)

@@ -298,7 +298,6 @@ class EC2:
         return found
 
     def _compare_clocks(self, page: Mapping[str, Any], asked_at: float) -> None:
-        """Measure how far AWS's clock is ahead of ours, from the date in the answer."""
         said = parsedate_tz(str(page.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")))
         if said is not None:
             self.clock_ahead = seconds_ahead(mktime_tz(said), asked_at, time.time(), self.clock_ahead)

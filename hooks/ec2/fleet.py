@@ -113,7 +113,6 @@ class EC2Fleet:
     # -- the rounds
 
     def pause(self) -> float:
-        """Seconds until the next round."""
         machines = list(self.machines.values())
         busy = any(machine.phase is not LifePhase.UP or machine.release for machine in machines)
         return SHORT_PAUSE if busy else LONG_PAUSE
@@ -139,7 +138,6 @@ class EC2Fleet:
                     self._check_liveness(machine)
 
     def _drain(self, machine: EC2Machine) -> None:
-        """Stop giving jobs to a machine that is released, or is shutting down by itself."""
         connection = machine.connection
         if machine.phase is not LifePhase.UP or connection is None:
             return

@@ -46,7 +46,6 @@ class Identity:
         return cls(_derived(secret.encode(), "deployment").hex()[:16], secret.encode())
 
     def host_key(self, token: str) -> KeyPair:
-        """Return the host key of the machines launched with a token."""
         return key_pair(_derived(self.secret, f"host key {token}"))
 
     def proof(self, *parts: str) -> str:

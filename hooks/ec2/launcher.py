@@ -100,11 +100,9 @@ class Launcher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is still to be requested or answered."""
         return bool(self.batches or self.unanswered)
 
     def pause(self) -> float:
-        """Seconds until the next round."""
         return SHORT_PAUSE if self.is_busy else LONG_PAUSE
 
     def round(self) -> None:
@@ -255,7 +253,6 @@ class Launcher:
         self._end(self._waiting(batch), why)
 
     def _expect(self, batch: LaunchBatch, parameters: Mapping[str, Any]) -> None:
-        """Schedule a request for repetition."""
         self.unanswered[batch.token] = UnansweredLaunch(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
 
     def _end(self, machines: Sequence[EC2Machine], why: Reason) -> None:

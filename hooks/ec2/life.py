@@ -19,8 +19,6 @@ from lading.scheduling.reasons import Reason, because
 
 
 class LifePhase(str, Enum):
-    """The phase of a machine's life."""
-
     ORDERED = "ordered"
     """It is ordered; EC2 was not asked to launch it yet, or refused for now."""
     UNKNOWN = "unknown"

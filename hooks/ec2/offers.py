@@ -67,7 +67,6 @@ class EC2Offers:
         self._catalogue: Catalogue | None = None
 
     def pause(self) -> float:
-        """Seconds until the next round."""
         return SECONDS_BETWEEN_LOOKS
 
     def round(self) -> None:

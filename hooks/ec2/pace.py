@@ -216,7 +216,6 @@ class Shortages:
         return self._silent >= MOST_SILENT
 
     def launched(self, offering: Offering) -> None:
-        """Record a successful launch."""
         self._strange.pop(offering, None)
         self._strange_codes.clear()
         self._strange_hold = None

@@ -77,12 +77,10 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     @cached_property
     def launch_rounds(self) -> Rounds:
-        """The thread that launches instances."""
         return Rounds(f"{self.name}-launches", self.fleet.launcher, None)
 
     @cached_property
     def price_rounds(self) -> Rounds:
-        """The thread that reads prices."""
         return Rounds(f"{self.name}-prices", self.fleet.offers, None)
 
     @classmethod

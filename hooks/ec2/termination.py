@@ -22,8 +22,6 @@ from lading.hooks.site import join
 
 
 class Termination(FleetPart):
-    """Terminates machines, and forgets those that have terminated."""
-
     def __init__(self, state: FleetState) -> None:
         super().__init__(state)
         self.reported: set[str] = set()

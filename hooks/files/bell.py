@@ -86,7 +86,6 @@ class Bell:
         os.close(self.descriptor)
 
     def wait(self, seconds: float) -> None:
-        """Return when the bell rings, or after ``seconds``."""
         if os.fstat(self.descriptor).st_nlink == 0:  # removed, such as by a predecessor that exited as this one started
             with contextlib.suppress(OSError):  # its folder may have been removed as well
                 descriptor = self.open()

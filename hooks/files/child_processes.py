@@ -46,7 +46,6 @@ _original = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def raise_open_files_limit() -> None:
-    """Raise this process's limit of open files to the hard limit."""
     _, hard = _original
     with contextlib.suppress(OSError, ValueError):  # a sandbox may allow less than it reports
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

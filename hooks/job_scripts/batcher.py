@@ -123,7 +123,6 @@ class Batcher:
         return frozenset(record.token for record in ready[:most])
 
     def _form(self, group: Sequence[RunRecord], new: dict[str, RunRecord]) -> None:
-        """Divide runs with equal requests into arrays."""
         for members in chunks(group, self.pressure.chunk, self.site.system):
             if len(members) > 1 and (elements := self._array(members)):
                 new |= {record.token: record for record in elements}

@@ -407,7 +407,6 @@ def _over(record: RunRecord, ended: Outcome, strange: NativeJob | None) -> RunRe
 
 
 def _living(record: RunRecord, native: NativeJob, shown: ShownLife) -> RunRecord:
-    """Return the run whose job has not ended."""
     waits = native.state == "pending"
     never_since = shown.since if shown.phase is ShownPhase.BLOCKED else record.never_since if native.never else None
     hopeless = shown.phase is ShownPhase.UNRUNNABLE and not record.cancelling

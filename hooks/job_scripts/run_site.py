@@ -556,7 +556,6 @@ class RunLook:
 
     @property
     def _logs(self) -> Parts:
-        """The ends of the logs of runs that have left the batch system."""
         return Parts([FilePart(path, -TAIL_BYTES) for record in self.gone for path in record.logs])
 
     @property

@@ -51,7 +51,6 @@ class RunStore:
         return self.load(key) or self.create(key, saved)
 
     def save(self, key: str, saved: Mapping[str, Any]) -> None:
-        """Replace the saved state."""
         self._written(key, saved).replace(self._path(key))
 
     def remove(self, key: str) -> None:

@@ -346,7 +346,6 @@ def _family(shebang: str) -> str | None:
 
 
 def _preamble(shebang: str, request: BatchJobRequest, filled: SubstitutedText, system: BatchSystem) -> list[str]:
-    """Return the lines that come before the body."""
     lines = _aliases(shebang, filled, system)
     if request.threads is not None:
         family = _family(shebang)

@@ -208,7 +208,6 @@ def introduce(spool: Spool, stamp: str = "") -> None:
 
 
 def _lives(identity: Mapping[str, Any]) -> bool:
-    """Whether the process that wrote this identity is still running."""
     try:
         if identity["boot_id"] != host.boot_id():
             return False  # written on another machine that shares the folder, or before a reboot

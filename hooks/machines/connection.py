@@ -54,7 +54,6 @@ class Connection:
         return 0.0 if self.trouble is None else now - self.machine.reached_at
 
     def seen(self, site: str) -> ObservedLocation:
-        """Return the location as last observed."""
         machine, trouble = self.machine, self.trouble
         leaving = None if self.leaving is None else str(self.leaving)
         note = join(trouble or machine.note, leaving, machine.rejected.note)
@@ -88,7 +87,6 @@ class Connection:
         )
 
     def staging_area(self) -> StagingArea:
-        """Return the place on the machine where input files for its jobs are kept."""
         machine = self.machine
         return StagingArea(machine.host.ssh_conn_id, machine.transport, machine.root)
 

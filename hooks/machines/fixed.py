@@ -187,7 +187,6 @@ class FixedSite(Site[SSHConfig], Holding):
             yield self._check(host)
 
     def _check(self, host: HostConfig) -> Check:
-        """Check that a machine can be reached, and has Lading."""
         what = f"machine {host.ssh_conn_id}"
         transport = self.connect(host)
         api = execution_api(self.config.api_url)

@@ -45,8 +45,6 @@ NEEDED = ("host", "boot_id", "now", "arch", "os", "capacity")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostAnswer(JsonModel):
-    """The answer of the command."""
-
     version: Name
     refused: Text = ""
     host: Name = ""
@@ -212,8 +210,6 @@ MOST_BYTES = 2**16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FactsFile(JsonModel):
-    """The file in which a controller keeps the facts about a machine."""
-
     host: Text
     boot_id: Text
     arch: Text

@@ -240,7 +240,6 @@ class LocalSite(Site[LocalConfig], Holding):
         return Owner.from_key(*current.deployment().identity())
 
     def _configured(self, found: Resources) -> Resources:
-        """Return the found amounts, replaced by those in the sites file."""
         return replace(found, **{name: amount for name, amount in self._amounts.items() if amount is not None})
 
     @property

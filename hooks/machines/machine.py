@@ -159,7 +159,6 @@ class Machine:
             raise
 
     def _needs_agent(self) -> bool:
-        """Whether an agent that has died, or did not start, is to be started now."""
         since = time.monotonic() - self._introduced_at
         if self.lives or self._shutdown is not None or not self._is_introduced or since < SECONDS_TO_START:
             return False
@@ -168,7 +167,6 @@ class Machine:
         return (self.tracker.is_busy or self._starts.failures > 1) and self._starts.left <= 0
 
     def pause(self) -> float:
-        """Seconds until the next round."""
         if self.is_behind:
             return PAUSE_BEHIND
         if self.note is not None:
@@ -308,7 +306,6 @@ class Machine:
             self._is_introduced = False
 
     def _note_arrived(self, parcels: Sequence[Parcel], cancels: Mapping[str, Reason], reply: Reply) -> None:
-        """Note which jobs have arrived, and which are to be sent again."""
         self._writing.take_reply(reply, self.tracker, self.event_buffer)
         if reply.fault is not None:
             self.tracker.put_back(cancels)
@@ -331,7 +328,6 @@ class Machine:
         self.tracker.stuck(reply.waiting if self.drains or reply.fault or not reply.lives else frozenset())
 
     def _sweep_bundles(self) -> None:
-        """Remove unused Dag bundles from the machine, when that is due."""
         used = {job.bundle for job in list(self.tracker.jobs.values())}
         if self.bundles is not None and (sweep := self.bundles.sweep(used)) is not None:
             self.bundles.swept(*self.transport.exchange([sweep]))
@@ -355,7 +351,6 @@ class Endings:
         self.event_buffer = event_buffer
 
     def end(self, job: TrackedJob, cause: str, reason: Reason) -> None:
-        """Report that a job has ended."""
         end = {"event": "finished", "token": job.token, "at": time.time(), "cause": cause, "reason": reason}
         self.tracker.read(end)
         self.event_buffer.add({**end, "exit_code": None, "peak_memory": None, "cpu_seconds": None})
@@ -404,7 +399,6 @@ class HoldsToSend:
                 self._dropped.add(token)
 
     def add_to(self, request: dict[str, Any]) -> None:
-        """Add all to a request to the spool's server."""
         with self._lock:
             request["hold"], self._asked = self._asked, {}
             request["remove"] += [f"spool/holds/{token}.json" for token in sorted(self._dropped)]

@@ -69,7 +69,6 @@ class MachineJobTracker(JobTracker[TrackedJob]):
     # -- called by the controller
 
     def give(self, envelopes: Iterable[Envelope]) -> None:
-        """Accept jobs to be sent to the machine."""
         with self.lock:
             for envelope in envelopes:
                 job = self.job(envelope.token)
@@ -121,13 +120,11 @@ class MachineJobTracker(JobTracker[TrackedJob]):
             return [(job, job.envelope) for job in self.jobs.values() if job.envelope is not None]
 
     def take_cancels(self) -> dict[str, Reason]:
-        """Take the jobs to cancel now, with the reason."""
         with self.lock:
             taken, self._cancels = self._cancels, {}
             return taken
 
     def put_back(self, cancels: Mapping[str, Reason]) -> None:
-        """Keep cancellations that could not be delivered for the next exchange."""
         with self.lock:
             self._cancels = {**cancels, **self._cancels}
 

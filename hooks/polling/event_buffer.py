@@ -110,7 +110,6 @@ class EventBuffer:
             return sorted(self._done)
 
     def removed(self, files: Iterable[str]) -> None:
-        """Note that files were removed."""
         gone = {*files}
         with self._lock:
             self._done -= gone

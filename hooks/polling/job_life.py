@@ -25,8 +25,6 @@ from lading.scheduling.reasons import Reason
 
 
 class JobPhase(str, Enum):
-    """The phase of a job's life at a site."""
-
     WAITING = "waiting"
     """It is to be given to the site, which has nothing of it."""
     SUBMITTED = "submitted"

@@ -47,8 +47,6 @@ class Poller(Protocol):
 
 
 class WakeSource(Protocol):
-    """Tells when there is something new to poll."""
-
     def fileno(self) -> int | None:
         """Return a descriptor that becomes readable on news, for select(2); None: there is none now."""
 
@@ -109,7 +107,6 @@ class Rounds:
             self._thread.start()
 
     def wake(self) -> None:
-        """Start the next round at once."""
         with contextlib.suppress(BlockingIOError):  # enough wake-ups are pending
             self._waker.send(b".")
 
@@ -228,7 +225,6 @@ class PollInterval:
         self._due = time.monotonic() + self.shortest
 
     def looked(self, *, has_jobs: bool) -> None:
-        """Note that a look was made."""
         self._due = time.monotonic() + self.pause(has_jobs=has_jobs)
 
     def pause(self, *, has_jobs: bool) -> float:

@@ -56,7 +56,6 @@ class TaskLogs:
         return [(f"{self.folder(job.token)}/{job.log_path}", self.copies.offset(job.token)) for job in jobs]
 
     def copy(self, jobs: Sequence[JobAtSite], question: Parts, answer: CommandResult) -> None:
-        """Add the answer to :meth:`question` to the copies."""
         self.add(jobs, question.contents(answer), question.most)
 
     def add(self, jobs: Sequence[JobAtSite], contents: Sequence[bytes | None], most: int) -> None:
@@ -83,7 +82,6 @@ class TaskLogs:
         self.copies.keep(tokens)
 
     def forget(self, tokens: Iterable[str]) -> None:
-        """Forget finished jobs whose logs are copied."""
         for token in tokens:
             self.copies.forget(token)
 
@@ -190,7 +188,6 @@ class LogCopies:
 
     @property
     def tokens(self) -> frozenset[str]:
-        """The jobs whose progress is recorded."""
         return frozenset(self._copied)
 
     def keep(self, tokens: Collection[str]) -> None:
@@ -203,7 +200,6 @@ class LogCopies:
             self.save()
 
     def save(self) -> None:
-        """Record the progress of all copies."""
         self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(self.memory, _noted(self._copied))
         self._saved_at, self._is_changed = time.monotonic(), False

@@ -41,7 +41,6 @@ class CommandWork:
     runner: str = ""
 
     def to_workload(self) -> dict[str, Any]:
-        """Return it as the workload of a job."""
         return {"type": COMMAND, **asdict(self)}
 
     @classmethod

@@ -114,8 +114,6 @@ class Started(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobWaiting(JsonModel):
-    """Why a job waits."""
-
     event: Literal["waiting"]
     token: Token
     reason: WholeReason
@@ -270,8 +268,6 @@ class InsideFile(JsonModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HoldFile(JsonModel):
-    """A hold that a controller has left in a spool."""
-
     token: Token
     job: Token
     resources: Amounts

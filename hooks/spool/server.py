@@ -110,7 +110,6 @@ def claim(root: str, ids: Sequence[str], name: str, key: str = "a work_dir", *, 
 
 
 def _owner(mark: str) -> str:
-    """Return a deployment as shown to people, from its mark."""
     id, _, name = mark.partition(" ")
     return f"{name} ({id})"
 
@@ -373,7 +372,6 @@ class _Seen:
         self.modified, self.since, self.looked_at = 0, 0.0, 0.0
 
     def may_have_changed(self) -> bool:
-        """Whether there may be more than at the last look."""
         now = time.monotonic()
         modified = max((os.stat(path).st_mtime_ns for path in filter(os.path.exists, self.paths)), default=0)
         may_be_more = modified != self.modified or self.looked_at < self.since + CLOCK_TICK

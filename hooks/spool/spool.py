@@ -103,7 +103,6 @@ class Envelope:
         return replace(self, queued_at=self.queued_at + ahead, expires_at=self.expires_at + ahead)
 
     def waiting(self) -> WaitingJob:
-        """Return the job as placement sees it."""
         return WaitingJob(
             name=self.token,
             resources=self.resources,
@@ -269,7 +268,6 @@ class Spool:
             self.ring()
 
     def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> None:
-        """Ask the agent to cancel jobs, given the reason by token."""
         for token, reason in reasons.items():
             write_atomically(self.cancel(token), reason.to_json())
         if reasons:
@@ -338,7 +336,6 @@ class Spool:
         return RejectedFiles(self.rejected)
 
     def log_is_full(self) -> bool:
-        """Whether the agent's log is to be rotated."""
         try:
             return self.log.stat().st_size > MOST_LOG_BYTES
         except FileNotFoundError:

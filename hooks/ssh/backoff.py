@@ -70,8 +70,6 @@ class Backoff:
 
 
 class ReasonedBackoff(Backoff):
-    """A back-off whose failure is shown to people as a reason."""
-
     _why: Reason | None = None
 
     @property

@@ -348,7 +348,6 @@ class ReverseTunnel:
 
 
 def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:
-    """Pass on the input, and then its end."""
     with contextlib.suppress(OSError, EOFError):
         while data := source.recv(TUNNEL_READ):
             sink.sendall(data)

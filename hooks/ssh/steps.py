@@ -31,8 +31,6 @@ MOST_LINKED_BYTES = 2**26
 
 
 class RemoteStep(ABC):
-    """One action at a site."""
-
     @abstractmethod
     def text(self, marker: str, timeout: int) -> str:
         """Return the shell text that does it and leaves its exit status.

@@ -189,7 +189,6 @@ class PBSPro(BatchSystem):
         return [*([("l", ":".join(chunk))] if needed else []), *place, *(("l", each) for each in whole)]
 
     def array(self, array: ArrayRange) -> str:
-        """Return the argument that makes a job an array."""
         if not re.fullmatch(r"\d+-\d+(:\d+)?", array.indices):
             raise Unsupported(f"array {array}: PBS Pro takes one range such as 0-9 or 0-8:2; submit one job per range")
         return str(array)

@@ -13,8 +13,6 @@ from lading.scheduling.reasons import Reason
 
 
 class ReleaseState(Enum):
-    """How far the release of an allocation has progressed."""
-
     NONE = 0
     WANTED = 1
     """It has yet to be asked to end once its running jobs have ended."""
@@ -126,7 +124,6 @@ class AllocationFleet:
         self.placed_at[job.token] = time.monotonic()
 
     def forget(self, tokens: Iterable[str]) -> None:
-        """Forget jobs that are over, or that will be given again."""
         with self.tracker.lock:
             for token in tokens:
                 self.given.pop(token, None)

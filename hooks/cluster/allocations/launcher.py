@@ -85,12 +85,10 @@ class AllocationLauncher(Submitter):
             self._orders |= {each.name: each for each in orders if each.name not in self.fleet.allocations}
 
     def ordered(self) -> list[Order]:
-        """Return the orders that were taken but not processed."""
         with self.tracker.lock:
             return list(self._orders.values())
 
     def forget_orders(self, reason: Reason) -> None:
-        """Drop the orders that were taken but not processed."""
         self.release({each.name: reason for each in self.ordered()})
 
     def take_for(self, name: str, envelopes: Sequence[Envelope]) -> None:

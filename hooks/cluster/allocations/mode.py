@@ -57,8 +57,6 @@ class _Look(ClusterLook):
 
 
 class AllocationMode(ClusterPoller):
-    """The state of a site with allocations."""
-
     def _set_up(self, api: str) -> None:
         self.fleet = AllocationFleet(self.tracker)
         self.submitter: AllocationLauncher = AllocationLauncher(self.context, api, self.fleet)
@@ -78,7 +76,6 @@ class AllocationMode(ClusterPoller):
         )
 
     def seen(self) -> list[ObservedLocation]:
-        """Return the requested allocations that are not forgotten, and the orders that are about to be requested."""
         return seen_allocations(self.fleet, self.submitter)
 
     def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
@@ -172,7 +169,6 @@ class AllocationMode(ClusterPoller):
         self.post_mortem.conclude_hopeless()
 
     def _read_begun(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
-        """Read which agents have started, and how long they will run."""
         contents = _begun_question(allocations).contents(answer)
         for allocation, content in zip(allocations, contents, strict=True):
             up = remote_steps.read_up(content)

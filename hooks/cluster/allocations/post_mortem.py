@@ -159,7 +159,6 @@ class AllocationPostMortem(ClusterPart):
                     self._conclude_now(job, None)
 
     def _conclude_now(self, job: TrackedBatchJob, native: NativeJob | None) -> None:
-        """Report the end of a job about which nothing more can be learned."""
         facts = Evidence(native=native, cancelled=job.cancelled_at is not None)
         event = end_event.judged(job.token, facts, job.own, started=job.started)
         assert event is not None

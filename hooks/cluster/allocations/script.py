@@ -70,8 +70,6 @@ def queue(terms: AllocationTerms) -> str | None:
 
 
 class AllocationWriter(ScriptWriter):
-    """Writes the scripts of a site's allocations."""
-
     def allocation(
         self,
         folder: AllocationFolder,

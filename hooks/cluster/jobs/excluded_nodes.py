@@ -76,7 +76,6 @@ class ExcludedNodes:
             self._save()
 
     def failed(self, nodes: str | None, why: str) -> None:
-        """Note that a node has failed under a job."""
         node = one_node(nodes)
         if node is None or not self.seconds:
             return

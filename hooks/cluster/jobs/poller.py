@@ -241,7 +241,6 @@ class ClusterPoller(ClusterPart, ABC):
         """
 
     def known(self) -> frozenset[str]:
-        """Return all jobs that the site has."""
         with self.tracker.lock:
             return (
                 self.submitter.tokens()
@@ -315,7 +314,6 @@ class ClusterPoller(ClusterPart, ABC):
         )
 
     def _report(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None = None) -> None:
-        """Report an event of a job, with its batch job and node if they are known."""
         self.event_buffer.add({**event, **self._location_of(job)}, file)
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
