@@ -209,7 +209,6 @@ def steps(workflow: Sequence[Arrival]) -> list[dict[str, Any]]:
 
 
 def on_sale(service: FakeEC2, python: Path, types: Sequence[str], hurry: float, folder: Path) -> MachineMarket:
-    """What the site of this double can buy."""
     options = {"instance_types": tuple(types), "exclude_types": ("*.metal*",), "hurry": hurry, "max_instances": 100}
     config = EC2Config(**service.table, **options, python=str(python))
     fleet = EC2Site("cloud", config, folder / "market").fleet
@@ -290,7 +289,6 @@ def delays(jobs: Sequence[JobRow], machines: Sequence[InstanceRow]) -> tuple[lis
 def report(
     name: str, workflow: Sequence[Arrival], live: LiveRun, market: MachineMarket, hurry: float, known: str
 ) -> None:
-    """Print how a run went beside the simulator's, with what was measured and without Airflow's part."""
     measured = [replace(each, duration=live.lengths[task_id(each.job.name)]) for each in workflow]
     path = critical_path(workflow, 0.0)
     overheads = critical_path(measured, live.start + live.queueing) - path
@@ -351,7 +349,6 @@ def critical_path(trace: Sequence[Arrival], more: float) -> float:
 
 
 def dump(airflow: Airflow, file: Path) -> None:
-    """Leave the rows of all jobs and machines in a file."""
     engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
     with Session(engine) as session:
         found = {

@@ -65,7 +65,6 @@ def main() -> None:
 
 
 def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: bool) -> None:  # noqa: PLR0915
-    """Measure in this process, whose environment names the database."""
     from airflow.models import import_all_models
     from airflow.utils.session import create_session
     from sqlalchemy import text
@@ -164,7 +163,6 @@ CREATE, RESET = "create extension if not exists pg_stat_statements", "select pg_
 
 
 def idle(seconds: float, settle: float) -> None:
-    """Measure controllers and executors without jobs, each in a process of its own."""
     import psutil
 
     execute(CREATE)
@@ -345,7 +343,6 @@ def memory() -> float:
 
 
 def print_tables() -> None:
-    """Print how large the table of jobs is, and how its rows were updated."""
     from airflow.utils.session import create_session
     from sqlalchemy import text
 

@@ -151,13 +151,11 @@ class Cluster:
         return self.account.folder / "dags"
 
     def job_environment(self) -> dict[str, str]:
-        """What every job needs to find Airflow's Dags."""
         return {"AIRFLOW_HOME": f"{self.account.home}/airflow", "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags)}
 
 
 @contextmanager
 def airflow(contender: Contender, cluster: Cluster, tasks: int, run: int) -> Iterator[Airflow]:
-    """A healthy Airflow with the benchmark's Dags, whose tasks the contender runs."""
     with tempfile.TemporaryDirectory(prefix="lading-benchmark-") as folder:
         home = Path(folder)
         config: dict[str, object] = {
@@ -259,7 +257,6 @@ def busy_seconds() -> float:
 
 
 def throughput(options: argparse.Namespace) -> None:
-    """Alternating runs of the contenders, each in an Airflow of its own."""
     contenders = [CONTENDERS[name] for name in options.contenders]
     results: dict[str, list[tuple[float, float]]] = {contender.name: [] for contender in contenders}
     with Cluster.started() as cluster:
@@ -282,14 +279,12 @@ def throughput(options: argparse.Namespace) -> None:
 
 
 def cost(options: argparse.Namespace) -> None:
-    """The CPU time of one batch job."""
     from benchmarks import batch_cost
 
     batch_cost.measure(options.runs)
 
 
 def bulk(options: argparse.Namespace) -> None:
-    """What one site with many live jobs says to its cluster."""
     with Cluster.started(cpus=options.running // NODES) as cluster, tempfile.TemporaryDirectory() as home:
         os.environ |= {"AIRFLOW_HOME": home, "AIRFLOW_CONN_CLUSTER": cluster.login.connection()}
         from benchmarks import batch_bulk

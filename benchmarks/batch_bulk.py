@@ -63,8 +63,6 @@ class Round:
 
 @dataclass
 class Recorder:
-    """Writes down the rounds of a site."""
-
     site: ClusterSite
     rounds: list[Round] = field(default_factory=list)
     exchanges: int = 0
@@ -215,13 +213,11 @@ def envelopes(count: int) -> Sequence[Envelope]:
 
 
 def count(account: Account) -> dict[str, int]:
-    """How often each command of the batch system was run on the login node."""
     said = (account.home / "counted").read_text().split()
     return {name: said.count(name) for name in COUNTED}
 
 
 def report(what: str, rounds: Sequence[Round]) -> None:
-    """Print what some rounds have cost."""
     thread, process = ([1000 * getattr(each, name) for each in rounds] for name in ("thread", "process"))
     print(
         f"{what}: {len(rounds)} rounds of at most {max(each.exchanges for each in rounds)} exchanges; CPU of the "

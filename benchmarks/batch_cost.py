@@ -39,7 +39,6 @@ trivial()
 
 
 def measure(runs: int) -> None:
-    """Print the medians of alternating runs."""
     with tempfile.TemporaryDirectory(prefix="lading-benchmark-") as folder, ExecutionApi() as api:
         home = Path(folder)
         (home / "dags").mkdir()
@@ -68,7 +67,6 @@ _made: list[str] = []
 
 
 def workload() -> dict[str, Any]:
-    """That of one try of the task."""
     _made.append(str(uuid.uuid4()))
     return task_workload(_made[-1], "trivial", "one", "trivial.py")
 

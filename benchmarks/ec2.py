@@ -126,7 +126,6 @@ class Machines:
         return "127.0.0.1" if booted and member.name in self.agents else None
 
     def begin(self, order: Order) -> None:
-        """Start what is on a machine."""
         host = HostConfig(ssh_conn_id=order.name, instance_type=order.launch.kind)
         root, capacity = Path(self.config.root(host)), order.launch.capacity
         spool = Spool(root / "spool")
@@ -141,15 +140,12 @@ class Machines:
         self.agents[order.name] = agent(spool.root, "--logs", "/tmp", stamp=stamp)
 
     def end(self, names: Iterable[str]) -> None:
-        """End what is on machines that are gone."""
         for name in names:
             if (its := self.agents.pop(name, None)) is not None:
                 its.kill()
 
 
 class BootingSite(EC2Site):
-    """A site whose machines are these."""
-
     machines: Machines
 
     def launch(self, orders: Sequence[Order]) -> None:
@@ -186,12 +182,10 @@ class House:
         self.controller.ring()
 
     def count(self, *states: State) -> int:
-        """How many jobs are in these states."""
         with Session(self.engine) as session:
             return session.scalar(select(func.count()).where(JobRow.state.in_(states))) or 0
 
     def instances(self) -> list[InstanceRow]:
-        """The rows of all machines that there ever were."""
         with Session(self.engine) as session:
             return list(session.scalars(select(InstanceRow).order_by(InstanceRow.ordered_at)))
 
@@ -374,7 +368,6 @@ def over(made: House, jobs: int, there: Callable[[], bool]) -> Callable[[], bool
 
 
 def simulated(trace: Sequence[Arrival], market: MachineMarket, boot: float, lag: float, idle_seconds: float) -> Report:
-    """What the simulator says of a trace."""
     return simulate(
         trace,
         market.catalogue,

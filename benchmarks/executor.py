@@ -110,7 +110,6 @@ def airflow(contender: Contender, database: str | None = None, tasks: int = 200)
 
 
 def warm_up(service: Airflow) -> None:
-    """Let every component do its first work, such as importing what it needs."""
     for _ in range(2):
         state = service.wait_for_run("clock", service.trigger("clock"), 120)
         assert state == "success", state
@@ -155,7 +154,6 @@ def run_trivial(service: Airflow, server: Postgres | None, tasks: int) -> tuple[
 
 
 def throughput(options: argparse.Namespace) -> None:
-    """Alternating runs of the contenders, each in an Airflow of its own."""
     for kind in options.database:
         results: dict[str, list[tuple[float, float]]] = {contender.name: [] for contender in CONTENDERS}
         with ExitStack() as stack:
@@ -173,7 +171,6 @@ def throughput(options: argparse.Namespace) -> None:
 
 
 def compare(database: str, tasks: int, results: dict[str, list[tuple[float, float]]]) -> None:
-    """Print the medians of the runs, of as many of each contender."""
     runs = min(map(len, results.values()))
     if not runs:
         return
@@ -227,7 +224,6 @@ def task_processes(service: Airflow, contender: Contender) -> list[int]:
 
 
 def idle(service: Airflow) -> None:
-    """What controller and agent take while there is nothing to do."""
     time.sleep(
         2 * warm_pool.PATIENCE
     )  # until the warm-up's processes have gone: an agent is charged with those it reaps
@@ -253,7 +249,6 @@ def latency(options: argparse.Namespace) -> None:
 
 
 def store(options: argparse.Namespace) -> None:
-    """``queue_workload`` and ``sync`` with 10,000 live jobs in the store, on PostgreSQL."""
     with Postgres() as server:
         database = server.create_database("store")
         with tempfile.TemporaryDirectory(prefix="lading-benchmark-") as home:
@@ -266,14 +261,12 @@ def store(options: argparse.Namespace) -> None:
 
 
 def plan(options: argparse.Namespace) -> None:
-    """A plan for 10,000 waiting jobs on 100 locations."""
     from benchmarks import executor_calls
 
     executor_calls.measure_plan(jobs=10_000, locations=100)
 
 
 def starts(options: argparse.Namespace) -> None:
-    """What a location starts next of 10,000 waiting jobs."""
     from benchmarks import executor_calls
 
     executor_calls.measure_starts(jobs=10_000)

@@ -31,7 +31,6 @@ from lading.scheduling.resources import Resources
 
 
 def workload(number: int) -> workloads.ExecuteTask:
-    """A workload as the scheduler makes it."""
     ti = TaskInstanceDTO(
         id=uuid.uuid4(),
         dag_version_id=uuid.uuid4(),
@@ -84,7 +83,6 @@ def measure(live: int, calls: int) -> None:
 
 
 def measure_plan(jobs: int, locations: int) -> None:
-    """Print how long it takes to place ``jobs`` waiting jobs on ``locations`` locations."""
     waiting = [
         WaitingJob(name=str(number), resources=Resources(cpus=1 + number % 8, memory=1024 * (1 + number % 5)))
         for number in range(jobs)

@@ -127,7 +127,6 @@ def sum_of(parts: Any) -> Any:
 
 
 def questions(session: Session, now: float) -> dict[str, Callable[[], BaseModel]]:
-    """What is asked for, by name."""
     from lading.plugin.ui.queries.explorer import JobChoice, find_jobs
     from lading.plugin.ui.queries.failures import failures
     from lading.plugin.ui.queries.now import summary, waits

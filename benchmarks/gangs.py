@@ -39,7 +39,6 @@ def nothing_to_come(_: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str,
 
 
 def fill(session: Session, gangs: int, size: int) -> None:
-    """Queue the members."""
     terms = GangTerms("together", tasks={"head": (), "workers": ()}).to_json()
     rows = [
         {

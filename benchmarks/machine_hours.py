@@ -46,7 +46,6 @@ TRACES: dict[str, tuple[str, float | None, Callable[[int], list[Arrival]]]] = {
 
 
 def modern() -> Catalogue:
-    """The three families of one generation."""
     return bundled().select(["c7i.*", "m7i.*", "r7i.*"], ["*.metal*"])
 
 

@@ -49,7 +49,6 @@ def main() -> None:
 
 
 def serve(made: socket.socket) -> None:
-    """Serve the spool that is said first."""
     said = b""
     while not said.endswith(b"\n"):
         if not (part := made.recv(1)):

@@ -80,7 +80,6 @@ def databases(folder: Path) -> Iterator[tuple[str, Callable[[str], str]]]:
 
 
 def measure(name: str, jobs: int, machines: int) -> None:
-    """Fill Lading's tables in Airflow's database and time what the page asks for."""
     from airflow.utils.session import create_session
     from fastapi.testclient import TestClient
     from sqlalchemy import select
@@ -300,7 +299,6 @@ OPENED = "/plugin/lading?view=machines&open=hpc:machines"
 
 
 def measure_browser(folder: Path, jobs: int, machines: int, size: tuple[int, int]) -> None:
-    """What Chromium does with the page of a real API server in a window of some size."""
     from tests.services.chromium import Window, chromium
 
     width, height = size
@@ -420,7 +418,6 @@ def keep(folder: Path) -> None:
 
 
 def measure_answers(folder: Path, jobs: int, machines: int) -> None:
-    """What the application's answers and the cursor of its deltas cost, on each database."""
     with contextlib.closing(databases(folder)) as found:
         for number, (name, create) in enumerate(found):
             home = folder / str(number)

@@ -72,7 +72,6 @@ def measure(case: str, jobs: list[WaitingJob], count: int, locations: int, polic
 
 
 def given() -> list[int]:
-    """The numbers on the command line, and the defaults of those that are not there."""
     written = [int(each) for each in sys.argv[1:4]]
     return [*written, *[5000, 5, 200][len(written) :]]
 

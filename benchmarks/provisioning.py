@@ -62,7 +62,6 @@ def there(number: int) -> list[Location]:
 
 
 def measure(what: str, waiting: list[PlannedJob], machines: list[Location], policy: str) -> None:
-    """Print what one decision takes."""
     market = MachineMarket(modern(), policy=policy)
     found: Provision = Provision()
     best = float("inf")

@@ -65,7 +65,6 @@ chunked()
 
 
 def combine(options: argparse.Namespace) -> None:
-    """A million combinations, gone through one by one."""
     inputs = {"a": range(100), "b": range(100), "c": range(100)}
     started = time.perf_counter()
     count = sum(1 for _ in expand("flat_crossproduct", inputs))
@@ -88,7 +87,6 @@ def elements_per_second(service: Airflow, dag_id: str, elements: int) -> float:
 
 
 def measure(contender: Contender, database: str | None, dags: dict[str, int]) -> dict[str, float]:
-    """The elements per second of each Dag, in an Airflow of its own."""
     with tempfile.TemporaryDirectory(prefix="lading-benchmark-") as folder:
         home = Path(folder)
         sites = home / "sites.toml"
@@ -105,7 +103,6 @@ def measure(contender: Contender, database: str | None, dags: dict[str, int]) ->
 
 
 def jobs(options: argparse.Namespace) -> None:
-    """Alternating runs of scatter on Lading and expand under LocalExecutor."""
     for kind in options.database:
         rates: dict[str, list[float]] = {}
         with ExitStack() as stack:

@@ -170,7 +170,6 @@ def tick(jobs: int, number: int, locations: int, *, is_mixed: bool) -> None:
 
 
 def day(tasks: int) -> None:
-    """Compare a day of four teams with shares and without."""
     machines = [Resources(8, 32_000)] * max(1, round(8 * tasks / 1500))
     table = Shares(tuple(Share(name, Who(team=name)) for name in ("night", "day1", "day2", "burst")))
     for seed in range(3):
@@ -273,7 +272,6 @@ def live(kind: str, database: str | None, tasks: int) -> None:
 
 
 def _jobs(service: Airflow, tasks: int) -> list[dict[str, Any]]:
-    """All jobs."""
     found: list[dict[str, Any]] = json.loads(service.lading("jobs", "--limit", str(4 * tasks), "-o", "json"))
     return found
 

@@ -61,7 +61,6 @@ def mixed(number: int, seed: int) -> list[PlannedJob]:
 
 
 def lab() -> Catalogue:
-    """Three types, as a lab has them."""
     rows = (("fat", 128, 1024, 4.0), ("thin", 24, 96, 0.7), ("old", 12, 48, 0.2))
     return Catalogue(
         {

@@ -64,7 +64,6 @@ class RecordedTry:
 
     @property
     def use(self) -> Use:
-        """The same as Lading keeps it."""
         return Use(
             cpus=self.asked_cpus,
             memory=math.ceil(self.asked_bytes / MIB),
@@ -78,8 +77,7 @@ class RecordedTry:
 class Rule(Protocol):
     """Sizes the tries of one task. Memory is bytes."""
 
-    def first(self, job: RecordedTry) -> float:
-        """Return the memory of a job's first try."""
+    def first(self, job: RecordedTry) -> float: ...
 
     def again(self, job: RecordedTry, too_little: float) -> float:
         """Return the memory of a try that repeats one which fell short."""

@@ -48,7 +48,6 @@ class Run:
 
 
 def measured(options: Sequence[str], jobs: int, cores: int) -> Run:
-    """Run all in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="lading-snakemake-") as folder:
         Path(folder, "Snakefile").write_text(SNAKEFILE)
         Path(folder, "sites.toml").write_text(SITES.format(cores=cores))

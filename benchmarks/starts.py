@@ -121,7 +121,6 @@ class Machine(AgentSite):
         self.ends: list[tuple[float, str]] = []
 
     def advance(self) -> None:
-        """Let all end that has ended until now."""
         while self.ends and self.ends[0][0] <= self.clock.now:
             at, token = heapq.heappop(self.ends)
             del self.jobs[token]
@@ -160,7 +159,6 @@ class Day:
         self.widths: dict[str, tuple[float, float]] = {}
 
     def queue(self, burst: Burst) -> None:
-        """Queue its jobs as a run of its own."""
         self.runs += 1
         whose = {"dag_id": burst.team, "run_id": f"r{self.runs}", "task_id": burst.task, "team": burst.team}
         what = {"kind": "Test", "subject": "s", "workload": "{}", "state": State.QUEUED, "priority": 1}
@@ -189,7 +187,6 @@ class Day:
             rest(self.controller.threads)
 
     def run(self) -> None:
-        """Run to the end."""
         begin, next_look, coming = self.clock.now, self.clock.now, [*self.bursts]
         jobs = sum(burst.jobs for burst in coming)
         while len(self.site.ended) < jobs:
@@ -237,7 +234,6 @@ def report(engine: Engine, name: str, took: float) -> None:
 
 
 def measure(name: str, seed: int) -> None:
-    """Run a scenario and print how good the expected starts were."""
     really, began = time.perf_counter, time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         engine = open_sqlite(Path(folder, "airflow.db"), timeout=30)

@@ -249,7 +249,6 @@ def behind(trace: Sequence[Arrival]) -> dict[str, set[str]]:
 
 
 def in_dependency_order(trace: Sequence[Arrival]) -> list[Arrival]:
-    """Jobs behind those for which they wait."""
     by_name = {each.job.name: each for each in trace}
     return [by_name[name] for name in TopologicalSorter({each.job.name: each.parents for each in trace}).static_order()]
 

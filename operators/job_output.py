@@ -27,7 +27,6 @@ class Lines:
             self._print(line)
 
     def print_change(self, before: RunRecord, now: RunRecord) -> None:
-        """Log a change of state, reason or job id."""
         if (before.state, before.reason, before.job_id) == (now.state, now.reason, now.job_id):
             return
         name = f"Batch job {now.job_id}" if now.job_id else "The batch job"

@@ -144,7 +144,6 @@ class SiteWatch:
             self._task = contextvars.Context().run(asyncio.create_task, self._run())
 
     async def _run(self) -> None:
-        """Poll all runs until none is left."""
         waits: dict[str, Any] = {}
         while self.followers or self._leaving:
             self._wake.clear()

@@ -146,12 +146,10 @@ def _sorted(value: object) -> Any:
 
 
 def _in_order(value: object) -> Any:
-    """Convert a list to JSON, keeping its order."""
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else _plain(value)
 
 
 def _patterns(value: object) -> Any:
-    """Convert input patterns by target to JSON."""
     if not isinstance(value, Mapping):
         return _plain(value)
     return {str(target): _in_order(tables) for target, tables in value.items()}

@@ -37,8 +37,7 @@ class CommandHost(ABC):
         """Run a command without the log output of libraries."""
 
     @abstractmethod
-    def settings(self) -> Settings:
-        """Return the settings of the engine."""
+    def settings(self) -> Settings: ...
 
     @abstractmethod
     def option(self, name: str) -> str:
@@ -57,8 +56,7 @@ class CommandHost(ABC):
         """Return the notes about a try while it waited and when it failed, oldest first: epoch seconds and text."""
 
     @abstractmethod
-    def zone(self) -> tzinfo:
-        """Return the time zone for output."""
+    def zone(self) -> tzinfo: ...
 
     def for_users(self, text: str | None) -> str | None:
         """Return a reason or a remedy in the words of the users of this program; None: it does not concern them."""
@@ -75,8 +73,6 @@ class CommandHost(ABC):
 
 
 class AirflowHost(CommandHost):
-    """``airflow lading``."""
-
     program = "airflow lading"
     starter = "Airflow's scheduler"
 
@@ -140,13 +136,10 @@ def host() -> CommandHost:
 
 
 def use(other: CommandHost) -> None:
-    """Set the program whose commands this process runs."""
     _named[0] = other
 
 
 def as_command(run: Command) -> Command:
-    """Decorate a function that is a command of the host."""
-
     @functools.wraps(run)
     def command(args: Namespace) -> None:
         host().run(run, args)

@@ -210,7 +210,6 @@ def check_at(known: Mapping[str, PublishedSite], hints: Hints) -> None:
 
 
 def as_job(hints: Hints, asked: Resources) -> PlannedJob:
-    """Convert the hints about machines to a job for matching."""
     return PlannedJob(
         "",
         asked,

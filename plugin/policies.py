@@ -174,7 +174,6 @@ def executor_configs(task: BaseOperator | MappedOperator) -> tuple[list[Any], An
 
 
 def operator_class(task: BaseOperator | MappedOperator) -> Any:
-    """Return the class of the operator, also for a mapped task."""
     return getattr(task, "operator_class", type(task))
 
 
@@ -257,7 +256,6 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
 
 
 def may_name_files(sources: Mapping[str, Any]) -> bool:
-    """Whether inputs from these sources can contain addresses of files."""
     from lading.executors.sizing.file_sizes import named_files
 
     every = [*sources["fixed"].values(), *sources.get("mapped", {}).values(), sources.get("rows", {})]

@@ -25,7 +25,6 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def options() -> dict[str, dict[str, str | None]]:
-    """Return the declaration of every option of the section, by name."""
     declared = {
         "sites_file": _option(
             "The TOML file that describes the places where tasks can run, as an absolute path. "

@@ -65,7 +65,6 @@ class PublishedSite:
         return not self.locations or any(each.has_nodes(job) for each in self.locations)
 
     def widest(self, job: PlannedJob) -> Location:
-        """Return the location where a job can have the most nodes."""
         return max(self.locations, key=lambda each: each.nodes_for(job) or 0)
 
     def at_once(self, asked: Resources) -> int | None:
@@ -77,7 +76,6 @@ class PublishedSite:
         return sum(int(asked.copies(each.capacity)) for each in self.locations)
 
     def scarcest(self, asked: Resources) -> str:
-        """Return the resource that limits the number of jobs with this request."""
         total = NOTHING.with_all([each.capacity for each in self.locations])
         amounts = {field.name: getattr(asked, field.name) for field in fields(asked)}
         return min((name for name in amounts if amounts[name]), key=lambda name: getattr(total, name) / amounts[name])

@@ -35,7 +35,6 @@ SECONDS_UNTIL_AWAKE = 120.0
 
 @providers_configuration_loaded
 def controller(args: argparse.Namespace) -> None:
-    """Run ``airflow lading controller``: a controller as a service."""
     serve(managed=False)
 
 

@@ -62,7 +62,6 @@ def serve_until_signal(
 
 
 def extensions(settings: Settings) -> Extensions:
-    """Return the extensions of placement by plugins and the sites file."""
     found = rules_of(settings.sites_file, rules())
     return Extensions(binding_filters(), policies(), found, implemented("rank_matches"), implemented("assign_jobs"))
 

@@ -91,7 +91,6 @@ def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[s
 
 
 def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str]:
-    """Return the faults of the table of a site, as text."""
     if not SITE_NAME.fullmatch(name):
         return [f"site name {shortened(name)} is not valid; valid: up to 64 letters, digits, - and _"]
     if not isinstance(table, dict):

@@ -49,8 +49,6 @@ class Prediction:
 
 
 class Predictable(Protocol):
-    """A job with an optional time limit and an optional prediction."""
-
     @property
     def expected(self) -> Prediction | None: ...
     @property

@@ -222,12 +222,10 @@ class Reason:
         return at + it + _SENTENCE.vformat(code.sentence, (), params)
 
     def __str__(self) -> str:
-        """The whole sentence, as it is shown for a job."""
         is_wait = self.meaning.form is Form.WAIT or (self.meaning.form is Form.NEVER and self.site is not None)
         return (Form.WAIT.value if is_wait else "") + self.sentence
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data for JSON, as it is sent and stored."""
         data: dict[str, Any] = {"code": self.code}
         if self.params:
             data["params"] = dict(self.params)

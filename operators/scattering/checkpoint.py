@@ -32,7 +32,6 @@ class FinishedOutputs:
         self.saved_at = time.monotonic()
 
     def load(self) -> dict[int, Any]:
-        """Return the outputs of all jobs that finished in earlier tries."""
         outputs: dict[int, Any] = {}
         while (batch := self.store.get(KEY.format(self.batches))) is not None:
             outputs |= {int(number): deserialize(json.loads(text)) for number, text in batch.items()}
@@ -54,7 +53,6 @@ class FinishedOutputs:
             self.save()
 
     def save(self) -> None:
-        """Save the outputs added since the last time."""
         self.saved_at = time.monotonic()
         if not self.batch:
             return

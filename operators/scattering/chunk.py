@@ -117,7 +117,6 @@ def serve(run: Callable[[int], Any], parent: Connection) -> None:
 
 
 def attempt(run: Callable[[int], Any], number: int) -> ChunkJobOutcome:
-    """Run one job."""
     try:
         return ChunkJobOutcome(number, run(number))
     except AirflowSkipException:

@@ -91,7 +91,6 @@ def _mapped_sources(task: Any) -> dict[str, Any]:
 
 
 def source(value: Any) -> Source:
-    """Return where one input comes from."""
     from airflow.sdk import Asset
     from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 
@@ -111,7 +110,6 @@ def source(value: Any) -> Source:
 
 
 def _literal(value: Any) -> Source:
-    """Return the source for a value that the Dag's author wrote."""
     try:
         text = json.dumps(value, default=_uri)
     except (TypeError, ValueError):

@@ -51,7 +51,6 @@ class Scatter:
         return ScatterShape.plan(self.method, lengths, self.chunk_size, conf.getint("core", "max_map_length"))
 
     def resolve(self, context: Any) -> dict[str, Sequence[Any]]:
-        """Return the elements of every input."""
         return {name: column(name, value, context) for name, value in self.inputs.items()}
 
     def planned(self, context: Any) -> tuple[ScatterShape, Mapping[str, Sequence[Any]]]:

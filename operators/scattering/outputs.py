@@ -23,12 +23,10 @@ PAGE = 100
 
 
 def stored(output: object) -> object:
-    """Return an output in the form in which it is stored."""
     return dict(NOTHING) if output is None else output
 
 
 def restored(output: object) -> object:
-    """Undo ``stored``."""
     return None if output == NOTHING else output
 
 
@@ -111,7 +109,6 @@ class OutputsReference:
         return gather(self.shape.method, self.shape.lengths, flat)
 
     def _read(self, stored_outputs: Sequence[Any], start: int, stop: int) -> list[Any]:
-        """Return the outputs of the jobs from ``start`` to ``stop``."""
         size = self.shape.chunk_size
         first, last = start // size, (stop - 1) // size + 1
         found = iter(stored_outputs[self._rank(first) : self._rank(last)])

@@ -61,7 +61,6 @@ class ScatterShape:
         return self.chunk_size > 1
 
     def jobs_of(self, instance: int) -> range:
-        """Return the numbers of the jobs that a task instance runs."""
         return range(instance * self.chunk_size, min((instance + 1) * self.chunk_size, self.count))
 
     def to_json(self) -> dict[str, Any]:

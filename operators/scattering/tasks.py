@@ -69,7 +69,6 @@ class Template:
             raise ScatterError(f"the task cannot be scattered over {', '.join(inputs)}: {error}") from error
 
     def mapped(self, task_id: str, group: TaskGroup, plan: XComArg, scatter: Scatter, hints: Mapping[str, Any]) -> Any:
-        """Return the mapped operator, which takes its inputs from the scatter."""
         own = self.partial.kwargs.get("executor_config") or {}
         kwargs = {**self.partial.kwargs, "task_id": task_id, "task_group": group}
         if hints:

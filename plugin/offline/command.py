@@ -20,8 +20,6 @@ from lading.scheduling.text.printable import printable
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
-
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {printable(message)} (--help lists the options)\n")
 
@@ -76,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def airflow_command(args: argparse.Namespace) -> None:
-    """Run `airflow lading plan` and the other offline commands."""
     sys.exit(runner(args.subcommand)(args))
 
 

@@ -243,7 +243,6 @@ def forecast(
 
 
 def note_hints(cost: DagCost, hints: Hints) -> None:
-    """Note the hints hurry and finish_by of a task."""
     if hints.hurry is not None:
         cost.hurry = max(hints.hurry, cost.hurry or 0.0)
     if hints.finish_by is not None and str(hints.finish_by) not in cost.finish_by:
@@ -398,7 +397,6 @@ def rate(site: Site[Any], step: RunTask, line: TaskCost, why: str) -> None:
 
 
 def show(found: DagCost, out: IO[str]) -> None:
-    """Print a table of the tasks, and the sums below it."""
     console = Console(file=out, highlight=False, markup=False, emoji=False)
     table = Table("Task", "Jobs", "Each runs", "Each requests", "Site", "USD", "Notes")
     for line in found.lines:

@@ -23,7 +23,6 @@ BOOT_SECONDS = 60.0
 
 
 def run(args: argparse.Namespace, catalogue: Catalogue, out: IO[str]) -> int:
-    """Print the frontier of a recorded workflow; returns the exit status."""
     workflow = read_workflow(args.workflow, catalogue)
     show(args, workflow, catalogue, BOOT_SECONDS, InstanceLimits(instances=args.max_instances), out)
     return 0
@@ -37,7 +36,6 @@ def show(
     limits: InstanceLimits,
     out: IO[str],
 ) -> None:
-    """Print the frontier of a workflow, and draw it if ``--plot`` is given."""
     form = None if args.plot is None else chart.form(args.plot, chart.frontier_svg)
     points: list[FrontierPoint] = []
     with ProgressWatch(shown=args.progress) as watch:

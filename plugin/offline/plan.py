@@ -49,7 +49,6 @@ def uncollected() -> Iterator[None]:
 
 @uncollected()
 def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
-    """Make and print the plan that the options describe; returns the exit status."""
     if missing := planning_missing():
         raise UsageError(f"lading plan {missing}")
     if (

@@ -27,7 +27,6 @@ from lading.scheduling.text.printable import printable, printable_lines
 
 
 def run_script(args: argparse.Namespace, out: TextIO | None = None) -> int:
-    """Render the script that the options describe and print it; returns the exit status."""
     if args.dag is not None or args.task is not None:
         text = of_task(args)
     elif args.body is None:
@@ -105,7 +104,6 @@ def site_profile(args: argparse.Namespace) -> SiteProfile:
 
 
 def of_site(name: str) -> SiteProfile:
-    """Read the profile from the table of a site in the sites file."""
     from lading.executors.settings import Settings
     from lading.plugin.sites import read_sites
 

@@ -142,7 +142,6 @@ def sizes_compared(args: argparse.Namespace) -> list[tuple[str | None, int | Non
 
 
 def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
-    """Simulate the trace under each policy and print the result; returns the exit status."""
     if missing := planning_missing():
         raise UsageError(f"lading simulate {missing}")
     form = None if args.plot is None else chart.form(args.plot, chart.svg)
@@ -163,7 +162,6 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
 def simulate_each(
     args: argparse.Namespace, given: SimulationInputs, offered: Catalogue, form: Form | None, out: IO[str]
 ) -> None:
-    """Simulate under each policy, print the reports, and draw them if ``--plot`` is given."""
     refuse_idle_options(args, given.policies)
     compared = sizes_compared(args)
     total = sum(each.job.count for each in given.arrivals)

@@ -423,7 +423,6 @@ def overkept(shares: Sequence[Share], sites: Mapping[str, Site[Any]]) -> Iterato
 
 
 def _tenants(what: str, found: Sequence[str], tables: Sequence[Share | PeriodBudget], faults: Sequence[str]) -> Check:
-    """Return the finding about shares or budgets, including those of unknown teams."""
     named = sorted({each.who.team for each in tables if each.who.team is not None})
     known = set(Team.get_all_team_names()) if named and executor_names.has_teams() else set()
     if strange := [shortened(each) for each in named if each not in known]:

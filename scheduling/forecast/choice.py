@@ -119,7 +119,6 @@ class FleetSearch:
         return score(self.spent + usd, ends, self.work.forecast, self.least, self.hurries, self.work.now)
 
     def add(self, offer: Bin) -> None:
-        """Add fleets of an instance type to the candidates."""
         work = self.work
         menu = work.menu(Fleet(offer))
         by_bin: dict[int, tuple[Bin, list[float]]] = {}

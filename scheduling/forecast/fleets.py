@@ -79,7 +79,6 @@ class FleetMachine:
 
     @property
     def quota(self) -> str:
-        """The quota that it counts against."""
         its = self.bin.offering.capacity_type if self.bin is not None else None
         return quota(str(self.kind), its if self.location is None else self.location.capacity_type)
 
@@ -136,7 +135,6 @@ class FleetRun:
         self.is_whole = not any(self.waiting)
 
     def _begin(self) -> None:
-        """Start with the existing machines and the steps running on them."""
         work, now, steps = self.work, self.work.now, self.work.forecast.steps
         at = self._put_there()
         for name in work.begun:

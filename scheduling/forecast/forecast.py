@@ -143,7 +143,6 @@ class Forecast:
 
     @cached_property
     def children(self) -> Mapping[str, tuple[str, ...]]:
-        """The steps that wait for each step."""
         by_parent: dict[str, list[str]] = {name: [] for name in self.steps}
         for name, step in self.steps.items():
             for parent in step.parents:

@@ -272,8 +272,6 @@ def find_withheld(schedule: Schedule, forecast: Forecast) -> AbstractSet[str]:
 
 
 class FreeRoom:
-    """The free room of a machine while jobs are placed on it."""
-
     def __init__(self, location: Location) -> None:
         self.capacity, self.used = vector(location.capacity), vector(location.used)
 

@@ -22,8 +22,6 @@ SECONDS_UNTIL_LOOKED_AGAIN = 60.0
 
 
 class Stage(str, Enum):
-    """The state of a gang."""
-
     GATHERING = "gathering"
     """Not all of its members are queued."""
     TRYING = "trying"
@@ -223,7 +221,6 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
 
 
 def _answered(gang: Gang, event: Event) -> Gang:
-    """Apply a site's answer to an attempt, or to what it held."""
     trying = gang.trying
     if isinstance(event, (RoomFound, NoRoomFound, Lost)) and trying is not None and event.partition == trying.partition:
         if isinstance(event, RoomFound):

@@ -28,8 +28,6 @@ Stops: TypeAlias = Mapping[str, Stop]
 
 
 class MemberPlace(NamedTuple):
-    """Where a member has room, and how much it takes there."""
-
     stop: Stop
     location: str
     resources: Resources
@@ -233,7 +231,6 @@ class GangRoom:
         return replace(site, locations=list(map(taken, open_ones)), launched=list(map(taken, site.launched)))
 
     def _free(self, site: SiteView) -> dict[str, tuple[Location, Resources]]:
-        """The machines of a site by name, each with its free room."""
         if site.name not in self._left:
             self._left[site.name] = {
                 each.name: (each, each.capacity - self._taken_at(site, each))

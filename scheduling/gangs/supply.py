@@ -116,7 +116,6 @@ def _union(demands: Sequence[Demand]) -> list[SiteSupply]:
 
 
 def _total(supplies: Sequence[SiteSupply]) -> Resources:
-    """All that these sites can ever provide at the same time."""
     amounts = dict.fromkeys(("cpus", "memory", "disk", "gpus"), 0.0)
     for supply in supplies:
         for name in amounts:

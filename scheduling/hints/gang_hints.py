@@ -117,7 +117,6 @@ class AttemptSchedule:
         return cls(pauses, count, parse_time(value["timeout"]) if "timeout" in value else TIMEOUT)
 
     def to_json(self) -> str:
-        """The text for the store."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -66,7 +66,6 @@ def parse_matching(value: object) -> Matching:
 
 
 def as_written(matching: Matching) -> dict[str, Any]:
-    """The same in the form that an author writes."""
     return {
         target: dict(tables[0]) if len(tables) == 1 else [dict(table) for table in tables]
         for target, tables in matching

@@ -31,8 +31,6 @@ MOST_NAMED = 5
 
 
 class Range(NamedTuple):
-    """The minimum, and the preferred amount."""
-
     least: float
     wish: float
 
@@ -104,8 +102,6 @@ def _looks_like_an_expression(text: str) -> bool:
 
 
 class _NoFacts:
-    """The facts for an expression that needs none."""
-
     attempt = map_index = input_size = input_length = 0
     runtime = 0.0
 

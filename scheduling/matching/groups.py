@@ -170,7 +170,6 @@ class GroupMachines:
 
 
 def limits_left(limits: InstanceLimits, locations: Sequence[Location]) -> InstanceLimits:
-    """What is left of limits after subtracting the locations among these that have jobs of the groups."""
     tasks = {
         name: max(0, most - len(locations_with(Label("task", name), locations))) for name, most in limits.tasks.items()
     }
@@ -188,7 +187,6 @@ def no_further(jobs: Iterable[PlannedJob]) -> InstanceLimits:
 
 
 def locations_with(label: Label, locations: Iterable[Location]) -> set[str]:
-    """The names of the locations that have jobs of a group."""
     return {each.name for each in locations if label.name in (each.tasks if label.kind == "task" else each.runs)}
 
 

@@ -50,13 +50,11 @@ class Soft:
 
 @lru_cache(maxsize=1024)
 def soft(text: str | None) -> Soft:
-    """The value of a job's field ``soft``."""
     least, preferred = json.loads(text) if text else ({}, ())
     return Soft(least, frozenset(preferred))
 
 
 def minimum(job: WaitingJob) -> WaitingJob:
-    """The job with its minimal requests."""
     if job.soft is None:
         return job
     its_own = soft(job.soft)
@@ -134,7 +132,6 @@ def variants(job: WaitingJob, rules: Sequence[Rule]) -> list[tuple[str | None, C
 
 
 def describe_changes(job: WaitingJob, changes: Changes) -> str:
-    """The changes that a rule has made to a job's requests."""
     parts = []
     for name, value in sorted(changes, key=lambda each: each[0] != "resources"):
         if name == "resources":

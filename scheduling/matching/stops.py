@@ -51,7 +51,6 @@ Order: TypeAlias = tuple[int, ...]
 
 
 def in_queue(job: WaitingJob, queue: str) -> Changes:
-    """The changes that put a job into a queue of a batch site."""
     return ("queue", queue), ("hints", job.hints | {NATIVE})
 
 

@@ -113,7 +113,6 @@ def _wished(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
 
 
 def _described(machines: Sequence[MatchedMachine]) -> str:
-    """The properties of machines other than amounts, without duplicates."""
     alike = dict.fromkeys(f"{_traits(each.location)} at site {each.site!r}" for each in machines)
     some = list(alike)[:MOST_DESCRIBED]
     return "; ".join(some) + ("; ..." if len(alike) > len(some) else "")

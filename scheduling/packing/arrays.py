@@ -46,7 +46,6 @@ class PackingArrays:
     fits: Bools
 
     def part(self, shapes: Ints, count: Ints, worth: Floats | None = None) -> PackingArrays:
-        """Return the arrays restricted to some shapes, with these counts."""
         return PackingArrays(
             self.shapes[shapes],
             count,

@@ -46,7 +46,6 @@ class Instances:
         self.vcpus[name] += number  # type: ignore[assignment]  # cpus can be fractions
 
     def left(self, candidate: Bin) -> int:
-        """Return how many more instances of a type the limits allow."""
         limits, name = self.limits, candidate.type.name
         left = MANY if limits.instances is None else limits.instances - self.number
         if name in limits.types:

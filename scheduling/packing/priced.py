@@ -181,7 +181,6 @@ def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[
 
 
 def sold(problem: Problem, shape: Shape, excluded: frozenset[str]) -> bool:
-    """Return whether a type that is not excluded fits the shape."""
     granting = problem.bins_granting(shape.wish)
     cheapest = granting.cheapest(shape.need)
     if cheapest is None or cheapest.type.name not in excluded:

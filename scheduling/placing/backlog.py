@@ -78,8 +78,6 @@ def fill(
 
 
 class _Backlog:
-    """The backlog of one location while it is filled."""
-
     __slots__ = ("allowance", "count", "kind", "later", "location", "now", "room", "running")
 
     def __init__(self, location: Location, now: float, allowance: Allowance) -> None:

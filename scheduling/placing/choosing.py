@@ -182,7 +182,6 @@ def begin_foreseen(
 
 
 def with_jobs(there: Sequence[Location], jobs: Sequence[PlannedJob], taken: Mapping[str, str]) -> list[Location]:
-    """Return the machines with the jobs that they have taken."""
     theirs: dict[str, list[PlannedJob]] = {}
     for job in jobs:
         if job.name in taken:

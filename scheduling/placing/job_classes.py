@@ -79,7 +79,6 @@ class JobClass:
         return next((stop for stop in stops if stop.site == site), None)
 
     def by_order(self, jobs: Sequence[WaitingJob]) -> Iterator[tuple[Order, Sequence[WaitingJob]]]:
-        """Group these of its jobs by the order in which they visit the stops."""
         if not self.orders:
             yield self.order, jobs
             return

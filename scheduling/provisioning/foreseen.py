@@ -160,7 +160,6 @@ def as_ordered(launch: Launch) -> Location:
 
 
 def is_within(launch: Launch, others: Sequence[Launch], limits: InstanceLimits) -> bool:
-    """Return whether a machine can be launched in addition to others within the limits."""
     if limits.instances is not None and len(others) >= limits.instances:
         return False
     most = limits.types.get(launch.kind)

@@ -153,7 +153,6 @@ def learnt(
 
 
 def bought(found: Plan, market: MachineMarket) -> tuple[tuple[Launch, ...], list[Placement]]:
-    """Return what a plan buys, and its placements on existing machines."""
     placements, ordered = tuple(found.placements), tuple(found.launches)
     packed: dict[str, dict[str, None]] = {each.name: {} for each in ordered}
     for each in placements:

@@ -95,5 +95,4 @@ class Shares:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether any share limits what jobs can use."""
         return any(not (each.lends and each.borrows) for each in self.table)

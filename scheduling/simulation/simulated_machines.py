@@ -37,7 +37,6 @@ class SimulatedMachine:
         self.location = None
 
     def takes(self, least: Vector) -> bool:
-        """Return whether at least this much is free."""
         return all(have - used >= need for have, used, need in zip(self.capacity, self.used, least, strict=True))
 
     def seen(self, queues: Sequence[Queue]) -> Location:

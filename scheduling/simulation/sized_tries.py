@@ -50,7 +50,6 @@ class SizedTries:
         self._requested: dict[str, Resources] = {}
 
     def next(self, name: str) -> Resources:
-        """Return what the next try of a job requests."""
         arrival, tries = self.arrivals[name], self._tries[name]
         asked, used, factors = arrival.job.resources, arrival.used, Factors()
         if self.how == AUTO:

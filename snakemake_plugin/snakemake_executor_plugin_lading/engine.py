@@ -284,7 +284,6 @@ class Engine:
         write_atomically(variables, self._environment)
 
     def _killed_runs(self, session: Any) -> set[str]:
-        """Return the IDs of the runs of this workflow whose Snakemake was killed."""
         return {row.run_id for row in runs.killed_runs(session, self.state.schedulers, self.workdir)}
 
     def _take_over(self, command_of: CommandOf) -> None:
@@ -742,7 +741,6 @@ def sized_tasks(jobs: Iterable[Any], workflow: Any, options: Any) -> set[str]:
 
 
 def read_sizes(session: Any, dag_id: str, names: Collection[str]) -> dict[str, Sizes]:
-    """Read what the tries of tasks needed, by task."""
     from lading.executors.store import usage
     from lading.scheduling.insight.right_size import sizes
 
@@ -781,5 +779,4 @@ def arguments_of(command: str) -> list[str]:
 
 
 def end_message(row: Any) -> str:
-    """Describe the end of a job in a sentence."""
     return ": ".join(for_users(str(part)) for part in (row.cause, row.reason) if part)

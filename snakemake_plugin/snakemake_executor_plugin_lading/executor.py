@@ -93,7 +93,6 @@ class Executor(RemoteExecutor):
         return JobCommand(*found, folder=os.getcwd(), is_direct=True)
 
     def snakemake_command(self, job: JobExecutorInterface) -> JobCommand:
-        """Return the command of the Snakemake that runs a job."""
         from snakemake_executor_plugin_lading.engine import JobCommand, arguments_of
 
         is_shared = self.workflow.storage_settings.assume_common_workdir
@@ -101,7 +100,6 @@ class Executor(RemoteExecutor):
         return JobCommand(arguments_of(self.format_job_exec(job)), {}, folder, is_direct=False)
 
     def get_job_args(self, job: JobExecutorInterface, **given: Any) -> str:
-        """Return the arguments of the Snakemake that runs a job."""
         arguments = super().get_job_args(job, **given)
         if self.cores == "all":
             # "All" would include the cores of other jobs on the machine. Snakemake uses the last --cores.

@@ -77,7 +77,6 @@ def deferred_interrupts() -> Iterator[None]:
 
 @contextmanager
 def ignored_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C in a short block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -39,7 +39,6 @@ Past: TypeAlias = Callable[[Callable[[Any], dict[str, Any]]], dict[str, Any]]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     from lading.plugin.offline.options import MOST, PLAN_OPTIONS, number
 
     for option in PLAN_OPTIONS:
@@ -58,7 +57,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def print_frontier(args: argparse.Namespace, past: Past, out: IO[str] | None = None) -> int:
-    """Print the frontier of a workflow; returns the exit status."""
     from lading.plugin.offline.command import guarded
 
     return guarded(lambda given: _print_frontier(given, past, out or sys.stdout))(args)

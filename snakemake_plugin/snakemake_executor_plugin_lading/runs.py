@@ -170,7 +170,6 @@ def save_left(session: Session, run_id: str, left: Mapping[str, Iterable[int]]) 
 
 
 def rules_of_run(session: Session, run_id: str) -> dict[str, PlannedRule]:
-    """Read the remaining rules of a run, by name."""
     rows = session.scalars(select(RuleRow).where(RuleRow.run_id == run_id))
     return {row.name: PlannedRule.from_row(row) for row in rows}
 

@@ -48,7 +48,6 @@ class StateFolder:
 
     @property
     def logs(self) -> Path:
-        """The folder of the logs of jobs."""
         return self.root / "logs"
 
     @property
