@@ -312,5 +312,4 @@ def is_controller(pid: int) -> bool:
 
 
 def another_scheduler_lives(settings: Settings, job_id: int | None) -> bool:
-    """Return whether a scheduler other than the one with this id is alive."""
     return current.orchestrator().is_attended(settings.schedulers_folder, job_id)

@@ -341,7 +341,6 @@ def reported_itself(job: store.JobRow) -> bool:
 
 
 def failure_message(job: store.JobRow) -> str:
-    """Return the cause and the reason of a job as one sentence."""
     return ": ".join(str(part) for part in (job.cause, job.reason) if part)
 
 
@@ -359,7 +358,6 @@ class UnwrittenJob:
 
 @event.listens_for(Session, "before_commit")
 def write_jobs(session: Session) -> None:
-    """Write all jobs that were queued in a transaction."""
     jobs: list[UnwrittenJob] = session.info.pop(UNWRITTEN, [])
     if not jobs:
         return
@@ -444,7 +442,6 @@ def wait_key(job: store.JobRow) -> WaitKey:
 
 
 def wait_entry(job: store.JobRow) -> Log:
-    """Return the entry of a task's event log that says why its job waits."""
     key = job_key(job)
     assert isinstance(key, TaskInstanceKey)
     return Log(event="lading waits", task_instance=key, extra=str(job.reason))

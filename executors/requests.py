@@ -109,7 +109,6 @@ def of_instance(instance: InstanceRow) -> ColumnElement[bool]:
 
 
 def terminated(name: str, by: str) -> Reason:
-    """Return the reason of a job whose machine a user terminated."""
     return because("machine_terminated", machine=name, by=by)
 
 

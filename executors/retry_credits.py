@@ -70,7 +70,6 @@ def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
 
 
 def _limit(task: TaskInstance, most: int) -> int:
-    """Return how many tries of a task instance can be given back."""
     own = _hints(task).infrastructure_retries
     return most if own is None else own
 
@@ -154,7 +153,6 @@ def _given_back(session: Session, job: JobRow) -> int:
 
 
 def _same_instance(job: JobRow, *conditions: ColumnElement[bool]) -> list[ColumnElement[bool]]:
-    """Return the conditions for tries of the same task instance."""
     names = ("dag_id", "run_id", "task_id", "map_index")
     return [*(getattr(JobRow, name) == getattr(job, name) for name in names), *conditions]
 

@@ -29,7 +29,6 @@ class SchedulerParts:
         """The teams of the running executors, in the order of their starts; None: the executor for all teams."""
 
     def join(self, team: str | None) -> None:
-        """Note that an executor has started."""
         self.teams.append(team)
 
     def leave(self, team: str | None) -> bool:

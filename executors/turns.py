@@ -27,7 +27,6 @@ class DagTurns:
         return min(dags, key=lambda dag: (taken.get(dag, 0), self._served.get(dag, 0.0), dag))
 
     def serve(self, dag: str) -> None:
-        """Note that a Dag has had its turn."""
         self._served[dag] = time.monotonic()
 
     def forget(self, waiting: Collection[str]) -> None:

@@ -194,7 +194,6 @@ class Agent:
         return self.shutdown is not None or self._is_idle()
 
     def _is_idle(self) -> bool:
-        """Return whether it has been idle for so long that it can exit; it is started again when there is work."""
         idle_seconds = self.config.idle_seconds if self.config else None
         is_awaited = self.inbox.entries or self.holds.by_job
         if idle_seconds is None or is_awaited or time.monotonic() - self._busy_at < idle_seconds:
@@ -205,7 +204,6 @@ class Agent:
         return True
 
     def _wait(self, pause: float) -> None:
-        """Sleep until the bell rings, a child process ends, or the next check is due."""
         for descriptor in select.select([self.bell, self.end_signals.wakeup], [], [], min(pause, TICK))[0]:
             with contextlib.suppress(BlockingIOError):
                 os.read(descriptor, 65536)
@@ -247,7 +245,6 @@ class Agent:
             self._end_all(EndCause("cancelled", because("agent_shut_down")), self._kill_grace)
 
     def _obey_end(self) -> None:
-        """Learn when the machine is taken away, and terminate its jobs in time."""
         if self.ending is None and self.config is not None and self.config.is_spot:
             self.ending = self._notice.read(self.spool, self.config.kill_grace)
         if self.ending is not None and self.ending.left <= 0:
@@ -346,7 +343,6 @@ class Agent:
         return is_due
 
     def _free(self, config: AgentConfig) -> Resources:
-        """Return what is free for further jobs now."""
         used = self.running.used() + self.holds.used()
         free = config.capacity - used
         if config.measure_disk:

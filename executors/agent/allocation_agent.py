@@ -183,7 +183,6 @@ class AllocationAgent(Agent):
         return Claim(self.folder.name, envelope.log_path).make(Path(self.folder.claims), token)
 
     def _unclaim(self, token: str) -> None:
-        """Drop the claim, so that another allocation can start the job."""
         try:
             Claim(self.folder.name, "").drop(Path(self.folder.claims), token)
         except OSError as error:

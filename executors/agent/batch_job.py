@@ -83,7 +83,6 @@ class BatchJob:
         self.inbox = NothingWaiting()
 
     def run(self) -> int:
-        """Run the job to its end; returns the exit status for this process."""
         self.end_signals.receive()
         envelope = take(self.spool, self.token)
         if envelope is None:

@@ -120,12 +120,10 @@ def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[s
 
 
 def name_of(token: str) -> str:
-    """Return the name of a job's Docker container."""
     return f"lading-{token}"
 
 
 def is_out_of_memory(token: str) -> bool:
-    """Return whether the kernel killed a Docker container for exceeding its memory limit."""
     found = _docker("inspect", "--format={{.State.OOMKilled}}", name_of(token))
     return found is not None and found.stdout.strip() == "true"
 

@@ -141,18 +141,15 @@ class CpuGroups:
                         os.rmdir(self.base / name)
 
     def close(self) -> None:
-        """Remove the remaining cgroups when the agent exits."""
         self.remove_ended(at_once=True)
         self._remove_base()
 
     def _remove_base(self) -> None:
-        """Remove the parent cgroup if it was created for the supervisors and none is left."""
         if self.base.parent == self.home:
             with contextlib.suppress(OSError):  # it still has children
                 os.rmdir(self.base)
 
     def _remove_abandoned(self) -> None:
-        """Remove the cgroups of agents that were killed and not restarted."""
         for base in () if self.is_unified else self.home.glob(_PREFIX):
             if base != self.base:
                 other = replace(self, base=base)
@@ -187,7 +184,6 @@ class CpuGroups:
 
 
 def _processes(group: Path) -> set[int]:
-    """Return the pids directly in a cgroup; none if it does not exist."""
     try:
         return {int(line) for line in (group / "cgroup.procs").read_text().split()}
     except OSError:

@@ -34,7 +34,6 @@ class EndSignals:
             signal.signal(number, self._note)
 
     def log_new(self) -> None:
-        """Log the signals that have arrived since the last call."""
         while self._unlogged:
             log.info("received %s", signal.Signals(self._unlogged.pop(0)).name)
 

@@ -54,7 +54,6 @@ class AgentHolds:
         self.by_job: dict[str, GrantedHold] = {}
 
     def used(self) -> Resources:
-        """Return the resources held for upcoming jobs."""
         return sum((each.hold.resources for each in self.by_job.values()), Resources())
 
     def without(self, devices: Mapping[str, float]) -> dict[str, float]:
@@ -101,7 +100,6 @@ class AgentHolds:
         return [held for job, held in self.by_job.items() if job in waiting]
 
     def _renew(self, held: GrantedHold, file: int) -> None:
-        """Prolong a hold that was renewed, and end one that was not renewed in time."""
         if held.file != file:
             held.file, held.since = file, time.monotonic()
         elif time.monotonic() - held.since > held.hold.seconds:

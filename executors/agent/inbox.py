@@ -162,7 +162,6 @@ class Inbox:
         self._finish(token, "cancelled", reason, cleanup)
 
     def refuse(self, token: str, reason: Reason) -> None:
-        """Fail a job that can never start."""
         self.forget(token)
         self._finish(token, "error", reason, lambda: None)
 
@@ -172,7 +171,6 @@ class Inbox:
             self._take_out(entry.waiting)
 
     def _hindrance(self, entry: InboxEntry, now: float) -> Reason | None:
-        """Return what, other than lack of room, keeps a job from starting."""
         if entry.expires_at - now < LEAST_VALIDITY:
             return STALE_TOKEN
         if time.monotonic() < entry.not_before:

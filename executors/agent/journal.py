@@ -98,7 +98,6 @@ class Journal(ABC):
 
     @property
     def pending(self) -> bool:
-        """Whether any event has not been written yet."""
         return bool(self._events)
 
     def flush(self) -> None:

@@ -33,8 +33,6 @@ INFINITY = float("inf")
 
 
 class LimitEnforcer:
-    """Enforces the limits of jobs, and records their peak memory."""
-
     def __init__(self) -> None:
         self._next_round = self._next_measurement = 0.0
         self._next_record = 0.0
@@ -94,7 +92,6 @@ class LimitEnforcer:
         return max(min((job.next_look for job in jobs), default=INFINITY), self._next_record) - now
 
     def _look(self, job: RunningJob) -> None:
-        """Update a lower bound of the memory that a job uses."""
         if processes := process_tree.tree(job.supervisor.pid):
             job.meter.watch(processes)
             job.peak_memory = max(job.peak_memory or 0, job.meter.at_least)

@@ -108,7 +108,6 @@ def tree(root: int) -> list[Process]:
 
 
 def descendants(root: int) -> list[Process]:
-    """Return the tree without its root."""
     return [process for process in tree(root) if process.pid != root]
 
 
@@ -127,7 +126,6 @@ def _children(pid: int) -> list[int]:
 
 
 def everything() -> Iterator[Process]:
-    """Iterate over all processes of the machine."""
     for name in os.listdir("/proc"):
         if name.isdecimal() and (process := Process.read(int(name))) is not None:
             yield process
@@ -167,12 +165,10 @@ def send(processes: Iterable[Process], number: int) -> None:
 
 
 def kill_descendants(root: int) -> None:
-    """Kill all descendants of a process, in rounds until no more appear."""
     _kill_all(lambda: descendants(root))
 
 
 def kill_leftovers(leader: int, started: int, token: str) -> None:
-    """Kill the remaining processes of a job after the death of its supervisor (see :func:`leftovers`)."""
     _kill_all(lambda: leftovers(leader, started, token))
 
 

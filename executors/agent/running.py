@@ -99,7 +99,6 @@ class RunningJob:
         self.press()
 
     def kill_supervisor_after(self, seconds: float) -> None:
-        """Kill the supervisor after this time, if it is still alive."""
         deadline = time.monotonic() + seconds
         self.kill_supervisor_at = min(self.kill_supervisor_at or deadline, deadline)
 
@@ -225,7 +224,6 @@ class RunningJobs:
         self.journal.started(token, at=now, pid=pid)
 
     def _fork(self, assignment: HandedOverJob) -> int:
-        """Fork a new supervisor; returns its pid."""
         end, line = make_line()
         # Block signals until the new process has removed the agent's handlers: they would swallow a signal to it.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
@@ -271,7 +269,6 @@ class RunningJobs:
         return [job for job in self.jobs.values() if job.unanswered_since is not None]
 
     def _follow_start(self, job: RunningJob) -> None:
-        """Note when a job waits for an answer of Airflow's API server, and when it has got one and begins."""
         is_marked = job_folder.is_unanswered(job.folder)
         if is_marked and not job.task_has_ended:
             job.unanswered_since = job.unanswered_since or time.time()
@@ -337,7 +334,6 @@ class RunningJobs:
                     by_pid[pid].exit_status = os.waitstatus_to_exitcode(status)
 
     def _settle_without_exit_file(self, job: RunningJob, inbox: WaitingJobs) -> None:
-        """Deal with a job whose supervisor is gone and has left no exit file: report its end, or queue it again."""
         waits = job.folder.workload
         if (owner := job_folder.owner(job.folder)) is None and not waits.exists():
             owner = job_folder.owner(job.folder)  # it may have been claimed at this moment

@@ -74,7 +74,6 @@ class AgentJobFailed(Exception):
 
     @staticmethod
     def of_error(error: BaseException) -> AgentJobFailed:
-        """Return the failure of a job that has raised an exception."""
         if isinstance(error, AgentJobFailed):
             return error
         return AgentJobFailed(because("job_error", text=f"{type(error).__name__}: {error}"))
@@ -145,7 +144,6 @@ class AgentJob:
         return EndCause.read(self.folder)
 
     def is_cancelled(self) -> bool:
-        """Return whether the agent has terminated this job because it was cancelled."""
         return (ended := self.cause()) is not None and ended.cause == "cancelled"
 
     def api_is_silent(self) -> None:
@@ -189,8 +187,6 @@ class AgentJob:
 
 
 class Runner(Protocol):
-    """Runs the workloads of an agent's jobs."""
-
     def preload(self, runner: str = "") -> None:
         """Import and warm up in the agent whatever each job would otherwise have to import.
 
@@ -401,7 +397,6 @@ def _enter_scratch(job: AgentJob, assignment: HandedOverJob) -> JobScratch:
 
 
 def _write_exit_file(sentinel: ExitFile, job: AgentJob) -> bool:
-    """Write the exit file; returns whether that succeeded."""
     deadline = time.monotonic() + SENTINEL_PATIENCE
     while time.monotonic() < deadline:
         try:

@@ -77,18 +77,15 @@ class SupervisorLines:
         self._ready: set[int] = set()
 
     def add(self, pid: int, end: socket.socket) -> None:
-        """Keep the line to a newly forked supervisor."""
         self._lines[pid] = end
 
     def forget(self, pid: int) -> None:
-        """Drop the line to a process that has ended."""
         self._ready.discard(pid)
         if (end := self._lines.pop(pid, None)) is not None:
             end.close()
 
     @property
     def pids(self) -> Collection[int]:
-        """The pids of all supervisors, busy or spare."""
         return self._lines.keys()
 
     def hang_up(self) -> None:

@@ -38,7 +38,6 @@ BEHIND_OTHERS = because("turn")
 
 
 def decided(jobs: Sequence[WaitingJob], found: Assignment, now: float) -> Decision:
-    """Turn the assignment of waiting jobs into a decision: changes, placements, orders and reasons."""
     changes = [refused(token, reason, now) for token, reason in found.refused.items()]
     placed: dict[str, dict[str, list[str]]] = {}
     by_token = {job.name: job for job in jobs} if found.stops else {}

@@ -184,7 +184,6 @@ class Housekeeping:
         return is_all
 
     def _note_tenants(self, session: Session) -> None:
-        """Tell sites which tenants' jobs run on their machines."""
         for name, site in self.sites.items():
             if isinstance(site, ElasticSite) and site.launches:
                 found = instances.tenants(session, name)
@@ -241,7 +240,6 @@ class Housekeeping:
         self.stored[site.name] = observation
 
     def _publish(self, seen: dict[str, Sequence[ObservedLocation]]) -> None:
-        """Publish the sites' locations, and the edition of the sites file that this controller has read."""
         sites = {name: self._about(site, seen.get(name, ())) for name, site in self.sites.items()}
         found = {"sites": sites, "edition": self.edition, "bindings": self.bindings}
         try:

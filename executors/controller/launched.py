@@ -184,7 +184,6 @@ def orders(launches: Iterable[Launch]) -> list[Order]:
 
 
 def row(site: str, order: Order, now: float) -> InstanceRow:
-    """Return the row of an order, which is stored before the site gets the order."""
     capacity = order.launch.capacity
     return InstanceRow(
         token=order.name,
@@ -250,7 +249,6 @@ def as_seen(seen: ObservedLocation) -> Location:
 
 
 def as_ordered(instance: InstanceRow, now: float) -> Location:
-    """Return the location of an instance that was ordered and has not been seen yet."""
     return Location(
         instance.token,
         instance.capacity,

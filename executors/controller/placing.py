@@ -100,7 +100,6 @@ class PlacementAttempts:
         return frozenset(self._tried)
 
     def note(self, turned_away: Iterable[str]) -> None:
-        """Note the jobs that were tried and found no room."""
         if self.placement_interval is not None:
             self._tried = set(turned_away)
 
@@ -174,7 +173,6 @@ class Placing:
     def note_events(
         self, session: Session, site: str, events: Iterable[dict[str, Any]], changes: Iterable[Change]
     ) -> None:
-        """Note the events of a site and the changes that have been stored for them."""
         if any(each.values.get("state") in ENDED for each in changes):
             self.attempts[site].begin()
         data.note(session, site, events)
@@ -232,7 +230,6 @@ class Placing:
         return assignment
 
     def _choice(self, session: Session, jobs: Sequence[WaitingJob], sites: Sequence[SiteView], now: float) -> Choice:
-        """Return the choice of locations, with the data from the store that policies use."""
         choice = Choice(now, self.extensions.policies)
         if self.needs_files:
             choice.files = data.read(session, [job.name for job in jobs])

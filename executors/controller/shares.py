@@ -104,7 +104,6 @@ class Budgets:
         self._next_look = begun + max(SECONDS_BETWEEN_NOTES, 10 * (time.monotonic() - begun))
 
     def terms(self, tenant: Tenant) -> BudgetTerms:
-        """Return what budgets allow a tenant's waiting and upcoming jobs."""
         if not self.found:
             return NO_BUDGETS
         if (known := self._terms.get(tenant)) is None:
@@ -170,7 +169,6 @@ class FairShares:
         self._is_first = True
 
     def terms(self, row: Any) -> TenantTerms:
-        """Return the share and the budgets of a row's job."""
         columns = row.team, row.dag_id, row.dag_owner, row.dag_tags
         if (known := self._known.get(columns)) is None:
             tenant = Tenant.from_columns(*columns)
@@ -314,7 +312,6 @@ class FairShares:
             self._explain(waiting, found, now)
 
     def _explain(self, waiting: Sequence[WaitingJob], found: Assignment, now: float) -> None:
-        """Give jobs without room the reason that their share has used more than it is entitled to, if it has."""
         shares = {job.share or "" for job in waiting}
         parts, lately = entitled(self.shares, shares | self.standing.used.keys()), self.standing.lately
         over: dict[str, Reason] = {
@@ -347,7 +344,6 @@ class FairShares:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to store again what shares have."""
         return self.is_declared and time.monotonic() >= self._next_note
 
     def save(self, session: Session, now: float) -> None:

@@ -88,7 +88,6 @@ class SiteDriver:
         return [*observation.events, *ends]
 
     def cancel(self, reasons: Mapping[str, Reason]) -> None:
-        """Cancel jobs, whether they wait or are at a location."""
         for token, reason in reasons.items():
             if token in self.waiting:
                 self._end(token, "cancelled", reason)

@@ -25,8 +25,6 @@ SHORT = 5.0
 
 @dataclass(slots=True)
 class MissingSince:
-    """Tokens that are missing now, and since when."""
-
     since: dict[str, float] = field(default_factory=dict)
 
     def update(self, missing: Iterable[str], unasked: Container[str] = ()) -> dict[str, float]:
@@ -41,7 +39,6 @@ class MissingSince:
         return {token: now - at for token, at in found.items()}
 
     def seconds(self) -> dict[str, float]:
-        """Return for how many seconds each token of the last update has been missing."""
         now = time.monotonic()
         return {token: now - at for token, at in self.since.items()}
 

@@ -95,7 +95,6 @@ class SiteThreads:
                 self.beat()
 
     def have_news(self) -> bool:
-        """Return whether any thread has found something that is not stored yet."""
         return any(thread.has_news or thread.has_more for thread in self)
 
     def exhaust(self, take: Callable[[], object], seconds: float) -> None:
@@ -379,7 +378,6 @@ class SiteThread:
             self.ring()
 
     def _log_trouble(self, error: Exception) -> str:
-        """Log why the site did not answer; returns it as text."""
         self._log(self.failure, error)
         return storable(str(error)) or type(error).__name__
 

@@ -227,7 +227,6 @@ class LiveRuns:
 
     @property
     def without_structure(self) -> set[str]:
-        """The names of the live runs whose Dag structure is unknown."""
         return {run_name(*run) for run, known in self.known.items() if known.structure is None}
 
     def asked(self, name: str) -> Mapping[str, WaitingJob]:
@@ -238,7 +237,6 @@ class LiveRuns:
         return next((known.asked for run, known in self.known.items() if run_name(*run) == name), {})
 
     def try_number(self, run: DagRunKey, task_id: str) -> int:
-        """Return the try number of an upcoming task."""
         rows = self.known[run].rows if run in self.known else ()
         return next((row.try_number for row in rows if row.task_id == task_id), 1)
 
@@ -261,7 +259,6 @@ class LiveRuns:
 
     @property
     def with_budget(self) -> set[str]:
-        """The names of the live runs with a limit on their cost."""
         limited = (run for run, known in self.known.items() if any(ask.has_budget for ask in known.asks.values()))
         return {run_name(*run) for run in limited}
 
@@ -273,7 +270,6 @@ class LiveRuns:
         self.needs = {token: need for token, need in self.needs.items() if token in live}
 
     def _read_requests(self, asked: Mapping[RunKey, RunRequest]) -> None:
-        """Update users' requests for runs."""
         for run, known in self.known.items():
             if (request := asked.get(run, RunRequest())) != known.request:
                 known.request, known.version = request, known.version + 1
@@ -519,7 +515,6 @@ class LiveRuns:
     def _job(
         self, row: Any, name: str, first_sites: FirstSites, now: float, pool: str | None = None, pool_slots: int = 1
     ) -> ComingJob:
-        """Build the job for a row that waits or is at work."""
         expected = self.durations.predict(row, ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN)
         its_own = row.map_index, row.token
         if (room_wait := first_sites.wait_of(row)) is not None or row.state not in groups.AT_WORK:
@@ -594,7 +589,6 @@ class FirstSites:
         return any(facts != before.get(name) for name, facts in self.launching.items())
 
     def is_covered(self, site: str) -> bool:
-        """Whether the upcoming work at a site is covered by a plan."""
         market = self.sites[site].market
         return isinstance(market, Market) or (isinstance(market, MachineMarket) and market.policy == FORECAST)
 
@@ -603,7 +597,6 @@ class FirstSites:
         return site in self.sites and self.sites[site].is_queue(location)
 
     def launches(self, site: str) -> bool:
-        """Whether a site can launch machines or allocations."""
         return self.sites[site].market is not None
 
     def wait_at(self, place: FirstPlace, since: float | None = None) -> RoomWait | None:

@@ -235,7 +235,6 @@ class SitePlan:
         return [name for name in names if now - self.pending_since[name] < SECONDS_PENDING]
 
     def _is_chosen_for(self, here: PlanningInput) -> bool:
-        """Whether the fleet was chosen for all current upcoming steps and for what is on sale now."""
         return self.planner.is_chosen_for(here.forecast) and self._is_as_before(here)
 
     def _is_as_before(self, here: PlanningInput) -> bool:

@@ -145,8 +145,6 @@ class GangController:
 
 @dataclass(slots=True)
 class GangTick:
-    """One gang in one tick."""
-
     tick: Tick
     memory: GangMemory
     members: Sequence[GangMember]
@@ -189,7 +187,6 @@ class GangTick:
         return True
 
     def _fits_now(self) -> bool:
-        """Return whether all partitions together have room now."""
         names = [each.name for each in self.gang.partitions]
         partitions = [
             ([each.job for each in self.of_partition(name)], self._options(name).in_order()) for name in names
@@ -416,7 +413,6 @@ class GangTick:
         return bool(names) and not any(self.tick.room.sites[name].launches for name in names)
 
     def _answers(self) -> list[Event]:
-        """Return events about the sites' answers to holds."""
         events: list[Event] = []
         tries = [*self.gang.held, *([self.gang.trying] if self.gang.trying else [])]
         for attempt in tries:
@@ -474,7 +470,6 @@ class GangTick:
         return []
 
     def _options(self, partition: str) -> Options:
-        """Return where a partition can be tried and by which rules, computed once per tick."""
         if partition not in self.options:
             jobs = [each.job for each in self.of_partition(partition)]
             try:
@@ -484,7 +479,6 @@ class GangTick:
         return self.options[partition]
 
     def _start(self, held: RoomAttempt) -> None:
-        """Start the jobs of a partition in the room held for them."""
         rows = {row.job: row for row in self.holds if row.partition == held.partition}
         places = self._options(held.partition).stops.get((held.rule, held.match), ())
         for each in self.of_partition(held.partition):
@@ -673,7 +667,6 @@ class GangTick:
         return reason if gang.why is None else reason.with_also(gang.why)
 
     def _explain(self) -> None:
-        """Give members the reason they wait for while room is sought."""
         gang = self.gang
         if gang.stage is Stage.TRYING and gang.trying is not None:
             which = {"attempt": gang.attempt, "attempts": gang.attempts.count}

@@ -100,7 +100,6 @@ class GangOutcome:
     # -- adding decisions
 
     def hold(self, gang: str, partition: str, places: Mapping[str, MemberPlace], now: float) -> list[HoldRow]:
-        """Create holds for members, and request them."""
         made = [
             HoldRow(
                 token=str(uuid.uuid4()),
@@ -131,7 +130,6 @@ class GangOutcome:
         self.ask([row])
 
     def drop(self, row: HoldRow) -> None:
-        """End a hold, and have the site give up its room."""
         self.gone_holds.add(row.token)
         if row.state in ("asked", "held"):
             self.dropped.setdefault(row.site, {}).setdefault(row.location, []).append(row.token)
@@ -147,12 +145,10 @@ class GangOutcome:
         self.placed.setdefault(row.site, {}).setdefault(row.location, []).append(job.name)
 
     def sleep(self, members: Iterable[GangMember], reason: Reason) -> None:
-        """Put members to sleep until the next attempt."""
         values = {"state": State.ATTEMPTED, "reason": reason}
         self.changes += [Change(each.token, values, report=True) for each in members]
 
     def wake(self, members: Iterable[GangMember]) -> None:
-        """Queue sleeping members again."""
         self.changes += [
             Change(each.token, {"state": State.QUEUED, "reason": None}, only_if={"state": State.ATTEMPTED})
             for each in members
@@ -167,11 +163,9 @@ class GangOutcome:
         self.changes += [Change(each.token, {"gang": gang, "gang_terms": terms}) for each in members]
 
     def fail(self, members: Iterable[GangMember], reason: Reason, now: float) -> None:
-        """Fail members that will find no room."""
         self.changes += [refused(each.token, reason, now) for each in members]
 
     def cancel(self, member: GangMember, reason: Reason, now: float) -> None:
-        """Cancel a member that is placed or running."""
         if member.state == State.RUNNING:
             self.changes.append(Change(member.token, {"cancel": reason}))
         else:  # fail it here, because a cancellation before the start would not be reported to Airflow

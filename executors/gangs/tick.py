@@ -106,7 +106,6 @@ class Tick:
         return reason if self.bounds is None else self.bounds.as_now(reason)
 
     def needs(self, jobs: Iterable[WaitingJob], stops: Stops) -> list[Taken]:
-        """Return what jobs take at these stops."""
         sites = ((job, stops[job.name], self.room.sites[stops[job.name].site]) for job in jobs)
         return [(job, site.name, site.need(stop.asked(job)).resources) for job, stop, site in sites]
 
@@ -193,7 +192,6 @@ class GangMemory:
 
     @classmethod
     def new(cls, token: str, dag_id: str, run_id: str, terms: GangTerms) -> GangMemory:
-        """Return a gang that begins to gather."""
         row = GangRow(token=token, dag_id=dag_id, run_id=run_id, name=terms.name, attempt=0, wake_at=None)
         found = cls(row, terms, Gang((), terms.partial, terms.attempts or AttemptSchedule()))
         found.write()
@@ -255,5 +253,4 @@ class GangMemory:
 
     @property
     def tokens(self) -> frozenset[str]:
-        """The tokens of the jobs of all partitions."""
         return frozenset(token for tokens in self.members.values() for token in tokens)

@@ -141,7 +141,6 @@ class Fetch:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look for the file, or to copy it."""
         return self.thread is None and self.failure is None and self.lies is None and self.backoff.left <= 0
 
     @property
@@ -151,7 +150,6 @@ class Fetch:
 
     @property
     def reason(self) -> Reason:
-        """Why jobs that read it wait."""
         trouble = [because("staging_fails", text=self.backoff.message)] if self.backoff.failures else []
         return because("staging", address=self.address).with_also(*trouble)
 

@@ -13,8 +13,6 @@ from lading.executors.store import metadata
 
 
 class LadingDBManager(BaseDBManager):
-    """Manages the tables of ``lading.executors.store``."""
-
     metadata = metadata
     version_table_name = VERSION_TABLE
     migration_dir = str(HERE / "migrations")

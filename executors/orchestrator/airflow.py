@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 class AirflowOrchestrator(Orchestrator):
-    """The orchestrator backed by Airflow's tables."""
-
     def session(self) -> AbstractContextManager[Session]:
         from airflow.utils.session import create_session
 

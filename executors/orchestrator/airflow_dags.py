@@ -53,7 +53,6 @@ class Dags(Forecaster):
         self._facts = DagFacts()
 
     def read_structures(self, session: Session, runs_: Iterable[DagRunKey]) -> Mapping[DagRunKey, DagStructure | None]:
-        """Return the structure of the Dag of each run that exists."""
         return {key: self.structure(session, run) for key, run in runs.dag_runs(session, runs_).items()}
 
     def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:

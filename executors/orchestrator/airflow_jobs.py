@@ -28,7 +28,6 @@ WANTED = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState
 
 
 def same_task() -> ColumnElement[bool]:
-    """Return the condition that a task instance belongs to a job."""
     return and_(
         TaskInstance.dag_id == JobRow.dag_id,
         TaskInstance.task_id == JobRow.task_id,

@@ -72,7 +72,6 @@ def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: ob
 
 
 def is_live(session: Session, dag_id: str, run_id: str) -> bool:
-    """Whether Airflow has this run and it has not ended."""
     if not (dag_id.isprintable() and run_id.isprintable()):  # databases reject NUL and lone surrogates
         return False
     query = select(DagRun.run_id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id, DagRun.state.in_(LIVE))

@@ -21,7 +21,6 @@ class ConfiguredExecutor(NamedTuple):
 
     @property
     def names(self) -> frozenset[str]:
-        """The names by which a task can choose it."""
         return frozenset(filter(None, (self.alias, self.path, self.path.rpartition(".")[2])))
 
     @property

@@ -171,8 +171,7 @@ class Forecaster(ABC):
         return ()
 
     @abstractmethod
-    def past(self, session: Session, dag_id: str) -> DagPast:
-        """Return how earlier runs of a Dag went."""
+    def past(self, session: Session, dag_id: str) -> DagPast: ...
 
     @abstractmethod
     def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:
@@ -248,8 +247,7 @@ class Orchestrator(ABC):
     # Upcoming tasks.
 
     @abstractmethod
-    def forecaster(self) -> Forecaster:
-        """Create a forecaster."""
+    def forecaster(self) -> Forecaster: ...
 
     @abstractmethod
     def unfinished(self, session: Session, runs: Iterable[DagRunKey]) -> Mapping[DagRunKey, Sequence[Any]]:
@@ -293,5 +291,4 @@ class Orchestrator(ABC):
         """Add entries to the event logs of tasks."""
 
     @abstractmethod
-    def metrics(self) -> MetricsBackend:
-        """Return the destination for the controller's metrics."""
+    def metrics(self) -> MetricsBackend: ...

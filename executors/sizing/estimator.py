@@ -95,12 +95,10 @@ class SizingWork:
         return refused(at[0].token, because("hint_error", text=str(too_slow(at[1].address))), time.time())
 
     def abandon(self) -> None:
-        """Stop waiting for the thread."""
         self.is_abandoned = True
         self.place = place(at[1].address) if (at := self._at) is not None else None
 
     def run(self, ring: Callable[[], None]) -> None:
-        """Run in the thread."""
         try:
             self._measure()
         except SQLAlchemyError as error:
@@ -275,7 +273,6 @@ class Estimator:
             self.is_turn_of_struck = False
 
     def _taken(self) -> Counter[str]:
-        """Count the threads of each Dag, including hanging ones."""
         # Threads hanging in a place that is no longer accessed do not keep their Dag from other places.
         hung = Counter(work.dag_id for work in self.hanging if work.place not in self.known.hanging)
         return Counter(work.dag_id for work in self.under_way) + hung

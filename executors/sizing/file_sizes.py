@@ -257,7 +257,6 @@ class FileSizes:
 
 
 def too_slow(address: str) -> ExpressionError:
-    """Return the error for a job whose inputs take too long to examine."""
     return ExpressionError(
         f"the sizes of the inputs could not be determined within {MOST_SECONDS:g} s, the limit; the last was that of "
         f"{address}; {DECLARE.format(address)}"

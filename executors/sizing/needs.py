@@ -76,7 +76,6 @@ class Needs:
         """The tasks whose jobs have to be resized."""
 
     def note_ends(self, session: Session, tokens: Iterable[str]) -> None:
-        """Learn from jobs that have ended."""
         if not self.known:
             return
         columns = JobRow.dag_id, JobRow.task_id, *usage.OF_USE
@@ -128,7 +127,6 @@ class Needs:
         return -math.inf if known is None else known.looked_at
 
     def _fitted(self, session: Session, task: tuple[str, str]) -> Sizes:
-        """Return what a task needs, from its usage."""
         known, now = self.known.get(task), time.monotonic()
         if known is None or now - known.read_at > SECONDS_KNOWN:
             self.known.pop(task, None)
@@ -149,7 +147,6 @@ class Needs:
         largest: Resources | None,
         queued: QueuedJobs,
     ) -> list[TaskNote]:
-        """Resize jobs with equal requests."""
         left, asked = auto.from_text(row.chosen), Resources(row.cpus, row.memory)
         found = auto.resized(asked, left, fitted, largest, row.input_size)
         limit = row.memory_limit

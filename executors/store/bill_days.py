@@ -112,7 +112,6 @@ class SplitKey(NamedTuple):
 
 
 def split_key(key: BillKey, split: Split) -> SplitKey:
-    """Return the key under which a split sums up a part of a bill."""
     dag_id = key.dag_id or ""
     if split == "site":
         return SplitKey(split, dag_id, name=key.site or "")
@@ -354,7 +353,6 @@ def runs(days: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def within(days: Collection[int]) -> ColumnElement[bool]:
-    """Return the condition that selects the rows of these days."""
     return or_(*(and_(BillDayRow.day >= first, BillDayRow.day < behind) for first, behind in runs(sorted(days))))
 
 
@@ -371,7 +369,6 @@ def as_parts(values: Sequence[Any]) -> BillParts:
 
 
 def whole_days(session: Session, days: Collection[int]) -> dict[int, BillParts]:
-    """Return what was billed on each of these days."""
     if not days:
         return {}
     columns = (BillDayRow.day, *(getattr(BillDayRow, name) for name in SUMS))
@@ -398,7 +395,6 @@ OF_ROW: dict[Split, tuple[str, ...]] = {
 
 
 def row_key(key: BillKey, split: Split) -> SplitKey:
-    """Return the row of a bill to which a part of it belongs."""
     found = split_key(key, split)
     return SplitKey(found.split, **{name: getattr(found, name) for name in OF_ROW[split]})
 

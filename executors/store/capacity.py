@@ -37,7 +37,6 @@ def is_same(one: Capacity, other: Capacity) -> bool:
 
 
 def end_other_sites(session: Session, sites: Iterable[str], now: float) -> None:
-    """Close the rows of sites that are no longer in the sites file."""
     session.execute(
         update(Capacity).where(Capacity.site.not_in(list(sites)), Capacity.until.is_(None)).values(until=now),
         execution_options={"synchronize_session": False},

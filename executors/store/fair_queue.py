@@ -227,7 +227,6 @@ def first(
 def _first(
     queued: QueuedJobs, most: int, fair: FairTurns, rests: Mapping[str, float]
 ) -> tuple[list[QueueColumns], bool]:
-    """Search the queue for the first jobs."""
     if sum(len(lane.ranks) for lane in queued.lanes.values()) <= most:
         return queued.unlimited(), False
     if rests:

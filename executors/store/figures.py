@@ -38,8 +38,6 @@ class LiveJobs(NamedTuple):
 
 
 class LiveKey(NamedTuple):
-    """What unfinished jobs are counted by."""
-
     site: str | None
     state: str
     team: str | None
@@ -85,7 +83,6 @@ class CpusInUse(NamedTuple):
 
 
 def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
-    """Return the cpus of running jobs by site."""
     by_site: dict[str, CpusInUse] = {}
     for jobs in live:
         if jobs.state == State.RUNNING and jobs.site is not None:
@@ -124,7 +121,6 @@ class MemoryInUse(NamedTuple):
 
 
 def memory_in_use(session: Session) -> dict[str, MemoryInUse]:
-    """Return the memory in use by site."""
     fixed = select(Capacity.site, Capacity.name, Capacity.memory).where(Capacity.until.is_(None))
     launched = select(InstanceRow.site, InstanceRow.token, InstanceRow.memory).where(InstanceRow.state.in_(UP))
     machines = {(site, name): memory for query in (fixed, launched) for site, name, memory in session.execute(query)}

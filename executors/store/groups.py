@@ -103,5 +103,4 @@ def explain(session: Session, queued: QueuedJobs, before: float) -> None:
 
 
 def equals_or_null(column: Any, value: int | str | None) -> Any:
-    """Return the condition that a column equals a value, or is NULL for None."""
     return column.is_(None) if value is None else column == value

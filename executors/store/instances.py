@@ -49,7 +49,6 @@ def ended(session: Session) -> Sequence[InstanceRow]:
 
 
 def count_living(session: Session) -> int:
-    """Count the instances that have not ended, at all sites."""
     query = select(func.count()).select_from(InstanceRow).where(InstanceRow.state != InstanceState.ENDED)
     return session.scalar(query) or 0
 
@@ -113,7 +112,6 @@ def last_boots(session: Session, site: str) -> list[tuple[str, float]]:
 
 
 def known(session: Session, tokens: Iterable[str]) -> set[str]:
-    """Return those of the tokens that are instances."""
     return {
         token
         for chunk in chunks(sorted({*tokens}))

@@ -133,7 +133,6 @@ def find(session: Session, tokens: Sequence[str]) -> dict[str, str]:
 
 
 def locations(session: Session, tokens: Collection[str]) -> dict[str, str]:
-    """Return the location of each job that has one, by token."""
     return {
         token: location
         for chunk in chunks([*tokens])
@@ -223,7 +222,6 @@ def explain_the_rest(session: Session, reason: Reason, before: float | DatabaseN
 
 
 def explain(session: Session, reason: Reason, tokens: Sequence[str]) -> None:
-    """Store why jobs wait."""
     for chunk in chunks(tokens):
         session.execute(
             update(JobRow)
@@ -234,7 +232,6 @@ def explain(session: Session, reason: Reason, tokens: Sequence[str]) -> None:
 
 
 def forget_reasons(session: Session, code: str) -> None:
-    """Remove the reasons of waiting jobs that have this code."""
     which = JobRow.state == State.QUEUED, JobRow.reason_code == code
     session.execute(insert(UnseenRow.__table__).from_select(["token"], select(JobRow.token).where(*which)))
     session.execute(
@@ -346,7 +343,6 @@ class StatementKind(NamedTuple):
         return update(JobRow.__table__).where(*which).values(**values)
 
     def _following(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns that follow from those set."""
         return {**self._granted(values), **self._billed(values)}
 
     def _granted(self, values: Mapping[str, Any]) -> dict[str, Any]:

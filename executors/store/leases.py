@@ -107,7 +107,6 @@ def lease(session: Session) -> Lease | None:
 
 
 def drop_lease(session: Session, holder: str) -> None:
-    """Release the lease, so that another controller can act at once."""
     session.execute(delete(Lease).where(Lease.holder == holder))
 
 

@@ -120,7 +120,6 @@ def first_by_rest(queued: QueuedJobs, rests: Mapping[str, float]) -> list[QueueC
 
 
 def with_budgets(rows: Sequence[Any], build: Callable[[Any], WaitingJob], session: Session) -> list[WaitingJob]:
-    """Build jobs with the budgets of their runs."""
     if all(row.max_usd is None for row in rows):
         return [build(row) for row in rows]
     runs = ((str(row.dag_id), str(row.run_id)) for row in rows if row.max_usd is not None)

@@ -87,8 +87,6 @@ COLUMNS = tuple(getattr(JobRow, name) for name in QueueColumns._fields)
 
 
 class MoreColumns(NamedTuple):
-    """The other columns of a job that the queue reads."""
-
     max_jobs: int | None
     run_max_jobs: int | None
     chosen: str | None
@@ -128,8 +126,6 @@ class Lane:
 
 
 class LaneKey(NamedTuple):
-    """What the jobs of a lane have in common: team, Dag, priority and shape."""
-
     team: str | None
     dag_id: str | None
     dag_owner: str | None
@@ -329,7 +325,6 @@ class QueuedJobs:
         ]
 
     def explain(self, session: Session, reason: Reason, tokens: Sequence[str]) -> None:
-        """Store why jobs wait."""
         explain(session, reason, tokens)
         for token in tokens:
             if (job := self.jobs.get(token)) is not None:
@@ -342,7 +337,6 @@ class QueuedJobs:
 
 
 def in_order(alike: Iterable[Lane]) -> Iterator[Rank]:
-    """Yield the jobs of all the lanes in the order in which they should start."""
     lists = [each.ranks for each in alike]
     return iter(lists[0]) if len(lists) == 1 else heapq.merge(*lists)
 

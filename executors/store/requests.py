@@ -78,7 +78,6 @@ def to_do(session: Session) -> Sequence[RequestRow]:
 
 
 def overdue(session: Session, seconds: float) -> frozenset[int]:
-    """Return the open requests made longer ago than this."""
     query = select(RequestRow.id).where(RequestRow.done_at.is_(None), RequestRow.at < DatabaseNow() - seconds)
     return frozenset(session.scalars(query))
 

@@ -110,7 +110,6 @@ class RunTerms(NamedTuple):
         return is_of_other_hurry or (request.finish_by is not None and forecast.finish_by is None)
 
     def lines(self) -> Iterator[str]:
-        """Yield a description, line by line."""
         request, forecast = self.request, self.forecast
         by = "" if request is None else f", requested by {request.by}"
         hurry = None if request is None else request.hurry

@@ -217,7 +217,6 @@ class EndedCosts:
         return found
 
     def _changed(self, session: Session, since: float, now: float) -> StaleDays:
-        """Return the days that may have changed."""
         if self._checked_at is None:
             return StaleDays(frozenset(), -1)
         changed = JobRow.changed_at >= self._checked_at - SECONDS_APART, JobRow.ended_at >= since
@@ -282,7 +281,6 @@ def spending(
 
 
 def _costs(session: Session, since: float, now: float, *which: Any) -> Iterable[TenantCosts]:
-    """Yield the cost of jobs since a time, by tenant."""
     cpus = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
     end = func.coalesce(JobRow.ended_at, now)
     begun = case((JobRow.started_at < since, since), else_=JobRow.started_at)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def to_text(barred: Mapping[str, Reason]) -> str:
-    """Serialize the reasons why queues of a site take no jobs."""
     return json.dumps({queue: reason.to_data() for queue, reason in barred.items()})
 
 

@@ -203,7 +203,6 @@ class Outlook:
 
 
 def commonest(held: Counter[str]) -> tuple[str, int]:
-    """Return what holds most of the jobs, and how many."""
     return max(held.items(), key=lambda each: (each[1], each[0]))
 
 
@@ -409,14 +408,12 @@ class Backlogs:
         self.lines: dict[Place, BacklogLines] = {}
 
     def share_of(self, job: Any) -> str:
-        """The share of a job."""
         its = (
             (job.team, job.dag_id, job.dag_owner, job.dag_tags) if self.shares.table else (None, job.dag_id, None, None)
         )
         return self.shares.share_of(Tenant.from_columns(*its))
 
     def line_of(self, job: Any) -> ShareLine:
-        """The line in which a job waits."""
         # Where several shares are declared the priority counts within each.
         level = 0 if self.shares.table else -job.priority
         # The limits of a Dag hold for all of its jobs alike.

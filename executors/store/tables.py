@@ -32,8 +32,6 @@ metadata = MetaData(schema=conventions.schema, naming_convention=conventions.nam
 
 
 class Base(DeclarativeBase):
-    """The base class of all tables."""
-
     metadata = metadata
     __table__: ClassVar[Table]  # for Core statements
 
@@ -54,7 +52,6 @@ class ReasonText(TypeDecorator[Reason]):
 
 
 def reason_values(reason: Reason | None) -> dict[str, Any]:
-    """Return the columns that a reason sets."""
     code, limit = (None, None) if reason is None else (reason.code, reason.limit)
     return {"reason": reason, "reason_code": code, "reason_limit": limit}
 

@@ -217,7 +217,6 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
 
 
 def _is_unwanted(error: ServerResponseError) -> bool:
-    """Return whether the API server refuses a task because it was cleared, ended or deleted."""
     detail: Any = error.detail
     reason = detail.get("reason") if isinstance(detail, dict) else None
     return (error.response.status_code, reason) in UNWANTED
@@ -318,8 +317,6 @@ class _NoticesTheEnd(_Watched):
 
 @attrs.define(kw_only=True)
 class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess):
-    """Airflow's supervisor of a task's process."""
-
     if TYPE_CHECKING:
         client: JobClient
 

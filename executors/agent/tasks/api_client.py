@@ -53,8 +53,6 @@ class ApiOutOfReach(AgentJobFailed):
 
 
 class ApiRefused(AgentJobFailed):
-    """A job whose request the API server has rejected."""
-
     def __init__(self, error: ServerResponseError) -> None:
         status = error.response.status_code
         code = "token_refused" if status in TOKEN_REFUSED else "api_error"

@@ -70,7 +70,6 @@ def run(subject: str = "", token: str = "") -> None:
 
 
 def is_healthy(answer: httpx.Response) -> bool:
-    """Return whether an answer is that of a healthy execution API."""
     try:
         said = answer.json()
     except ValueError:

@@ -82,8 +82,6 @@ class EndedMember:
 
 @dataclass(frozen=True, slots=True)
 class GangRecords:
-    """All stored data on gangs: their live members, their rows, the holds, and the members that failed."""
-
     members: Sequence[GangMember]
     gangs: Mapping[str, GangRow]
     holds: Sequence[HoldRow]
