@@ -1,11 +1,11 @@
-# Everything lives in .venv, dist, .environments, .demo and .pictures beside this file; nothing global is installed, needed or changed,
-# but for the Debian packages of real services that the integration tests ask for (as root or by sudo).
+# Everything lives in .venv, dist, .environments, .demo and .pictures next to this file; nothing global is installed,
+# needed or changed, except the Debian packages of real services that the integration tests need (as root or with sudo).
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name))))
 BIN := .venv/bin
 LOG := .venv/make.log
 
-# A folder is in the list beside its files: its time changes when one of them is removed.
+# The list has folders in addition to their files: a folder's time changes when one of its files is removed.
 PACKAGES := example_dags executors hooks operators plugin scheduling
 SOURCES := pyproject.toml setup.py README.md LICENSE $(shell find $(PACKAGES) -name '__pycache__' -prune -o -print)
 SNAKEMAKE_SOURCES := $(addprefix snakemake_plugin/,pyproject.toml setup.py README.md) \
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # $(call quietly,what is done,command,how far it is): the step, every ten seconds how far it is, by default the last useful line
 # of its output, and how long it took; if it fails, all its output.
-# The parent of the loop is asked for since Ctrl-C does not reach what runs in the background.
+# The loop checks its parent process, because Ctrl-C does not reach background processes.
 BEAT := 10
 # No warnings, index servers or origins of packages; at most 100 columns, in whole words.
 LAST = grep -ivE '^ *$$|^ *(npm )?(warn|deprecation|\[notice)|: warning: |^looking in ' $(LOG) | tail -n 1 | \
@@ -144,7 +144,7 @@ clean:  ## remove all that make has made
 	    { $(BIN)/pip check || { echo 'requirements.lock does not fit pyproject.toml: make lock'; false; }; })
 	@touch $@
 
-# Not in requirements.lock: they run beside the environments that they make, never in one.
+# Not in requirements.lock: they create the environments and never run inside one.
 .environments/tools/installed: .venv/locked
 	@rm -rf .environments/tools && mkdir -p .environments
 	$(call quietly,installing uv and twine, \

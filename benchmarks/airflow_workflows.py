@@ -337,7 +337,7 @@ def simulated(
 def critical_path(trace: Sequence[Arrival], more: float) -> float:
     """Seconds of the longest way through a workflow.
 
-    :param more: what each task takes beside its length
+    :param more: what each task takes in addition to its length
     """
     longer = [replace(each, duration=each.duration + more) for each in trace]
     forecast = wfformat.as_forecast(longer)

@@ -251,7 +251,7 @@ class Cluster:
         )
 
     def _planned(self, waiting: Sequence[PlannedJob], live: Sequence[Location], now: float) -> ComingWork | None:
-        """What is to come, and what the plan asks for by it."""
+        """The upcoming work, and what the plan requests for it."""
         coming = self._coming()
         if coming is None or self.planner is None:
             return coming

@@ -104,7 +104,7 @@ LAST = 1800.0
 
 
 class Machines:
-    """All that answers behind the instances of the double.
+    """Everything that answers behind the simulated instances.
 
     :param boot: seconds from an order until its machine answers
     """

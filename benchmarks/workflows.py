@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def with_reclaims(
     name: str, workflow: Sequence[Arrival], expected: Mapping[str, Prediction], hurry: float, reclaims: float
 ) -> None:
-    """Print what reclaims cost, beside what they cost themselves.
+    """Print the cost of runs with reclaims, compared with what the reclaims cost by themselves.
 
     :param reclaims: of a machine in an hour
     """

@@ -1,4 +1,4 @@
-"""Lists the sentences of the docs with a phrase of docs/phrases.txt: python docs/phrases.py. It fails for none."""
+"""Lists the sentences of the docs with a phrase of docs/phrases.txt: python docs/phrases.py. It never fails."""
 
 from __future__ import annotations
 

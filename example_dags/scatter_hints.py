@@ -1,7 +1,7 @@
 """Scatter with every kind of hint: the resources of each job depend on its own inputs.
 
 The Dag writes texts of different sizes and counts the most frequent words of each. At most two counts and four jobs of
-the whole run are at work at once, and the memory of each count depends on the size of its text. A count that runs out
+the whole run are active at once, and the memory of each count depends on the size of its text. A count that runs out
 of memory or time requests more in its next try.
 """
 

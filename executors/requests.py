@@ -60,7 +60,7 @@ class Requests:
                 outcome = f"its site has not done it within {SECONDS_UNTIL_OVERDUE:g} s; see the site's note"
             if outcome is not None:
                 request.done_at, request.outcome = time.time(), outcome
-                log.info("%s of %s, asked by %s: %s", request.kind, request.target, request.by, outcome)
+                log.info("%s of %s, requested by %s: %s", request.kind, request.target, request.by, outcome)
         if to_do or not self.is_read:
             self.paused, self.is_read = requests.paused(session), True
         return any(request.kind in OF_BUDGETS for request in to_do)

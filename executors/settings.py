@@ -280,7 +280,7 @@ def _of_team(team: str) -> Mapping[str, Any]:
 
 
 def cpus_here(sites_file: Path | None) -> float:
-    """Return the cpus of this machine for tasks, if it is the only site that takes tasks which name none; 0: it is not.
+    """Return the cpus of this machine for tasks if no other site takes tasks that name no site, else 0.
 
     An invalid sites file counts as 0 here; it is reported when the sites are created.
     """

@@ -87,7 +87,7 @@ class Sample:
 
 @dataclass(slots=True)
 class History:
-    """What finished jobs tell, by level: a task's size class, a task, the site.
+    """The run times of finished jobs, by level: a task's size class, a task, the site.
 
     :param durations: run times in seconds, by level
     :param shares: run times as fractions of the stated time limits, by level

@@ -168,8 +168,8 @@ _NEVER = (
 )
 _NAME_SITE = "Use the hint site to name a site that can run it."
 _ALLOW_DAG = (
-    "Name another site with the hint site, or have a pattern that matches the Dag added to the site (allowed_dags, "
-    "allowed_teams or accounts)."
+    "Name another site with the hint site, or add a pattern that matches the Dag to allowed_dags, allowed_teams or "
+    "accounts of the site."
 )
 _NEXT = (
     "What happens next",
@@ -808,8 +808,8 @@ _TABLE = (
         "batch_never",
         "batch_queue",
         "Its batch job cannot start unless something changes",
-        "its batch job{queue:in_queue} cannot start unless something changes: {text}; otherwise it is cancelled at "
-        "{at:moment}",
+        "its batch job{queue:in_queue} cannot start unless something changes: {text}; if nothing changes, it is "
+        "cancelled at {at:moment}",
         (
             "Request what the queue offers, or name another queue; or ask the administrators of the cluster to change "
             "its limits."

@@ -41,8 +41,8 @@ def releases(
     empty = [location for location in instances if location.empty and location.name not in filled]
     spare = max(0, len(instances) - rules.min_instances)
     due = [(location, reason) for location in reversed(empty) if (reason := release_reason(location, rules, now))]
-    # Release first the instance with the least data that live runs may read, then the dearest, then the youngest, whose
-    # disk holds the least that is of use.
+    # Release first the instance with the least data that live runs may read, then the most expensive one, then the
+    # newest one, whose disk holds the least useful data.
     due.sort(key=lambda entry: (entry[0].data, -entry[0].usd_per_hour))
     return tuple(Release(location.name, reason) for location, reason in due[:spare])
 

@@ -1,4 +1,4 @@
-"""Where the packages are: the executor's own beside this file, and Lading's engine, which the same wheel brings.
+"""Where the packages are: the executor's own next to this file, and Lading's engine, which the same wheel brings.
 
 The engine is the rooms of the checkout, but for what Airflow alone finds by a name: the examples, the provider's own
 package, and the files of the page. A sdist has a copy of them, which is made when it is built.

@@ -101,7 +101,7 @@ LONGEST = (
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A PostgreSQL server, started when the first test asks for it."""
+    """A PostgreSQL server, started when the first test needs it."""
     with Postgres() as server:
         yield server
 

@@ -1,6 +1,6 @@
 """``make demo``: a real Airflow with Lading runs an example Dag; a table and a few lines say what ran where.
 
-Everything happens in ``.demo`` beside the Makefile, which each demo makes anew. ``SITE=slurm`` and ``SITE=ec2`` run it
+Everything happens in ``.demo`` next to the Makefile, which each demo recreates. ``SITE=slurm`` and ``SITE=ec2`` run it
 on a SLURM and on a mock of EC2, which need root. ``KEEP=1`` leaves the UI up until Ctrl-C.
 """
 
@@ -236,7 +236,7 @@ def show_failures(airflow: Airflow, dag: str, run_id: str) -> None:
 
 
 def show_plainly(text: str) -> None:
-    """Print what others wrote, in which brackets and line lengths mean nothing to us."""
+    """Print the output of other programs as it is, whatever its brackets and line lengths."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

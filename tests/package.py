@@ -4,7 +4,7 @@ Each wheel is built from its sdist and must hold the same files as one that is b
 Airflow is installed with each Python that Lading supports and that is here, without extras, and Airflow has to find all
 that it brings; with the first of them each extra as well. ``CONSTRAINTS=URL`` fixes the versions of everything else,
 with ``{python}`` for that of Python; without it those of ``requirements.lock`` are taken. The wheel for Snakemake is
-installed beside Snakemake, without Airflow, and has to run a workflow.
+installed together with Snakemake, without Airflow, and has to run a workflow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.services.environments import (
 )
 
 DIST = FOLDER / "dist"
-# What a sdist has to have beside the package.
+# What an sdist must contain in addition to the package.
 IN_SDIST = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO")
 PLUGIN = ROOT / "snakemake_plugin"
 # The oldest Python on which Snakemake 9 runs.
@@ -202,7 +202,7 @@ def try_extra(wheel: Path, extra: str, version: str, python: Path, constraints: 
 
 
 def try_snakemake(wheel: Path, version: str, python: Path) -> None:
-    """Install it beside Snakemake, and run a workflow; prints what it weighs.
+    """Install it together with Snakemake, run a workflow, and print the size of the install.
 
     :raises InstallationError: something of that fails
     """

@@ -343,7 +343,7 @@ class LiveRuns:
         return of_tasks, of_jobs
 
     def _without_circles(self, structure: DagStructure, asks: Mapping[str, AskingTask]) -> Mapping[str, AskingTask]:
-        """Drop all gangs of a run if some of them would have to start after each other."""
+        """Drop all gangs of a run if some of them wait for each other in a circle."""
         gangs = {task_id: ask.gang for task_id, ask in asks.items() if ask.gang is not None}
         if not gangs:
             return asks

@@ -156,7 +156,7 @@ def standings(session: Session) -> Sequence[ShareStandingRow]:
 
 
 def stored_shares(session: Session) -> tuple[Shares, dict[str, float]]:
-    """The shares by which the controller goes, and the part that each of them has used lately."""
+    """The shares that the controller applies, and the fraction that each of them has used lately."""
     rows = session.scalars(select(ShareStandingRow).order_by(ShareStandingRow.position)).all()
     table = tuple(
         Share(

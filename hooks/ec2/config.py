@@ -273,5 +273,5 @@ class EC2Config(MachinesConfig):
 def _each(values: tuple[str, ...], pattern: re.Pattern[str], what: str, example: str) -> tuple[str, ...]:
     for each in values:
         if not pattern.fullmatch(each):
-            raise ValueError(f"{each!r} is not {what}; valid: such as {example}")
+            raise ValueError(f"{each!r} is not {what}; valid: for example {example}")
     return values

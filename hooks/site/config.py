@@ -97,7 +97,7 @@ class SiteConfig(TableModel):
     def _of_its_policy(self) -> SiteConfig:
         given = sorted(self.model_fields_set & {"locality_fallback", "locality_wait"})
         if given and self.policy != DATA_LOCALITY:
-            raise ValueError(f"{' and '.join(given)} mean nothing without policy = '{DATA_LOCALITY}'")
+            raise ValueError(f"{' and '.join(given)} cannot be used without policy = '{DATA_LOCALITY}'")
         return self
 
     @property
@@ -220,7 +220,7 @@ class RemoteConfig(EnforcingConfig):
     @model_validator(mode="after")
     def _has_bundles_to_limit(self) -> RemoteConfig:
         if self.dags != "sync" and "max_bundle_size" in self.model_fields_set:
-            raise ValueError("max_bundle_size means nothing without dags = 'sync'")
+            raise ValueError("max_bundle_size cannot be used without dags = 'sync'")
         return self
 
     @property

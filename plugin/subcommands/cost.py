@@ -101,7 +101,7 @@ def charge(args: Namespace) -> None:
 
 
 def by_name(found: Mapping[BillKey, BillParts], by: str) -> dict[str | None, BillParts]:
-    """Sum a bill by who is charged.
+    """Sum up a bill by the names that are charged.
 
     :param by: ``team``, ``dag``, ``owner`` or ``site``
     """

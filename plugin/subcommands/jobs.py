@@ -77,7 +77,7 @@ def conditions(
 
 
 def all_youngest_first(wanted: Sequence[ColumnElement[bool]]) -> Select[JobRow]:
-    """Select what jobs are grouped by, for all jobs that match, which can be very many."""
+    """Select the columns by which jobs are grouped, for all matching jobs; there can be very many."""
     columns = ("dag_id", "run_id", "task_id", "kind", "state", "max_jobs", "max_instances", *Resources.__slots__)
     query = select(JobRow).options(load_only(*(getattr(JobRow, name) for name in columns)))
     order = (JobRow.queued_at.desc(), JobRow.token)

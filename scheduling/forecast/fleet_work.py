@@ -12,8 +12,8 @@ from lading.scheduling.job import Wish
 from lading.scheduling.location import Location, MachineKind
 from lading.scheduling.packing.problem import Bin, Problem, Vector, fits, vector
 
-# By what factor a step is assumed to exceed its expected length at most, when its latest start is computed and no step
-# like it has finished: the spread of other tasks says nothing about it.
+# The largest factor by which a step is assumed to exceed its expected length, when its latest start is computed and no
+# step like it has finished: the spread of other tasks says nothing about it.
 MOST_TIMES = 2.0
 # The shortest length of a run, seconds.
 LEAST_SECONDS = 0.1
@@ -39,7 +39,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class StepClass:
-    """What steps have in common that suit the same machines and count against the same limits.
+    """The common properties of steps that suit the same machines and count against the same limits.
 
     :param lasts: how long a machine with an end must stay for them, seconds
     :param slots: the limits of active steps that they count against, and the slots that each takes
@@ -221,8 +221,8 @@ class FleetWork:
         return replace(self.forecast, steps=steps).rests(self.now)
 
     def free(self) -> dict[str, Vector]:
-        """What the steps can use of each machine, by name: all but held room, and room of jobs that are not steps,
-        whose end is unknown."""
+        """The capacity of each machine that steps can use, by name: all but held room, and the room of jobs that are
+        not steps, whose end is unknown."""
         steps: dict[str, list[Vector]] = {each.name: [] for each in self.locations}
         for name in self.begun:
             step = self.forecast.steps[name]

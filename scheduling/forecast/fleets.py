@@ -322,7 +322,7 @@ class FleetRun:
                 self.first[each] = 0
 
     def _due(self) -> list[tuple[int, int, bool]]:
-        """The classes with steps that may start now: (first group, class, whether all machines are tried).
+        """The classes with steps that can start now: (first group, class, whether all machines are tried).
 
         Otherwise only machines on which steps have finished are tried, because nothing has changed on the others.
         """

@@ -1,4 +1,4 @@
-"""A gang and its search for room, as a state machine. Pure: answers of sites are events, and what to do are effects.
+"""A gang and its search for room, as a state machine. Pure: answers of sites are events, and actions are effects.
 
 The partitions of a gang are tried one after the other: first at each of their matches, then at each match by each rule
 that reduces their requests. Found room is held until all partitions have room; then they start. A pass ends at the

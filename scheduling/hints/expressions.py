@@ -285,16 +285,16 @@ def _check(node: ast.AST, text: str) -> None:
     :raises ExpressionError: the node is not supported
     """
     if not isinstance(node, _ALLOWED):
-        raise ExpressionError(f"{text!r}: {type(node).__name__} is not understood; {_VALID}")
+        raise ExpressionError(f"{text!r}: {type(node).__name__} is not supported; {_VALID}")
     if isinstance(node, ast.Constant) and not isinstance(node.value, _CONSTANTS):
-        raise ExpressionError(f"{text!r}: {node.value!r} is not understood; {_VALID}")
+        raise ExpressionError(f"{text!r}: {node.value!r} is not supported; {_VALID}")
     if isinstance(node, ast.Call) and (
         node.keywords or not isinstance(node.func, ast.Name) or node.func.id not in _FUNCTIONS
     ):
         raise ExpressionError(f"{text!r}: there is no function {ast.unparse(node.func)}; valid: {', '.join(FUNCTIONS)}")
     if isinstance(node, ast.Attribute) and not (_input_of(node.value) and node.attr in PARTS):
         raise ExpressionError(
-            f'{text!r}: {ast.unparse(node)} is not understood; valid after a dot: inputs["x"].size, inputs["x"].value'
+            f'{text!r}: {ast.unparse(node)} is not supported; valid after a dot: inputs["x"].size, inputs["x"].value'
         )
     if isinstance(node, ast.Name) and node.id.startswith("_") and node.id not in _FUNCTIONS:
         raise ExpressionError(f"{text!r}: there is no name {node.id}; {_VALID}")

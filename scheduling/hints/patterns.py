@@ -104,7 +104,7 @@ def matching_targets(targets: tuple[str, ...], matching: Matching, inputs: Mappi
 
 
 def covers(name: str, target: str) -> bool:
-    """Whether what is said about a target applies to another one: the same target, or a part of it."""
+    """Whether the patterns of one target apply to another one: the same target, or a part of it."""
     said, part = Target.parse(name), Target.parse(target)
     return name == target or (said.within is None and is_named(part.site, said.site))
 

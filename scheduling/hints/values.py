@@ -69,10 +69,10 @@ def parse_value(name: str, value: object) -> Any:
 def _range(name: str, value: Sequence[object]) -> Range:
     """Two amounts: the minimum and the preferred one; neither can be an expression or ``auto``."""
     if len(value) != 2:
-        raise UnitError(f"{shortened(value)} is not a range; valid: two amounts, the minimum and the wish")
+        raise UnitError(f"{shortened(value)} is not a range; valid: two amounts, the minimum and the preferred one")
     least, wish = map(PARSERS[name], value)
     if not least <= wish:
-        raise UnitError(f"{shortened(value)} is not a range; valid: first the minimum, then the wish")
+        raise UnitError(f"{shortened(value)} is not a range; valid: first the minimum, then the preferred amount")
     return Range(least, wish)
 
 

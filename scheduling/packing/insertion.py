@@ -26,7 +26,7 @@ from lading.scheduling.packing.problem import Going, Problem, always
 SEED = 88172645
 # Jobs placed between two checks of whether to continue; COMPILED times as many if the inner loop is compiled.
 LOOK, COMPILED = 500, 100
-# Fewer jobs than this have so few packings that a shorter search suffices: its length falls with their square.
+# Fewer jobs than this have so few packings that a search in proportion to the square of their number suffices.
 FULL = 20
 # Problems with more kinds of wishes than this, including combined ones, are left to the filling rules.
 MOST_KINDS = 64

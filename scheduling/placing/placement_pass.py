@@ -204,7 +204,7 @@ class PlacementPass:
         return by_stop
 
     def _send_on(self, party: ClassAtStop, coming: ApproachingClasses) -> None:
-        """Send jobs that can move on to their next stop; the others rest here."""
+        """Send jobs that can move on to their next stop; the others stay here."""
         for at, jobs in party.by_next():
             going = [] if at is None else self._leaving(party, jobs, at)
             if at is not None and going:

@@ -286,7 +286,7 @@ def _giving_way(
     def without(abandoned: Location, jobs: Sequence[PlannedJob]) -> tuple[Launch, ...]:
         return _needed(jobs, [each for each in live if each is not abandoned], market, limits, now).launches
 
-    # Of equal allocations only the one with the most time left is checked: there can be hundreds, and a thousand jobs.
+    # Among equal allocations, only the one with the most time left is checked: there can be hundreds of them.
     longest = {(each.kind, each.capacity): each for each in sorted(live, key=left)}.values()
     odd = {job.name for job in jobs if not any(suits(each, job, now) for each in longest)}
     if odd:

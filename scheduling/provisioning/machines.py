@@ -339,7 +339,7 @@ def _making_way(
     if any(each.draining for each in live):
         return {}
     odd = {job.name for job in jobs if not any(each.suits(job) for each in live)}
-    # Of equal machines only the one with the fewest used cpus is tried.
+    # Among equal machines, only the one with the fewest used cpus is tried.
     least: dict[tuple[str | None, str | None], Location] = {}
     yielding = [each for each in live if each.held == NOTHING]  # a gang that is to start there would lose its room
     for each in sorted(yielding, key=lambda each: each.used.cpus) if odd else ():

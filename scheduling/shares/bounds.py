@@ -1,4 +1,4 @@
-"""The bounds of shares: what their jobs are not given although there is room.
+"""The bounds of shares: the room that their jobs do not get although it is free.
 
 A share that does not borrow gets no more than its own part, and nobody else gets what a share that does not lend keeps
 for itself. Running jobs are never stopped: a share above its bound gets nothing more until it is below it. Pure, except

@@ -145,7 +145,7 @@ def _jobs(alike: Sequence[Alike], cpus: float) -> list[list[float]]:
     """Return (jobs, cpus, seconds) as lists, last ones first, to be counted down."""
     found = []
     for each in reversed(alike):
-        # One that needs more than all of the room, as far as it is known, takes that for longer.
+        # A job that needs more cpus than are known counts as using all of them for longer.
         size = max(1.0, each.cpus / cpus)
         found.append([each.jobs, each.cpus / size, each.seconds * size])
     return found

@@ -23,8 +23,8 @@ def printable(text: object) -> str:
     """The text on one line, with everything that is neither a visible character nor a space escaped as in Python, such
     as ``\x1b``.
 
-    Escaped are control characters (C0 and C1, hence every terminal sequence), line breaks, marks that change the
-    writing direction or have no width, lone surrogates, and characters that Unicode has not assigned.
+    These are control characters (C0 and C1, hence every terminal sequence), line breaks, marks that change the writing
+    direction or have no width, lone surrogates, and characters that Unicode has not assigned.
     """
     return "".join(each if each.isprintable() else _escape(each) for each in str(text))
 

@@ -252,7 +252,7 @@ class Engine:
             if lives(current_lease()):
                 if ControllerOptions.read(self.state.options) != self.options_of_controller:
                     raise EngineError(
-                        f"a controller runs for {self.state.root} with another sites file than "
+                        f"a controller is running for {self.state.root} with a sites file other than "
                         f"{self.options_of_controller.sites_file or 'none'}: wait until it has stopped, give the same "
                         "--lading-sites-file, or use another --lading-state-folder"
                     )
@@ -376,7 +376,7 @@ class Engine:
                 was_logged = True
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"{len(left)} jobs of an earlier Snakemake do not end; see {self.settings.controller_log}"
+                    f"{len(left)} jobs of an earlier Snakemake could not be stopped; see {self.settings.controller_log}"
                 )
             self.keep_controller()
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""What is to come of a workflow, and which machines are launched for it."""
+"""The upcoming jobs of a workflow, and the machines that are launched for them."""
 
 from __future__ import annotations
 

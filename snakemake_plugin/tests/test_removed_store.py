@@ -1,4 +1,4 @@
-"""The executor beside an engine that fails."""
+"""The executor while its engine fails."""
 
 from __future__ import annotations
 

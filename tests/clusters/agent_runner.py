@@ -76,7 +76,7 @@ def note(job: AgentJob, path: str, seconds: float = 0.0) -> None:
 
 
 def open_files(job: AgentJob, path: str) -> None:
-    """Report how many files it may have open, and run until it is ended."""
+    """Report how many files it can have open, and run until it is killed."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     write_atomically(Path(path) / job.token, str(soft))
     time.sleep(60)

@@ -44,7 +44,7 @@ class AgentSite(FakeSite):
 
     @property
     def kept(self) -> Resources:
-        """What is held for jobs that are to come."""
+        """What is held for upcoming jobs."""
         return Resources()
 
     @property

@@ -59,7 +59,7 @@ class Diary:
 
 
 class BoughtSite(ElasticSite[SiteConfig]):
-    """Machines that boot, run jobs for as long as the test says, each with an agent of paper, and go when let go.
+    """Machines that boot, run jobs for as long as the test says, each with a mock agent, and terminate when released.
 
     :param seconds: for which each job runs, by its token
     :ivar lag: seconds until an agent has a job that was sent to it, and until what has happened is known

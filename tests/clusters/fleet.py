@@ -1,4 +1,4 @@
-"""A cluster of paper on which tasks are packed into allocations."""
+"""A simulated cluster on which tasks are packed into allocations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RoundsSite(ElasticSite[ClusterConfig]):
 
 
 class Fleet(Paper):
-    """A cluster of paper, and the controller's side of its allocations."""
+    """A simulated cluster, and the controller's side of its allocations."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         super().__init__(folder, mode="allocation", **options)
@@ -98,7 +98,7 @@ class Fleet(Paper):
 
     @property
     def names(self) -> list[str]:
-        """The allocations, in the order in which they were asked for."""
+        """The allocations, in the order in which they were requested."""
         return [line.rpartition("|")[2] for line in self.read("queue").split("\n") if line]
 
     def folder_of(self, name: str) -> AllocationFolder:

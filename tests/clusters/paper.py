@@ -1,4 +1,4 @@
-"""A cluster of paper: a folder, and commands in the place of SLURM's that answer by what lies in it."""
+"""A simulated cluster: a folder, and mocks of SLURM's commands that answer according to its content."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ esac
 
 
 class Paper:
-    """A cluster of paper and the controller's side of it."""
+    """A simulated cluster and the controller's side of it."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
@@ -106,7 +106,7 @@ class Paper:
         return path.read_text() if path.exists() else ""
 
     def go(self) -> list[dict[str, Any]]:
-        """One round, in which everything is looked at; the news."""
+        """Run a round in which everything is polled, and return the news."""
         self.poller.interval.at_once()
         self.poller.questions.at_once()
         self.poller.round()

@@ -1,4 +1,4 @@
-"""A cluster of paper whose allocations wait in a queue, run jobs for as long as the test says, and end as agents do."""
+"""A mock cluster whose allocations wait in a queue, run jobs for as long as the test says, and end as agents do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class QueuedSite(BoughtSite):
         self.cpus: list[float] = []
         """Of each allocation, in the order of their launches."""
         self.busy_at: dict[str, float] = {}
-        """When something was at work in an allocation last."""
+        """When a job last ran in an allocation."""
 
     @property
     def offered(self) -> Market:

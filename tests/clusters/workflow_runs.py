@@ -1,4 +1,4 @@
-"""Workflows as Dags in Airflow's tables, under a real controller and store, with machines of paper and a moved clock.
+"""Workflows as Dags in Airflow's tables, under a real controller and store, with simulated machines and clock.
 
 Airflow's scheduler is played: what has no parent left that has not succeeded is queued, with a job in Lading's store.
 """
@@ -73,7 +73,7 @@ class WorkflowRuns:
         start of one until its agent has begun
     :param lag: see :class:`BoughtSite`
     :param latency: seconds from when the end of a task is known until those that wait for it alone are queued
-    :param hints: of all tasks, beside what the recording says that they need
+    :param hints: of all tasks, in addition to what they need according to the recording
     """
 
     def __init__(

@@ -399,7 +399,8 @@ def test_five_thousand_that_wait_are_a_row_for_each_reason(full: Airflow, admin:
     for row in rows.all():
         _, _, start, oldest, cpus, dags, remedy = row.locator("td").all_inner_texts()
         assert re.match(
-            r"(\w+ \d+, )?\d\d:\d\d – (\w+ \d+, )?\d\d:\d\d\s+[\d,]+ jobs ahead of it, and .* finish(es)? [\d,.]+ per hour",
+            r"(\w+ \d+, )?\d\d:\d\d – (\w+ \d+, )?\d\d:\d\d\s+"
+            r"[\d,]+ jobs ahead of it, and .* finish(es)? [\d,.]+ per hour",
             start,
         ), start
         assert re.fullmatch(r"\d+ (s|min|h)( \d+ (min|s))?", oldest), oldest

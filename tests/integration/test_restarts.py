@@ -638,7 +638,7 @@ def test_nonsense_in_the_spool_delays_no_other(on_postgres: Rig) -> None:
 
 
 def test_two_schedulers(on_postgres: Rig) -> None:
-    """One controller acts for both; either scheduler may go, in order or not, and nothing is lost."""
+    """One controller acts for both; either scheduler can stop, cleanly or not, and nothing is lost."""
     rig, airflow = on_postgres, on_postgres.airflow
     ports = [
         f"AIRFLOW__{name}"

@@ -1,4 +1,4 @@
-"""A controller that runs as a service, beside a scheduler that has started one of its own."""
+"""A controller that runs as a service, next to a scheduler that has started one of its own."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def engine(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Engine]:
-    """A database in the place of Airflow's, with a table of another's beside Lading's."""
+    """A database in place of Airflow's, with a foreign table in addition to Lading's."""
     engine = create_engine(database_url(request.param) or f"sqlite:///{tmp_path}/store.db")
     with engine.connect() as connection:
         command.upgrade(migrations(connection), "head")

@@ -25,7 +25,7 @@ from tests.services.sshd import PROGRAM
 
 REGION = "us-east-1"
 ROOT = Path(__file__).parents[2]
-# What any client of the double signs with.
+# What any client of the simulator signs with.
 CREDENTIALS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
 
 # With these moto refuses a wrong image, type or key as EC2 does.
@@ -191,7 +191,7 @@ class FakeEC2(Service):
         self._ask("offer", left=left, type=type, zone=zone, capacity_type=capacity_type)
 
     def quota(self, vcpus: int, family: str = "standard", capacity_type: str = "on-demand") -> None:
-        """So many vCPUs of a family may run."""
+        """Limit the running vCPUs of a family to this number."""
         self._ask("quota", vcpus=vcpus, family=family, capacity_type=capacity_type)
 
     def hide(self, seconds: float) -> None:

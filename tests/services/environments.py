@@ -1,4 +1,4 @@
-"""Virtual environments beside ``.venv``, in which something is installed as a user installs it.
+"""Virtual environments next to ``.venv``, in which something is installed as a user installs it.
 
 uv resolves and installs, from the index that is configured. Where a requirement leaves a choice, the version that
 a lock (``requirements.lock``) names is taken, so that two environments differ by what is asked for and by nothing else.

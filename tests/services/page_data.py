@@ -79,7 +79,7 @@ def add_house(session: Session, now: float, jobs: int, machines: int, waiting: i
 
 
 def add_dags(session: Session) -> None:
-    """One Dag that every user may read who may read any, and two of a team."""
+    """One Dag that every user with access to any Dag may read, and two of a team."""
     theirs = DagBundleModel(name="theirs")
     theirs.teams.append(Team(name="team"))
     session.add_all([DagBundleModel(name="everybody's"), theirs])

@@ -179,7 +179,7 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
                 f"gpu_types {odd[0]!r}: no batch system accepts a blank in it; use the name that its own options accept"
             )
         if types and not self.node_gpus:
-            raise ValueError("gpu_types mean nothing without node_gpus, the number of GPUs of a node")
+            raise ValueError("gpu_types cannot be used without node_gpus, the number of GPUs of a node")
         if len(types) < len(self.gpu_types):
             raise ValueError(f"gpu_types {', '.join(self.gpu_types)}: two of them are one type, {', '.join(types)}")
         if len(types) > 1 and self.mode == "allocation":
@@ -205,17 +205,17 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
                 "without it, commands run on this machine, and api = 'url' is what nodes need"
             )
         if self.api == "url" and (self.tunnel_host is not None or self.tunnel_port is not None):
-            raise ValueError("tunnel_host and tunnel_port mean nothing without api = 'tunnel'")
+            raise ValueError("tunnel_host and tunnel_port cannot be used without api = 'tunnel'")
         return self
 
     @model_validator(mode="after")
     def _of_its_mode(self) -> ClusterConfig:
         given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_seconds", "hurry"})
         if self.mode == "job" and given:
-            raise ValueError(f"{' and '.join(given)} mean nothing without mode = 'allocation'")
+            raise ValueError(f"{' and '.join(given)} cannot be used without mode = 'allocation'")
         if self.mode == "allocation" and "max_jobs" in self.model_fields_set:
             raise ValueError(
-                "max_jobs means nothing with mode = 'allocation', where max_allocations limits their number"
+                "max_jobs cannot be used with mode = 'allocation': max_allocations limits the batch jobs there"
             )
         shortest = self.kill_grace + SHORTEST_ALLOCATION
         if self.mode == "allocation" and self.allocation_time < shortest:

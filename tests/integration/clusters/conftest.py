@@ -23,7 +23,7 @@ def account() -> Iterator[Account]:
 
 @pytest.fixture(scope="package")
 def slurm(account: Account) -> Iterator[Slurm]:
-    """A SLURM with accounting, started when the first test asks for it: leave it as you found it."""
+    """A SLURM with accounting, started when the first test needs it: leave it as you found it."""
     with _skipping(), Slurm(account, accounting=True) as service:
         yield service
 
@@ -37,7 +37,7 @@ def slurm_login(account: Account, slurm: Slurm) -> Iterator[Sshd]:
 
 @pytest.fixture(scope="package")
 def gridengine(account: Account) -> Iterator[GridEngine]:
-    """A Grid Engine, started when the first test asks for it: leave it as you found it."""
+    """A Grid Engine, started when the first test needs it: leave it as you found it."""
     with _skipping(), GridEngine(account) as service:
         yield service
 

@@ -1,4 +1,4 @@
-"""Allocations by what is to come, on a real SLURM: one of them serves two tasks that depend on each other, and they are
+"""Allocations for upcoming work, on a real SLURM: one of them serves two tasks that depend on each other, and they are
 as small as a run allows without ending later.
 
 Airflow's side is its tables, in which the test does what its scheduler does.

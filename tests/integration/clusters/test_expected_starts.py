@@ -1,4 +1,4 @@
-"""When a real SLURM expects jobs to start, as it is said of them."""
+"""The starts that a real SLURM predicts for jobs, as they are shown."""
 
 from __future__ import annotations
 

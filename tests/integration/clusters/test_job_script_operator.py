@@ -199,7 +199,7 @@ def test_job_scripts_in_dags(airflow: Airflow, slurm: Slurm) -> None:
 
 
 def test_deferred_jobs_are_found_again_ended_and_kept(airflow: Airflow, slurm: Slurm, account: Account) -> None:
-    """A triggerer that is restarted, a task that is cleared, and leftovers that are removed beside them."""
+    """A triggerer that is restarted, a task that is cleared, and leftovers that are removed at the same time."""
     folder = account.home / "operator" / "scripts"
     before = set(folder.iterdir()) if folder.exists() else set()
     airflow.add_dags({"lasting": LASTING})

@@ -1,4 +1,4 @@
-"""What an administrator may have got wrong: hints that no task policy has seen."""
+"""A mistake that an administrator can make: hints that no task policy has seen."""
 
 from __future__ import annotations
 

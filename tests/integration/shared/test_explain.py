@@ -1,4 +1,4 @@
-"""A Dag whose tasks have wishes, on a real Airflow, and what is said of where they went."""
+"""A Dag whose tasks have wishes, on a real Airflow, and the explanation of where they went."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def members(airflow: Airflow, run_id: str) -> list[dict[str, Any]]:
 
 
 def sleeping(airflow: Airflow, folder: Path) -> str:
-    """A run whose gang has found no room beside another task; its id."""
+    """A run whose gang has found no room next to another task; its id."""
     airflow.add_dag("too_large", TOO_LARGE.format(folder=folder))
     run_id = airflow.trigger("too_large")
     assert wait_until(lambda: {job["state"] for job in members(airflow, run_id)} == {"attempted"}, 120)

@@ -11,7 +11,7 @@ from tests.services.airflow import Airflow
 
 @pytest.fixture(scope="package")
 def two_executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
-    """A healthy Airflow with LocalExecutor and, called ``lading``, LadingExecutor beside it.
+    """A healthy Airflow with LocalExecutor and, under the alias ``lading``, LadingExecutor.
 
     Nothing is forked from a process that has imported Airflow: a test looks at what processes were born with.
     """

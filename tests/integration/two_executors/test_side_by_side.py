@@ -1,4 +1,4 @@
-"""Lading beside another executor."""
+"""Lading next to another executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor beside Airflow's scheduler: what is queued becomes rows, and rows become events."""
+"""The executor in Airflow's scheduler: queued workloads become rows, and rows become events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Teams of Airflow's: several executors of Lading's beside one scheduler, and the options of each."""
+"""Airflow's teams: several Lading executors in one scheduler, and the options of each."""
 
 from __future__ import annotations
 

@@ -486,7 +486,7 @@ def test_a_policy_is_one_of_ladings_or_of_a_plugin(make: Make) -> None:
 
 
 def test_what_is_for_another_policy_is_refused(make: Make) -> None:
-    with pytest.raises(SitesError, match="locality_fallback mean nothing without policy = 'data_locality'"):
+    with pytest.raises(SitesError, match="locality_fallback cannot be used without policy = 'data_locality'"):
         load_sites(make('[sites.local]\nkind = "local"\nlocality_fallback = "cheapest"\n'))
 
 

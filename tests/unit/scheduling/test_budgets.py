@@ -1,4 +1,4 @@
-"""What the runs of Dags may cost, and what is launched for them within that."""
+"""What Dag runs can cost, and what is launched for them within that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of GPUs: how they are asked for, and what has them."""
+"""Types of GPUs: how they are requested, and which machines have them."""
 
 from __future__ import annotations
 

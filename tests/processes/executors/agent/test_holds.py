@@ -1,4 +1,4 @@
-"""Room that an agent holds for jobs that are to come."""
+"""Room that an agent holds for upcoming jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tunnel to Airflow's API, with a site of paper in the place of sshd and relay."""
+"""The tunnel to Airflow's API, with a mock site in place of sshd and relay."""
 
 from __future__ import annotations
 
@@ -174,8 +174,8 @@ def test_a_tunnel_that_stands_is_shared(site: PaperSite, make: Callable[..., Api
     [
         ({"api": "tunnel"}, "give ssh_conn_id or control_master"),
         ({"api": "tunnels", "ssh_conn_id": "x"}, "'url' or 'tunnel'"),
-        ({"tunnel_port": 41234, "ssh_conn_id": "x"}, "mean nothing without api = 'tunnel'"),
-        ({"tunnel_host": "login1"}, "mean nothing without api = 'tunnel'"),
+        ({"tunnel_port": 41234, "ssh_conn_id": "x"}, "cannot be used without api = 'tunnel'"),
+        ({"tunnel_host": "login1"}, "cannot be used without api = 'tunnel'"),
         ({"api": "tunnel", "ssh_conn_id": "x", "tunnel_host": "login1:22"}, "without port"),
         ({"api": "tunnel", "ssh_conn_id": "x", "tunnel_port": 80}, "1024"),
         ({"api": "tunnel", "ssh_conn_id": "x", "api_url": "unix:/socket"}, "is not the URL of an API"),

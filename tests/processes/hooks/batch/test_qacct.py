@@ -1,4 +1,4 @@
-"""Of all jobs that qacct lists, only those that were asked for are returned."""
+"""Only the queried jobs are returned of all those that qacct lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exchanges of a controller and a cluster, with commands of paper in the place of SLURM's."""
+"""The exchanges of a controller and a cluster, with mocks of SLURM's commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a cluster beside the batch system's commands, answered by real shells."""
+"""The commands on a cluster other than those of its batch system, answered by real shells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site of a batch cluster, as a controller sees it, on commands of paper."""
+"""The site of a batch cluster, as a controller sees it, with mock commands."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NAMES = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
 
 
 class Site(Paper):
-    """A cluster of paper, and a folder of Dags here."""
+    """A simulated cluster, and a folder of Dags on this machine."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         super().__init__(folder, dags="sync", **options)
@@ -205,7 +205,7 @@ def test_the_check_says_what_is_in_the_bundles(site: Site) -> None:
 
 def test_a_limit_without_sync_means_nothing(site: Site) -> None:
     table = {**site.config.model_dump(exclude_unset=True), "dags": "shared", "max_bundle_size": "1 GiB"}
-    with pytest.raises(ValueError, match="max_bundle_size means nothing without dags = 'sync'"):
+    with pytest.raises(ValueError, match="max_bundle_size cannot be used without dags = 'sync'"):
         ClusterConfig.model_validate(table)
     assert ClusterConfig.model_validate({**table, "dags": "sync"}).max_bundle_size == 1024
 

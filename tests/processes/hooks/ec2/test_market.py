@@ -1,4 +1,4 @@
-"""What machines cost beside their own price, against a fake EC2."""
+"""What machines cost in addition to their own price, against a mock of EC2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What AWS must allow, and what is said where it does not."""
+"""What AWS must allow, and the messages if it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to come at a cluster: a controller with real Dags and tables, allocations of paper, a clock that is moved."""
+"""The upcoming work at a cluster: a controller with real Dags and tables, simulated allocations and clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to come of live runs, from real rows of Airflow and of the store."""
+"""The upcoming work of live runs, from real rows of Airflow and of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of the controller that acts, beside what others do to the store."""
+"""The queue of the active controller while other processes change the store."""
 
 from __future__ import annotations
 

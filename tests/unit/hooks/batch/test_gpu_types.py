@@ -75,7 +75,7 @@ def test_an_allocation_has_gpus_of_the_type_of_its_site() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gpu_types": ["a100"], "node_gpus": 0}, "mean nothing without node_gpus"),
+        ({"gpu_types": ["a100"], "node_gpus": 0}, "cannot be used without node_gpus"),
         ({"gpu_types": ["a100", "A100"]}, "two of them are one type, a100"),
         ({"gpu_types": ["a100", "v100"], "mode": "allocation"}, "an allocation has GPUs of one type"),
         ({"gpu_types": ["7"]}, "not a type of GPU"),

@@ -1,4 +1,4 @@
-"""What is said of the end of a batch job."""
+"""The event that reports how a batch job ended."""
 
 from __future__ import annotations
 

@@ -153,5 +153,5 @@ def test_when_a_job_that_can_never_start_is_given_up_is_said() -> None:
     assert job.submission is not None
     reason = job.submission.waits("short", native, given_up_at=at)
     assert reason.code == "batch_never"
-    assert f"otherwise it is cancelled at {format_moment(at)}" in reason.sentence
+    assert f"if nothing changes, it is cancelled at {format_moment(at)}" in reason.sentence
     assert "n1" not in reason.sentence

@@ -37,7 +37,7 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"hosts": [{"ssh_conn_id": "a", "cores": 4}]}, "cores"),
         ({"hosts": [{"ssh_conn_id": "a", "usd_per_hour": -1}]}, "usd_per_hour"),
         ({"work_dir": "lading"}, "an absolute path is expected"),
-        ({"max_bundle_size": 5}, "max_bundle_size means nothing without dags = 'sync'"),
+        ({"max_bundle_size": 5}, "max_bundle_size cannot be used without dags = 'sync'"),
         ({"api_url": "airflow"}, "not the URL of an API"),
         ({"idle_seconds": 0}, "idle_seconds"),
         ({"idle_seconds": 45}, "too short: agents would exit between two polls; give 60 or more"),

@@ -194,7 +194,7 @@ def test_a_job_that_can_never_start_is_promised_nothing(known: Known) -> None:
     assert not [line for line in lines if "has room" in line]
     [start] = [line for line in lines if "expected start" in line]
     assert start.endswith("expected start: none while it is held: Its batch job cannot start unless something changes")
-    assert "otherwise it is cancelled at 1970-01-01 00:16:40 UTC" in "\n".join(lines)
+    assert "if nothing changes, it is cancelled at 1970-01-01 00:16:40 UTC" in "\n".join(lines)
 
 
 def test_a_job_that_nothing_can_run_and_a_site_that_is_silent(known: Known) -> None:

@@ -959,7 +959,7 @@ def test_anonymous_is_401_and_without_rights_403_on_every_route(client: TestClie
 def test_a_dag_that_airflow_does_not_know_is_shown_to_administrators_alone(
     session: Session, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its right is asked by its id, which an auth manager that goes by roles gives to any."""
+    """Rights are checked by its id, and an auth manager that goes by roles grants them for any id."""
     add_house(session)
     session.add(DagBundleModel(name="b"))
     session.flush()

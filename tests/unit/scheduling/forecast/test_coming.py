@@ -1,4 +1,4 @@
-"""What is still to come of live runs, as steps of one site."""
+"""The upcoming work of live runs, as steps of one site."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_a_range_has_the_least_that_will_do_and_the_wish() -> None:
     assert hints.minimum(hints.resources(DEFAULTS)) == Resources(cpus=4, memory=2048, gpus=0)
     assert hints.limits() == JobLimits(memory=8192)
     for wrong, words in (
-        ({"cpus": (16, 4)}, "first the minimum, then the wish"),
+        ({"cpus": (16, 4)}, "first the minimum, then the preferred amount"),
         ({"cpus": [1, 2, 3]}, "valid: two amounts"),
         ({"memory": ("1 GiB", "2 * input_size")}, "hint memory: '2 \\* input_size'"),
         ({"time": ("1h", "2h")}, "hint time: "),
@@ -280,7 +280,7 @@ def test_a_range_of_nodes() -> None:
         ),
         ({"nodes": (2, True)}, "hint nodes: True is not a number of nodes"),
         ({"nodes": (2, 2.5)}, "hint nodes: 2.5 is not a number of nodes"),
-        ({"nodes": (8, 2)}, "hint nodes: (8, 2) is not a range; valid: first the minimum, then the wish"),
+        ({"nodes": (8, 2)}, "hint nodes: (8, 2) is not a range; valid: first the minimum, then the preferred amount"),
         ({"nodes": [2, 4, 8]}, "hint nodes: [2, 4, 8] is not a range; valid: two amounts, the minimum and"),
         ({"nodes": "2-8"}, "hint nodes: '2-8' is not a number of nodes"),
         ({"nodes": (3, 8), "max_instances": 2}, "hint nodes: 3 is more than max_instances, which allows 2 machines"),

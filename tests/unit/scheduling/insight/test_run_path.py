@@ -1,4 +1,4 @@
-"""What of a run is to come, and what makes it as long, where some tasks have no jobs."""
+"""The upcoming tasks of a run and its critical path, if some tasks have no jobs."""
 
 from __future__ import annotations
 

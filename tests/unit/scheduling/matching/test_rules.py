@@ -1,4 +1,4 @@
-"""Rules: what a job asks for instead where nothing has room for all that it wishes."""
+"""Rules: what a job requests instead if no place has room for its full request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocations by a plan of all that is to come: what can be launched, what is asked for, and what follows from it."""
+"""Allocations by a plan of all upcoming work: what can be launched, what is requested, and what follows from it."""
 
 from __future__ import annotations
 

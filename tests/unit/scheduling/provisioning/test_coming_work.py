@@ -1,4 +1,4 @@
-"""Allocations by what is to come: their walltimes, which idle ones stay, and which end."""
+"""Allocations for upcoming work: their walltimes, which idle ones stay, and which end."""
 
 from __future__ import annotations
 

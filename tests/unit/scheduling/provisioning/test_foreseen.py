@@ -1,4 +1,4 @@
-"""What a forecast's plan asks for as launches, keeps and releases, within what a site may have."""
+"""What a forecast's plan launches, keeps and releases, within the limits of a site."""
 
 from __future__ import annotations
 

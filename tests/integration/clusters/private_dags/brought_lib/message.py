@@ -1,3 +1,3 @@
-"""What the Dag beside it imports."""
+"""What the Dag next to it imports."""
 
 WORDS = "read from the bundle"

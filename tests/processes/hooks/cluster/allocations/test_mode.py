@@ -1,4 +1,4 @@
-"""The exchanges of a controller and a cluster about allocations, with commands of paper in place of SLURM's."""
+"""The exchanges of a controller and a cluster about allocations, with mocks of SLURM's commands."""
 
 from __future__ import annotations
 
@@ -568,9 +568,9 @@ def test_a_round_is_three_exchanges_at_most(fleet: Fleet, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_allocations": 2}, "max_allocations mean nothing without mode = 'allocation'"),
-        ({"idle_seconds": 60, "allocation_time": "1h"}, "allocation_time and idle_seconds mean nothing"),
-        ({"hurry": "fast"}, "hurry mean nothing without mode = 'allocation'"),
+        ({"max_allocations": 2}, "max_allocations cannot be used without mode = 'allocation'"),
+        ({"idle_seconds": 60, "allocation_time": "1h"}, "allocation_time and idle_seconds cannot be used"),
+        ({"hurry": "fast"}, "hurry cannot be used without mode = 'allocation'"),
         ({"mode": "allocation", "hurry": "soon"}, "soon"),
         ({"mode": "allocation", "allocation_time": "5 min"}, "allocation_time = 300 is too short; give 370 seconds"),
         ({"mode": "allocation", "memory_overhead": "8 GiB"}, "node_memory must be more than memory_overhead"),
