@@ -103,7 +103,7 @@ def test_an_api_server_that_is_away_uses_up_no_try(start_airflow: Callable[..., 
     # Another secret than the API server's.
     answer = airflow.run("lading", "check", "local", AIRFLOW__API_AUTH__JWT_SECRET="x" * 64)
     assert answer.status == 1
-    assert "refuses the task's token (403: Invalid auth token); give it the same [api_auth] jwt_secret" in answer.errors
+    assert "rejects the task's token (403: Invalid auth token); give it the same [api_auth] jwt_secret" in answer.errors
     api_log = airflow.log_file("api-server")
     before = api_log.read_text().count("JWT")
     assert "a trial job ran" in airflow.lading("check", "local")

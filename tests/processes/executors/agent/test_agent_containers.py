@@ -130,7 +130,7 @@ def test_what_the_kernel_has_killed_for_its_memory_is_reported_so(node: NodeAgen
     put(node, "a", "fail", "docker://image", resources=Resources(0.5, 256), memory_limit=300)
     finished = node.wait_for("a")
     assert finished["cause"] == "out_of_memory"
-    assert "more than the task may" in str(finished["reason"])
+    assert "exceeded the memory limit of the task" in str(finished["reason"])
     assert {"--cpus=0.5", "--cpu-shares=512", "--memory=300m"} <= set(calls(commands)[0])
 
 
@@ -204,7 +204,7 @@ def test_a_real_container_has_the_memory_of_its_job(real: NodeAgent) -> None:
         )
         finished = real.wait_for(token)
         assert finished["cause"] == "out_of_memory"
-        if "more than the task may" in str(finished["reason"]):
+        if "exceeded the memory limit of the task" in str(finished["reason"]):
             return  # written by the kernel; the agent's own measurement may come before it
     pytest.fail("no container was ended by the kernel")
 

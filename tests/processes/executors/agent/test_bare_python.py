@@ -119,7 +119,7 @@ def test_it_gets_the_agent_and_runs_commands(
     assert run(spool, "two", hungry, memory_limit=100)["cause"] == "out_of_memory"
     assert ABSENT not in spool.log.read_text()
     assert run(spool, "three", CommandWork(["true"], runner=ABSENT))["cause"] is None
-    assert f"{ABSENT} is not on this machine" in spool.log.read_text()
+    assert f"{ABSENT} is not available on this machine" in spool.log.read_text()
     again = introduction.introduce(connection, config, config.hosts[0], "", None)
     assert (again.note, again.drains, again.lives) == (None, False, True)
     assert process_tree.Process.read(pid) is not None, "it is the same agent"

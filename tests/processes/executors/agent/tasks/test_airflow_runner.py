@@ -321,7 +321,7 @@ def test_a_task_that_fails_has_reported_to_airflow_itself(node: NodeAgent, api: 
     token = put(node, "fail")
     finished = node.wait_for(token)
     assert (finished["cause"], finished["exit_code"]) == ("error", 0)
-    assert str(finished["reason"]) == "the task failed, as its log says"
+    assert str(finished["reason"]) == "the task failed; see its log"
     assert api.states(token) == ["failed"]
 
 
@@ -344,8 +344,8 @@ def test_a_task_whose_process_dies_leaves_its_failure_to_the_scheduler(
     ("status", "detail", "cause", "words"),
     [
         (400, {"reason": "bad_request"}, "error", "answered 400"),
-        (401, "Missing auth token", "error", "refuses the task's token (401: Missing auth token); give it the same"),
-        (403, "Invalid auth token", "error", "refuses the task's token (403: Invalid auth token); give it the same"),
+        (401, "Missing auth token", "error", "rejects the task's token (401: Missing auth token); give it the same"),
+        (403, "Invalid auth token", "error", "rejects the task's token (403: Invalid auth token); give it the same"),
         (409, {"reason": "invalid_state", "previous_state": "running"}, "cancelled", "already running elsewhere"),
         (409, {"reason": "invalid_state", "previous_state": "failed"}, "cancelled", "answered 409"),  # was marked
         (409, {"reason": "invalid_state", "previous_state": None}, "cancelled", "answered 409"),  # was cleared
