@@ -182,7 +182,7 @@ def test_one_that_asks_for_more_than_there_is_is_an_import_error(airflow: Airflo
     (airflow.dags / "more_than_there_is.py").write_text(MORE_THAN_THERE_IS)
     assert wait_until(lambda: bool(airflow.import_errors("more_than_there_is.py")), 60)
     [error] = airflow.import_errors("more_than_there_is.py")
-    assert "gang 'large' can never start together: the 2 jobs of task 'half' ask for 6 cpus" in error
+    assert "gang 'large' can never start together: the 2 jobs of task 'half' request 6 cpus" in error
     (airflow.dags / "more_than_there_is.py").unlink()
 
 
