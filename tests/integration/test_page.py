@@ -731,7 +731,7 @@ def test_the_tab_of_a_task_instance_shows_its_tries(real: tuple[Airflow, str], b
     page = window.open(f"/dags/shown/runs/{run_id}/tasks/breaks/plugin/lading-task")
     expect(page.locator("[data-testid=lading] dl")).to_contain_text("failed")
     page = window.open(f"/dags/shown/runs/{run_id}/tasks/nap/mapped/2/details")
-    page.get_by_role("link", name="Where and why there").click()
+    page.get_by_role("link", name="Where it ran and why").click()
     expect(page.get_by_text("Try 1", exact=True)).to_be_visible()
     assert window.faults == []
     page.close()
