@@ -374,9 +374,9 @@ def find_jobs(
     place = None if after is None else PageCursor.parse(after)
     # Any other order would reveal properties of hidden jobs, so they are left out.
     more = [sight.condition()] if sort != "queued" and not choice.names_any else []
-    # SQLite has to use the index on Dags, which contains the other columns: half a million jobs can have one state. MySQL
-    # and MariaDB compare how many entries match in the indexes on Dags and causes, where failed jobs are few. PostgreSQL
-    # chooses well from its own statistics.
+    # SQLite has to use the index on Dags, which contains the other columns: half a million jobs can have one state.
+    # MySQL and MariaDB compare how many entries match in the indexes on Dags and causes, where failed jobs are few.
+    # PostgreSQL chooses well from its own statistics.
     steered = {"sqlite": ("dag_id",), "mysql": ("dag_id", "cause"), "mariadb": ("dag_id", "cause")}
     visible = steered.get(session.get_bind().dialect.name) if choice.is_of_dags(sight) else None
     conditions = [*choice.conditions(sight, visible), *more]
