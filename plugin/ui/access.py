@@ -75,7 +75,8 @@ def sight(user: GetUserDep, session: SessionDep) -> Sight:
     """Determine which Dags a user can see. Dags unknown to Airflow, such as deleted ones, are visible to administrators
     only.
 
-    Airflow's own dependency cannot be used: it expects the auth manager in the state of the application that answers.
+    Airflow's own dependency cannot be used: it expects an auth manager in the application that answers, which this one
+    does not have.
     """
     seen = frozenset(get_auth_manager().get_authorized_dag_ids(user=user, session=session))
     if acts(user):

@@ -319,7 +319,7 @@ ChoiceDep = Annotated[JobChoice, Depends(chosen)]
 
 
 def check_choice(choice: JobChoice, sight: Sight) -> None:
-    """Refuse Dags that the user may not read."""
+    """Answer 403 if a filter names a Dag that the user cannot read."""
     if not all(sight.sees(dag_id) for dag_id in choice.dag_id):
         raise HTTPException(status.HTTP_403_FORBIDDEN, "Forbidden")
 
@@ -346,7 +346,7 @@ def get_jobs_csv(session: SessionDep, user: GetUserDep, sight: SightDep, choice:
     """All jobs that match the filters and whose Dags you can read, as CSV, newest first; one export at a time."""
     check_choice(choice, sight)
 
-    # The session of the request is closed before the answer is complete.
+    # The export opens its own sessions, because the session of the request is closed before the answer is complete.
     rows = csv_rows(partial(create_session, scoped=False), sight, choice, controller_now(session))
     headers = {"Content-Disposition": 'attachment; filename="jobs.csv"'}
     return Export(user.get_id(), rows, headers)

@@ -53,7 +53,7 @@ class JobColumns(BaseModel):
     nodes: list[int]
     """Number of nodes. The job has ``cpus`` and ``memory`` on each, and is drawn on one of them."""
     started: list[float]
-    """Seconds after ``origin``, as ``ended``, which is None while the job runs."""
+    """Seconds after ``origin``, like ``ended``, which is None while the job runs."""
     ended: list[float | None]
     state: list[int | None]
     """Index in ``states``; None: hidden from the user."""

@@ -76,7 +76,7 @@ class TrySummary(BaseModel):
     held: str | None = None
     """Where room is held for it until its gang starts, as ``site/location``."""
     placed_because: str | None
-    """Why it was not placed at a site that comes first; None: it was."""
+    """Why sites that come before its own were passed over; None: its site is the first."""
     queue: str | None
     cpus: float
     nodes: int | None

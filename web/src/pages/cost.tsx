@@ -215,7 +215,7 @@ function BillSummary({bill, savings, since, idlePath}: {bill: Bill; savings: Sav
         {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
         <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
         {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
-        {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Sizing frees now" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
+        {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
       </Tiles>
       <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />

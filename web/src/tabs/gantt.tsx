@@ -137,7 +137,7 @@ function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId:
     {title: "Longest wait", csvTitle: "Longest wait, s", hidden: true, text: (task) => task.longest_wait},
     {title: "Took", csvTitle: "Took, s", cell: (task) => <div>{duration(took(task))}{against(task).map((text) => <div key={text}><Muted>{text}</Muted></div>)}</div>, text: took, number: true},
     {title: "Last run", csvTitle: "Last run, s", hidden: true, text: (task) => task.last_seconds},
-    {title: "Used", help: "Of the cpus, the memory and the time that its tries requested", cell: (task) => <Used task={task} />, text: false},
+    {title: "Used", help: "Percentage of the cpus, memory and time that its tries requested", cell: (task) => <Used task={task} />, text: false},
     {title: "cpus used", hidden: true, text: (task) => task.cpus_used},
     {title: "Memory used", hidden: true, text: (task) => task.memory_used},
     {title: "Time used", hidden: true, text: (task) => task.time_used},
