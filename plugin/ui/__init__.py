@@ -1,6 +1,6 @@
-"""What Airflow's UI shows of Lading: the page, its tabs, and the application with the data for them.
+"""Lading in Airflow's UI: the page, its tabs, and the application that serves their data.
 
-It asks no site: all that it shows is in the store.
+Everything shown comes from the store; no site is contacted.
 """
 
 from __future__ import annotations

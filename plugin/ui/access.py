@@ -1,4 +1,4 @@
-"""Access: who may look and act, and of which Dags he may see names, costs and counts. Airflow's own rights decide."""
+"""Access control: who can view the page, who can act, and whose Dags they see. Airflow's own permissions decide."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.text.printable import shortened
 
-# How long it is tried to store a request, seconds: SQLite lets one write at a time.
+# How long to retry storing a request, seconds: SQLite allows one writer at a time.
 PATIENCE = 30.0
 
-# A user who may see Airflow's own jobs may see the page.
+# Whoever can view Airflow's own jobs can view the page.
 may_look = Depends(requires_access_view(AccessView.JOBS))
 may_see_dag = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))
 
 may_edit_run = Depends(requires_access_dag(method="PUT", access_entity=DagAccessEntity.RUN))
 
-# To look is not to act: a user who asks something of a site needs the right to change the configuration.
+# Viewing does not imply acting: sending a request to a site requires permission to change the configuration.
 may_act = Depends(requires_access_configuration("PUT"))
 write_audit_log = action_logging("lading_request")
 
 
 def patience(session: Session) -> dict[str, Any]:
-    """How tenacity tries again what found the database locked or not there, or a row that another one has just made."""
+    """Tenacity's arguments: retry if the database is locked or unreachable, or if another writer was faster."""
     return {
         "retry": retry_if_exception_type((OperationalError, IntegrityError)),
         "wait": wait_random_exponential(0.1, max=2),
@@ -50,7 +50,7 @@ def patience(session: Session) -> dict[str, Any]:
 
 
 async def audit(request: Request, session: SessionDep, user: GetUserDep) -> None:
-    """Write what is asked into Airflow's audit log, as all that changes something is."""
+    """Write the request to Airflow's audit log, which records every change."""
     await AsyncRetrying(**patience(session))(write_audit_log, request, session, user)
 
 
@@ -58,12 +58,11 @@ audited = Depends(audit)
 
 
 def acts(user: GetUserDep) -> bool:
-    """Whether a user may make requests to sites."""
+    """Whether a user can send requests to sites."""
     return get_auth_manager().is_authorized_configuration(method="PUT", user=user)
 
 
 def edits_runs(user: GetUserDep, dag_id: str) -> bool:
-    """Whether a user may change the runs of a Dag."""
     return get_auth_manager().is_authorized_dag(
         method="PUT",
         access_entity=DagAccessEntity.RUN,
@@ -73,9 +72,11 @@ def edits_runs(user: GetUserDep, dag_id: str) -> bool:
 
 
 def sight(user: GetUserDep, session: SessionDep) -> Sight:
-    """What a user may see. Of Dags that Airflow does not know (any more) only administrators have a right.
+    """Determine which Dags a user can see. Dags unknown to Airflow, such as deleted ones, are visible to administrators
+    only.
 
-    Airflow's dependency for it looks for its auth manager in the application that answers, which is not this one.
+    Airflow's own dependency cannot be used: it expects an auth manager in the application that answers, which this one
+    does not have.
     """
     seen = frozenset(get_auth_manager().get_authorized_dag_ids(user=user, session=session))
     if acts(user):
@@ -87,18 +88,18 @@ SightDep = Annotated[Sight, Depends(sight)]
 
 
 def refuse_strange_names(request: Request) -> None:
-    """Refuse names in the path that no database takes, before any of them is asked for one."""
+    """Answer 404 to a path with NUL characters: PostgreSQL's text cannot contain them, so a query would fail."""
     if any("\0" in str(value) for value in request.path_params.values()):
-        raise HTTPException(status.HTTP_404_NOT_FOUND, "Not Found: no name has a NUL character")
+        raise HTTPException(status.HTTP_404_NOT_FOUND, "Not Found: names cannot contain NUL characters")
 
 
 def require_sight(dag_id: str, its_sight: SightDep) -> None:
-    """Refuse a Dag that the user does not see, so that its id alone says nothing of it.
+    """Answer 404 for a Dag that the user cannot see, so that the answer does not reveal whether it exists.
 
-    Airflow's own check goes by rights, and in some auth managers every user has them for a Dag that is not there.
+    Airflow's own check is not enough: with some auth managers every user has permission for a Dag that does not exist.
     """
     if not its_sight.sees(dag_id):
-        raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no Dag {shortened(dag_id)} that you may read")
+        raise HTTPException(status.HTTP_404_NOT_FOUND, f"no Dag {shortened(dag_id)} exists that you can read")
 
 
 well_named = Depends(refuse_strange_names)

@@ -1,6 +1,6 @@
-"""Lading as an Airflow plugin: a page, tabs, and the application with their data.
+"""Lading as an Airflow plugin: the page, its tabs, and the application that serves their data.
 
-Every Airflow process loads this module, so it imports little; only the API server asks for the application.
+Every Airflow process loads this module, so it imports little; only the API server creates the application.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk import BaseOperatorLink
 
 PREFIX = "/lading"
-# Relative, so that they hold below any base URL. One bundle has all components, each under its name.
+# Paths are relative, so they work under any base URL. One bundle contains all components, each under its name.
 BUNDLE = "lading/static/lading.js"
 TASK_TAB = "lading-task"
 ICONS = {"icon": "lading/static/lading.svg", "icon_dark_mode": "lading/static/lading-dark.svg"}
 
 
 def react_app(name: str, destination: str, route: str, **more: Any) -> dict[str, Any]:
-    """A part of the UI, as ``AirflowPlugin.react_apps`` takes it.
+    """Describe a component of the UI in the format of ``AirflowPlugin.react_apps``.
 
-    :param name: of the component in ``globalThis``, and what the tab is called
+    :param name: the component's name in ``globalThis``, also the title of its tab
     """
     return {"name": name, "bundle_url": BUNDLE, "destination": destination, "url_route": route, **ICONS, **more}
 
 
 class WhereItRan(BaseOperatorLink):
-    """The link among the details of each task instance that leads to its tab."""
+    """The link in the details of a task instance that opens its Lading tab."""
 
-    name = "Where and why there"
+    name = "Where it ran and why"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The address of the tab, below the path that Airflow has."""
+        """Return the path of the tab, prefixed with the path of Airflow's base URL."""
         dag, run, task = (quote(each, safe="") for each in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
         mapped = f"/mapped/{ti_key.map_index}" if ti_key.map_index >= 0 else ""
         base = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
@@ -42,7 +42,7 @@ class WhereItRan(BaseOperatorLink):
 
 
 class LadingPlugin(AirflowPlugin):
-    """What Airflow's UI shows of Lading."""
+    """Registers Lading's page, tabs, link and application with Airflow."""
 
     name = "lading"
     react_apps = [  # noqa: RUF012 - the base class declares it so
@@ -53,11 +53,11 @@ class LadingPlugin(AirflowPlugin):
         react_app("Lading today", "dashboard", "lading-today"),
     ]
 
-    global_operator_extra_links = [WhereItRan()]  # noqa: RUF012 - likewise
+    global_operator_extra_links = [WhereItRan()]  # noqa: RUF012 - the base class declares it so
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
-        """The application, made when it is asked for."""
+        """The application, created on first access."""
         from lading.plugin.ui.app import create_app
 
         return [{"app": create_app(), "url_prefix": PREFIX, "name": "Lading"}]

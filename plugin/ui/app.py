@@ -85,14 +85,14 @@ from lading.scheduling.text.units import UnitError
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).with_name("static")
-# Longest window, seconds.
+# The longest window of the packing chart, seconds.
 LONGEST_WINDOW = 31 * 86400.0
-# Longest bill, and longest bill by day, seconds.
+# The longest bill, and the longest bill by day, seconds.
 LONGEST_BILL, LONGEST_DAILY_BILL = 3660 * 86400.0, 400 * 86400.0
 MOST_REQUESTS = 20
-# All exports of this process together use at most this share of a processor.
+# All exports of this process together use at most this fraction of a processor.
 EXPORTS_SHARE = 0.25
-# PostgreSQL has no text with the character U+0000.
+# PostgreSQL cannot store the character U+0000 in text.
 NAME = r"^[^\x00]*$"
 
 Time = Annotated[float, Query(ge=0, le=32_503_680_000.0, allow_inf_nan=False)]  # to the year 3000
@@ -102,16 +102,16 @@ MOST_VALUES = 50
 Names = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=250, pattern=NAME)]] | None, Query(max_length=MOST_VALUES)
 ]
-# The ``after`` of the previous page. Of tries: when its last job was queued, and its token. Of jobs: when the page was
-# requested, the value its last job was sorted by, and its token.
+# The ``after`` of the previous page. For tries: when its last job was queued, and its token. For jobs: when the first
+# page was requested, the value its last job was sorted by, and its token.
 AfterTry = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)?:{NAME[1:]}")]
 NUMBER = r"-?[0-9]{1,310}(\.[0-9]{1,20})?(e[+-][0-9]{1,3})?"
 
 
 def checked_place(text: str) -> str:
-    """Check the cursor of a page.
+    """Return a page cursor unchanged if it is valid.
 
-    :raises ValueError: it is not valid
+    :raises ValueError: it is invalid
     """
     PageCursor.parse(text)
     return text
@@ -126,42 +126,42 @@ HurryWord = Literal["cheap", "balanced", "fast"]
 
 
 def checked_end(text: str) -> str:
-    """Check the time by which a run must finish.
+    """Return the time by which a run must finish unchanged if it is valid.
 
-    :raises UnitError: it is not valid
+    :raises UnitError: it is invalid
     """
     parse_finish_by(text, is_of_one_run=True)
     return text
 
 
 class ErrorDetail(BaseModel):
-    """Why a request is refused or has failed."""
+    """Why a request was refused or has failed."""
 
     detail: str
 
 
 class RequestBody(BaseModel):
-    """What a user requests."""
+    """A request of a user to the controller."""
 
     kind: RequestKind
     target: str = Field(min_length=1, max_length=320, pattern=NAME)
-    """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken; the
-    name of a budget to be lifted or restored."""
+    """The site to pause or resume, the ``site/instance`` to drain or terminate, the id of the job to wake, or the name
+    of the budget to lift or restore."""
 
 
 class HurryBody(BaseModel):
-    """How a user hurries a live run. It replaces earlier requests; both null: use the settings of the Dag."""
+    """How a live run is to be hurried. Replaces earlier requests; if both fields are null, the Dag's settings apply."""
 
     hurry: Annotated[float, Field(ge=0, le=MOST_HURRY, allow_inf_nan=False)] | HurryWord | None = None
-    """What finishing early is worth, as in the hint ``hurry``."""
+    """How much finishing early is worth, as in the hint ``hurry``."""
     finish_by: Annotated[str, Field(min_length=1, max_length=40, pattern=NAME), AfterValidator(checked_end)] | None = (
         None
     )
-    """How long it may take (``2h``), a time of day in the time zone of the Dag (``06:00``), or a moment in ISO 8601."""
+    """A maximum duration (``2h``), a time of day in the Dag's time zone (``06:00``), or a time in ISO 8601."""
 
 
 class OperatorRequest(BaseModel):
-    """What a user has requested, and its result."""
+    """A user's request and its outcome."""
 
     id: int
     kind: RequestKind
@@ -174,28 +174,28 @@ class OperatorRequest(BaseModel):
 
 REFUSED: dict[int | str, dict[str, Any]] = {
     status.HTTP_401_UNAUTHORIZED: {"model": ErrorDetail, "description": "No user is logged in"},
-    status.HTTP_403_FORBIDDEN: {"model": ErrorDetail, "description": "The user may not see or do this"},
-    status.HTTP_503_SERVICE_UNAVAILABLE: {"model": ErrorDetail, "description": "The database is busy or away"},
+    status.HTTP_403_FORBIDDEN: {"model": ErrorDetail, "description": "The user is not allowed to see or do this"},
+    status.HTTP_503_SERVICE_UNAVAILABLE: {"model": ErrorDetail, "description": "The database is locked or unreachable"},
 }
 NOT_ASKED: dict[int | str, dict[str, Any]] = {
     status.HTTP_400_BAD_REQUEST: {"model": ErrorDetail, "description": "The body is not JSON"},
-    status.HTTP_404_NOT_FOUND: {"model": ErrorDetail, "description": "There is no such site or instance"},
+    status.HTTP_404_NOT_FOUND: {"model": ErrorDetail, "description": "The target does not exist"},
 }
 
 CSV: dict[int | str, dict[str, Any]] = {
-    status.HTTP_200_OK: {"content": {"text/csv": {"schema": {"type": "string"}}}, "description": "A row for each job"},
-    status.HTTP_429_TOO_MANY_REQUESTS: {"model": ErrorDetail, "description": "Another export of the user is running"},
+    status.HTTP_200_OK: {"content": {"text/csv": {"schema": {"type": "string"}}}, "description": "One row per job"},
+    status.HTTP_429_TOO_MANY_REQUESTS: {"model": ErrorDetail, "description": "Another export by this user is running"},
 }
 
 NO_RUN: dict[int | str, dict[str, Any]] = {
     status.HTTP_400_BAD_REQUEST: {"model": ErrorDetail, "description": "The body is not JSON"},
-    status.HTTP_404_NOT_FOUND: {"model": ErrorDetail, "description": "There is no such run that has not ended"},
+    status.HTTP_404_NOT_FOUND: {"model": ErrorDetail, "description": "No live run has this id"},
 }
 
 NOT_SEEN: dict[int | str, dict[str, Any]] = {
     status.HTTP_404_NOT_FOUND: {
         "model": ErrorDetail,
-        "description": "There is no such Dag that the user may read",
+        "description": "No such Dag exists that the user can read",
     },
 }
 
@@ -219,20 +219,20 @@ def get_summary(session: SessionDep, sight: SightDep, may_act: ActsDep) -> Summa
 
 @looks.get("/waits")
 def get_waits(session: SessionDep, sight: SightDep) -> WaitGroups:
-    """Why jobs wait: by the codes of reasons, their sites and limits, largest group first."""
+    """Why jobs wait, grouped by reason code, site and limit, largest group first."""
     return waits(session, sight, controller_now(session))
 
 
 @looks.get("/machines")
 def get_machines(session: SessionDep, since: Time, until: Time) -> list[ChartMachine]:
-    """The machines, allocations and instances of a window."""
+    """The machines, allocations and instances that existed within a window."""
     check_window(since, until)
     return machines(session, since, until)
 
 
 @looks.get("/packing", response_model=PackingChart)
 def get_packing(session: SessionDep, sight: SightDep, since: Time, until: Time, cursor: Time | None = None) -> Response:
-    """What ran where within a window; with the cursor of an earlier answer what has changed since."""
+    """What ran where within a window, or only the changes since the cursor of an earlier answer."""
     check_window(since, until)
     found = packing(session, sight, since, until, time.time(), cursor)
     # Serialized here: FastAPI would validate thousands of rectangles a second time.
@@ -241,19 +241,19 @@ def get_packing(session: SessionDep, sight: SightDep, since: Time, until: Time, 
 
 @looks.get("/failures")
 def get_failures(session: SessionDep, sight: SightDep, since: Time) -> FailureGroups:
-    """Why jobs have failed since a time: by cause, largest group first, with what tasks should request."""
+    """Why jobs have failed since a time, grouped by cause, largest group first, with what tasks should request."""
     return failures(session, sight, since, controller_now(session))
 
 
 @looks.get("/queue-waits")
 def get_queue_waits(session: SessionDep) -> list[QueueWait]:
-    """How long batch jobs, allocations and instances have waited until they started, by site, queue and size."""
+    """How long batch jobs, allocations and instances waited before they started, by site, queue and size."""
     return queue_waits(session)
 
 
 @looks.get("/starts")
 def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
-    """How often jobs that started since a time did so within the interval that was first expected."""
+    """How often jobs that started since a time did so within the interval first predicted for them."""
     return start_accuracy(session, since)
 
 
@@ -261,13 +261,13 @@ def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
 def get_bill(
     session: SessionDep, sight: SightDep, since: Time, until: Time, by: Period = Period.DAY, split: Split = "dag"
 ) -> BillPage:
-    """What was billed, by day, week or month in UTC and by Dag, task, run, site or team: what was used, requested and
-    not used, idle and booting. Dags that you may not read are one sum.
+    """The bill by day, week or month in UTC, and by Dag, task, run, site or team. Costs are split into used, requested
+    but unused, idle and booting. Dags you cannot read are combined into one row.
     """
     if not since < until <= since + LONGEST_BILL or (by is Period.DAY and until > since + LONGEST_DAILY_BILL):
         message = (
-            f"the bill from {since} to {until} by {by.value} is not valid: it ends after it begins, within 400 days by "
-            "day and within ten years else"
+            f"the bill from {since} to {until} by {by.value} is invalid: since must be before until, by at most 400 "
+            "days for a bill by day and ten years otherwise"
         )
         raise refused_value(("query", "until"), message, until)
     return bill_page(session, sight, since, until, by, split, controller_now(session))
@@ -275,7 +275,7 @@ def get_bill(
 
 @looks.get("/savings")
 def get_savings(session: SessionDep, sight: SightDep) -> Savings:
-    """What tasks would save in a month if they requested what suffices, largest savings first."""
+    """What tasks would save per month if they requested only what they need, largest savings first."""
     return savings(session, sight, controller_now(session))
 
 
@@ -296,7 +296,6 @@ def chosen(
     queued_until: Time | None = None,
     ended_since: Time | None = None,
 ) -> JobChoice:
-    """The filters of the job list."""
     return JobChoice(
         q=q,
         dag_id=dag_id or (),
@@ -320,7 +319,7 @@ ChoiceDep = Annotated[JobChoice, Depends(chosen)]
 
 
 def check_choice(choice: JobChoice, sight: Sight) -> None:
-    """Refuse Dags that the user may not read."""
+    """Answer 403 if a filter names a Dag that the user cannot read."""
     if not all(sight.sees(dag_id) for dag_id in choice.dag_id):
         raise HTTPException(status.HTTP_403_FORBIDDEN, "Forbidden")
 
@@ -335,8 +334,8 @@ def get_jobs(
     limit: Limit = 50,
     after: After | None = None,
 ) -> JobPage:
-    """A page of the jobs that match the filters. Jobs of Dags that you may not read show only their size, and only when
-    no filter but the time is set.
+    """A page of the jobs that match the filters. Jobs of Dags you cannot read show only their size, and only if no
+    filters other than times are set.
     """
     check_choice(choice, sight)
     return find_jobs(session, sight, choice, controller_now(session), sort, order, limit, after)
@@ -344,10 +343,10 @@ def get_jobs(
 
 @looks.get("/jobs.csv", response_class=StreamingResponse, responses=CSV)
 def get_jobs_csv(session: SessionDep, user: GetUserDep, sight: SightDep, choice: ChoiceDep) -> StreamingResponse:
-    """All jobs that match the filters and whose Dags you may read, as CSV, newest first; one export at a time."""
+    """All jobs that match the filters and whose Dags you can read, as CSV, newest first; one export at a time."""
     check_choice(choice, sight)
 
-    # The session of the request is closed before the answer is complete.
+    # The export opens its own sessions, because the session of the request is closed before the answer is complete.
     rows = csv_rows(partial(create_session, scoped=False), sight, choice, controller_now(session))
     headers = {"Content-Disposition": 'attachment; filename="jobs.csv"'}
     return Export(user.get_id(), rows, headers)
@@ -355,7 +354,7 @@ def get_jobs_csv(session: SessionDep, user: GetUserDep, sight: SightDep, choice:
 
 @looks.get("/requests")
 def get_requests(session: SessionDep, sight: SightDep) -> list[OperatorRequest]:
-    """Requests of the last day to sites and to budgets that you may see, latest first, with their outcome."""
+    """The requests of the last 24 hours with their outcomes, newest first. Budgets you cannot see are left out."""
     rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
     unseen = budgets_out_of_sight(session, sight)
     return [
@@ -367,7 +366,9 @@ def get_requests(session: SessionDep, sight: SightDep) -> list[OperatorRequest]:
 
 @acts.post("/requests", status_code=status.HTTP_202_ACCEPTED, responses=NOT_ASKED)
 def post_request(session: SessionDep, user: GetUserDep, asked: RequestBody) -> OperatorRequest:
-    """Ask the controller to pause or resume a site, drain or terminate an instance, wake a job, or lift a budget."""
+    """Tell the controller to pause or resume a site, drain or terminate an instance, wake a job, or lift or restore a
+    budget.
+    """
 
     def noted() -> OperatorRequest:
         row = requests.ask(session, asked.kind, asked.target, user.get_name())
@@ -379,7 +380,7 @@ def post_request(session: SessionDep, user: GetUserDep, asked: RequestBody) -> O
 
 
 def stored(session: Session, store_it: Callable[[], Answer]) -> Answer:
-    """Store a request, with retries while the database is locked; 404 if its target does not exist."""
+    """Store a request, retrying while the database is locked. Answer 404 if its target does not exist."""
     try:
         return Retrying(**patience(session))(store_it)
     except LookupError as error:
@@ -399,25 +400,25 @@ def get_runs(
 
 @of_dags.get("/dags/{dag_id}/advice")
 def get_advice(session: SessionDep, dag_id: str) -> Advice:
-    """What the tasks of a Dag could request: what would have sufficed for most of their tries."""
+    """What the tasks of a Dag should request, based on what their tries used."""
     return advice(session, dag_id)
 
 
 @of_dags.get("/dags/{dag_id}/runs/{run_id}")
 def get_run(session: SessionDep, dag_id: str, run_id: str, may_edit: EditsRunsDep) -> RunSummary:
-    """Duration and cost of a run, the least time it could have taken, and its longest waits."""
+    """The duration and cost of a run, a lower bound of its duration, and its longest waits."""
     return run(session, dag_id, run_id, controller_now(session)).model_copy(update={"may_edit": may_edit})
 
 
 @of_dags.get("/dags/{dag_id}/runs/{run_id}/gantt")
 def get_gantt(session: SessionDep, dag_id: str, run_id: str) -> RunGantt:
-    """The tasks of a run over time: their waits and runs, the upcoming ones, and the critical path."""
+    """The tasks of a run over time: when they waited and ran, when pending ones are expected, and the critical path."""
     return gantt(session, dag_id, run_id, controller_now(session))
 
 
 @of_runs.post("/dags/{dag_id}/runs/{run_id}/hurry", responses=NO_RUN)
 def post_hurry(session: SessionDep, user: GetUserDep, dag_id: str, run_id: str, asked: HurryBody) -> RunOutlook:
-    """Set what finishing a live run early is worth and when it must finish, or withdraw that."""
+    """Set how much finishing a live run early is worth and when it must finish, or withdraw both settings."""
 
     def noted() -> RunOutlook:
         airflow_run_requests.ask(session, dag_id, run_id, asked.hurry, asked.finish_by, user.get_name())
@@ -442,7 +443,7 @@ def get_tries(
     limit: Limit = 100,
     after: AfterTry | None = None,
 ) -> TryPage:
-    """The tries of a task in a run, newest first: where and why there, and the phases of each."""
+    """The tries of a task in a run, newest first: where each ran and why, and its phases."""
     conditions: list[Any] = [JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id == task_id]
     if map_index is not None:
         conditions.append(JobRow.map_index == map_index)
@@ -450,33 +451,34 @@ def get_tries(
 
 
 def check_window(since: float, until: float) -> None:
-    """Check that a window is not empty or too long."""
     if not since < until <= since + LONGEST_WINDOW:
-        message = f"the window from {since} to {until} is not valid: it ends after it begins, and within 31 days"
+        message = f"the window from {since} to {until} is invalid: since must be before until, by at most 31 days"
         raise refused_value(("query", "until"), message, until)
 
 
 def refused_value(where: tuple[str, str], message: str, value: object) -> RequestValidationError:
-    """Make an error for an invalid value, in the format of FastAPI's own."""
+    """Make a validation error in the format of FastAPI's own."""
     return RequestValidationError([{"type": "value_error", "loc": where, "msg": message, "input": value}])
 
 
 def database_is_away(request: Request, error: Exception) -> JSONResponse:
-    """Say more than "Internal Server Error". The database's message may name hosts, so it is only logged."""
+    """Answer 503 instead of "Internal Server Error". The database's message can name hosts, so it is only logged."""
     log.warning("%s could not be answered: %s", request.url.path, getattr(error, "orig", error))
-    message = "Airflow's database is locked or away; nothing was changed, ask again (the API server's log says more)"
+    message = (
+        "Airflow's database is locked or unreachable; nothing was changed. Retry; the API server's log has details."
+    )
     return JSONResponse({"detail": message}, status.HTTP_503_SERVICE_UNAVAILABLE)
 
 
 async def say_what_is_wrong(request: Request, error: Exception) -> Response:
-    """Answer as FastAPI does, in ASCII: input may contain lone surrogates, which an answer in UTF-8 cannot."""
+    """Answer as FastAPI does, but in ASCII: input can contain lone surrogates, which UTF-8 cannot encode."""
     assert isinstance(error, RequestValidationError)
     text = json.dumps({"detail": jsonable_encoder(error.errors())})
     return Response(text, status.HTTP_422_UNPROCESSABLE_CONTENT, media_type="application/json")
 
 
 class Export(StreamingResponse):
-    """A file of any length. Each user gets one at a time, and all of them use a bounded share of a processor.
+    """A streamed file. Each user gets one at a time, and all exports together use a bounded fraction of a processor.
 
     :cvar running: users with an export in this process
     """
@@ -490,14 +492,14 @@ class Export(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.user in self.running:
-            message = "another export of yours is running, or was broken off a moment ago; try again when it has ended"
+            message = "another export of yours is running or was aborted a moment ago; try again once it has finished"
             await JSONResponse({"detail": message}, status.HTTP_429_TOO_MANY_REQUESTS)(scope, receive, send)
             return
         self.running.add(self.user)
         try:
             await super().__call__(scope, receive, send)
         finally:
-            # Aborting and starting again does not skip the pause.
+            # Keep the user listed for the pause that is due, so that aborting and restarting does not skip it.
             asyncio.get_running_loop().call_later(self._rest, self.running.discard, self.user)
 
     async def _paced(self, parts: Iterator[str]) -> AsyncIterator[str]:
@@ -510,24 +512,23 @@ class Export(StreamingResponse):
 
 
 def _timed(parts: Iterator[str]) -> tuple[str, float] | None:
-    """Return the next part and the processor seconds it took; None: there is none."""
+    """Return the next part and the processor seconds it took; None after the last part."""
     began = time.thread_time()
     part = next(parts, None)
     return None if part is None else (part, time.thread_time() - began)
 
 
 class PageFiles(StaticFiles):
-    """The page's own files. Their names are the same in each release, so a browser must ask whether they changed."""
+    """The page's own files. Their names do not change between releases, so browsers must revalidate them."""
 
     def file_response(self, *given: Any, **more: Any) -> Response:
-        """Answer with a file, or that it has not changed."""
         answer = super().file_response(*given, **more)
         answer.headers["Cache-Control"] = "no-cache"
         return answer
 
 
 def create_app() -> FastAPI:
-    """The application, to be mounted at ``/lading``."""
+    """Create the application that Airflow mounts at ``/lading``."""
     app = FastAPI(
         title="Lading",
         description="What runs where, why jobs wait, and what it costs. Times are seconds since the epoch, memory is "
@@ -543,7 +544,7 @@ def create_app() -> FastAPI:
     app.include_router(of_runs)
     app.add_exception_handler(OperationalError, database_is_away)
     app.add_exception_handler(RequestValidationError, say_what_is_wrong)
-    # Some machines have another type for .js, and browsers run no module of another type.
+    # Some hosts map .js to another type, with which browsers refuse to run a module.
     mimetypes.add_type("text/javascript", ".js")
     app.mount("/static", PageFiles(directory=STATIC), name="static")
     return app

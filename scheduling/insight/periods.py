@@ -10,7 +10,7 @@ SECONDS_PER_DAY = 86400
 
 
 class Period(str, Enum):
-    """What costs are summed by."""
+    """The calendar period that costs are summed by."""
 
     DAY = "day"
     WEEK = "week"

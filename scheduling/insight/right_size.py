@@ -40,10 +40,8 @@ FEWEST_TO_PACK = 2
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What would have sufficed for 95 of a hundred tries (``most``), and what the next one should ask for
-    (``nearly_all``), whatever its inputs are.
-
-    None: that is not known.
+    """The amount that 95 % of the tries needed at most (``most``), and the amount that the next try should request
+    regardless of its inputs (``nearly_all``); None: unknown.
     """
 
     most: float | None

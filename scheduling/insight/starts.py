@@ -67,7 +67,7 @@ HOLDING = frozenset(
 
 
 class StartSource(str, Enum):
-    """What an expected start rests on."""
+    """What an expected start is based on."""
 
     FORECAST = "forecast"
     """Lading's own plan for upcoming work."""

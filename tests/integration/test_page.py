@@ -337,7 +337,7 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     assert page.locator("[data-testid=packing-chart] canvas").count() >= 1
     expect(page.get_by_role("table", name="Machines")).to_contain_text("local/host")
     picture(window, "page")
-    page.get_by_label("How far back").select_option("604800")
+    page.get_by_label("Time range").select_option("604800")
     page.wait_for_function(f"({SECONDS_SHOWN})() >= 86400")  # it begins with the first machine, a day before
     picture(window, "week")
     page.get_by_role("button", name="old: 2 nodes").click()  # one row for both becomes a row for each
@@ -381,7 +381,7 @@ def test_a_site_that_is_down_says_so_and_since_when(full: Airflow, admin: str, b
         expect(other.locator("td").nth(1)).to_have_text("up")
     old.get_by_role("link", name="Machines of old").press("Enter")
     drawn(page)  # what ran there before is still shown, and nothing else
-    assert page.get_by_label("Of which site").input_value() == "old"
+    assert page.get_by_label("Filter by site").input_value() == "old"
     expect(page.get_by_role("button", name="old: 2 nodes")).to_be_visible()
     expect(page.get_by_text("No machine is up")).to_be_visible()
     assert window.faults == []
@@ -416,7 +416,7 @@ def test_five_thousand_that_wait_are_a_row_for_each_reason(full: Airflow, admin:
         expect(job).to_contain_text("200 of 200 allocations are busy")
     page.go_back()
     rows.first.get_by_role("link", name=re.compile("^etl: ")).click()
-    expect(page.get_by_role("group", name="What is chosen")).to_contain_text("Dag: etl")
+    expect(page.get_by_role("group", name="Active filters")).to_contain_text("Dag: etl")
     expect(jobs.first).to_contain_text("etl.")
     picture(window, "waiting")
     assert window.faults == []
@@ -438,16 +438,16 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     page.go_back()
     page.get_by_role("button", name="Remove find genomes.align[7]").click()
     expect(matching).to_have_text("more than 5,000 jobs")  # no more are counted
-    page.get_by_label("In which state").select_option("failed")
+    page.get_by_label("Filter by state").select_option("failed")
     expect(page.get_by_role("table", name="Failed jobs")).to_be_visible()
     # What is looked for from everywhere is looked for here among what is chosen.
     page.get_by_label("Find a job or machine").fill("align")
     page.get_by_label("Find a job or machine").press("Enter")
-    expect(page.get_by_role("group", name="What is chosen")).to_contain_text("state: failed")
+    expect(page.get_by_role("group", name="Active filters")).to_contain_text("state: failed")
     expect(page).to_have_url(re.compile("q=align"))
     page.go_back()
     expect(page.get_by_label("Find a job or machine")).to_have_value("")
-    page.get_by_label("At which site").select_option("hpc")
+    page.get_by_label("Filter by site").select_option("hpc")
     expect(matching).to_have_text(re.compile("^[0-9]{2} jobs"))
     jobs.get_by_role("button", name="Ran").click()
     expect(jobs.get_by_role("columnheader", name="Ran")).to_have_attribute("aria-sort", "descending")
@@ -463,7 +463,7 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     expect(first).to_have_text(longest, use_inner_text=True)
     page.goto(address)  # as whoever it is sent to
     expect(first).to_have_text(second, use_inner_text=True)
-    expect(page.get_by_role("group", name="What is chosen")).to_contain_text("site: hpc")
+    expect(page.get_by_role("group", name="Active filters")).to_contain_text("site: hpc")
     picture(window, "jobs")
     assert window.faults == []
     page.close()
@@ -538,7 +538,7 @@ def test_without_chakra_the_tables_are_plain(full: Airflow, admin: str, browser:
     drawn(page)
     page.get_by_role("table", name="Machines").get_by_role("button", name="Drain").first.click()
     page.get_by_role("button", name="Yes", exact=True).click()
-    expect(page.get_by_role("table", name="Requests")).to_contain_text("the controller has not done it yet")
+    expect(page.get_by_role("table", name="Requests")).to_contain_text("the controller has not processed it yet")
     picture(window, "plain")
     assert [fault for fault in window.faults if "lading" in fault.lower()] == []
     page.close()
@@ -590,7 +590,7 @@ def test_each_table_can_be_had_as_csv_and_all_is_done_by_keyboard(
         if table == "Waiting jobs":
             assert sum(int(row[0]) for row in rows[1:]) == 5000
     view(page, "Jobs")
-    which = page.get_by_label("In which state")
+    which = page.get_by_label("Filter by state")
     which.focus()
     which.press("w")  # waiting
     expect(page.get_by_role("table", name="Jobs", exact=True)).to_contain_text("queued")
@@ -642,9 +642,9 @@ def test_who_may_read_one_dag_sees_of_the_others_grey_rectangles(full: Airflow, 
     read("Overview", "Failed jobs", "and others")
     read("Waits", "Waiting jobs", "and others")
     read("Cost", "Costs by Dag", "genomes")
-    expect(page.get_by_text("Dags that you may not read are in the sums only where")).to_be_visible()
+    expect(page.get_by_text("The totals include Dags you cannot read only for past days")).to_be_visible()
     read("Jobs", "Jobs", "another Dag's task")
-    page.get_by_label("In which state").select_option("failed")
+    page.get_by_label("Filter by state").select_option("failed")
     expect(page.get_by_role("table", name="Jobs", exact=True)).not_to_contain_text("another Dag's task")
     read("Machines", "Machines", "local/host")
     drawn(page)
@@ -705,9 +705,9 @@ def test_with_no_job_ever_and_below_another_base_path(browser: Browser, tmp_path
         page = window.open(PAGE)
         for name, texts in {
             "Overview": ("No controller has run yet", "Nothing has failed"),
-            "Waits": ("Nothing waits",),
+            "Waits": ("No job is waiting",),
             "Machines": ("No job ran in this time", "No machine is up"),
-            "Jobs": ("No job matches these choices",),
+            "Jobs": ("No job matches these filters",),
             "Cost": ("No job has finished in this time",),
         }.items():
             view(page, name)
@@ -733,7 +733,7 @@ def test_the_tab_of_a_task_instance_shows_its_tries(real: tuple[Airflow, str], b
     page = window.open(f"/dags/shown/runs/{run_id}/tasks/breaks/plugin/lading-task")
     expect(page.locator("[data-testid=lading] dl")).to_contain_text("failed")
     page = window.open(f"/dags/shown/runs/{run_id}/tasks/nap/mapped/2/details")
-    page.get_by_role("link", name="Where and why there").click()
+    page.get_by_role("link", name="Where it ran and why").click()
     expect(page.get_by_text("Try 1", exact=True)).to_be_visible()
     assert window.faults == []
     page.close()

@@ -1,13 +1,13 @@
-// The application's answers, and what users ask of it.
+// Requests to the application in Airflow's API server.
 
-const API = new URL(/* @vite-ignore */ "../", import.meta.url); // .../lading/, below whatever base URL Airflow has
+const API = new URL(/* @vite-ignore */ "../", import.meta.url); // .../lading/, under any base URL of Airflow
 
 export type Parameter = string | number | boolean | readonly (string | number)[] | null | undefined;
 export type Parameters = Record<string, Parameter>;
 
-/** Why there is no answer.
+/** Why a request has no answer.
  *
- * `isRefused`: the API server has answered that it will not; asked again it says the same.
+ * `isRefused`: the API server refused the request, and would refuse it again.
  */
 export class AnswerError extends Error {
   readonly isRefused: boolean;
@@ -18,7 +18,7 @@ export class AnswerError extends Error {
     this.isLoggedOut = isLoggedOut;
   }
 }
-/** What is said to who may not see something. */
+/** The message for users who lack permission. */
 export const FORBIDDEN = "you do not have permission to see this; an Airflow administrator can grant it";
 
 export function address(path: string, parameters: Parameters = {}): URL {
@@ -62,9 +62,9 @@ export const get = <Answer>(path: string, parameters: Parameters = {}, signal?: 
 const post = <Answer>(path: string, body: unknown): Promise<Answer> =>
   read(fetch(address(path), {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)}));
 
-/** Asks the controller for something: pause, resume, drain, terminate, wake. */
+/** Sends a request to the controller, such as pause, resume, drain, terminate or wake. */
 export const ask = (kind: string, target: string) => post<unknown>("requests", {kind, target});
 
-/** Says what the end of a run is worth, and when it shall have ended; null: as its Dag says. */
+/** Sets the hurry of a run and the time by which it must finish; null: the Dag's setting. */
 export const hurry = (dagId: string, runId: string, asked: {hurry: string | null; finish_by: string | null}) =>
   post<unknown>(`${["dags", dagId, "runs", runId].map(encodeURIComponent).join("/")}/hurry`, asked);

@@ -13,8 +13,8 @@ export interface paths {
         };
         /**
          * Get Bill
-         * @description What was billed, by day, week or month in UTC and by Dag, task, run, site or team: what was used, requested and
-         *     not used, idle and booting. Dags that you may not read are one sum.
+         * @description The bill by day, week or month in UTC, and by Dag, task, run, site or team. Costs are split into used, requested
+         *     but unused, idle and booting. Dags you cannot read are combined into one row.
          */
         get: operations["get_bill_bill_get"];
         put?: never;
@@ -34,7 +34,7 @@ export interface paths {
         };
         /**
          * Get Advice
-         * @description What the tasks of a Dag could request: what would have sufficed for most of their tries.
+         * @description What the tasks of a Dag should request, based on what their tries used.
          */
         get: operations["get_advice_dags__dag_id__advice_get"];
         put?: never;
@@ -74,7 +74,7 @@ export interface paths {
         };
         /**
          * Get Run
-         * @description Duration and cost of a run, the least time it could have taken, and its longest waits.
+         * @description The duration and cost of a run, a lower bound of its duration, and its longest waits.
          */
         get: operations["get_run_dags__dag_id__runs__run_id__get"];
         put?: never;
@@ -94,7 +94,7 @@ export interface paths {
         };
         /**
          * Get Gantt
-         * @description The tasks of a run over time: their waits and runs, the upcoming ones, and the critical path.
+         * @description The tasks of a run over time: when they waited and ran, when pending ones are expected, and the critical path.
          */
         get: operations["get_gantt_dags__dag_id__runs__run_id__gantt_get"];
         put?: never;
@@ -116,7 +116,7 @@ export interface paths {
         put?: never;
         /**
          * Post Hurry
-         * @description Set what finishing a live run early is worth and when it must finish, or withdraw that.
+         * @description Set how much finishing a live run early is worth and when it must finish, or withdraw both settings.
          */
         post: operations["post_hurry_dags__dag_id__runs__run_id__hurry_post"];
         delete?: never;
@@ -134,7 +134,7 @@ export interface paths {
         };
         /**
          * Get Tries
-         * @description The tries of a task in a run, newest first: where and why there, and the phases of each.
+         * @description The tries of a task in a run, newest first: where each ran and why, and its phases.
          */
         get: operations["get_tries_dags__dag_id__runs__run_id__tasks__task_id__get"];
         put?: never;
@@ -154,7 +154,7 @@ export interface paths {
         };
         /**
          * Get Failures
-         * @description Why jobs have failed since a time: by cause, largest group first, with what tasks should request.
+         * @description Why jobs have failed since a time, grouped by cause, largest group first, with what tasks should request.
          */
         get: operations["get_failures_failures_get"];
         put?: never;
@@ -174,8 +174,8 @@ export interface paths {
         };
         /**
          * Get Jobs
-         * @description A page of the jobs that match the filters. Jobs of Dags that you may not read show only their size, and only when
-         *     no filter but the time is set.
+         * @description A page of the jobs that match the filters. Jobs of Dags you cannot read show only their size, and only if no
+         *     filters other than times are set.
          */
         get: operations["get_jobs_jobs_get"];
         put?: never;
@@ -195,7 +195,7 @@ export interface paths {
         };
         /**
          * Get Jobs Csv
-         * @description All jobs that match the filters and whose Dags you may read, as CSV, newest first; one export at a time.
+         * @description All jobs that match the filters and whose Dags you can read, as CSV, newest first; one export at a time.
          */
         get: operations["get_jobs_csv_jobs_csv_get"];
         put?: never;
@@ -215,7 +215,7 @@ export interface paths {
         };
         /**
          * Get Machines
-         * @description The machines, allocations and instances of a window.
+         * @description The machines, allocations and instances that existed within a window.
          */
         get: operations["get_machines_machines_get"];
         put?: never;
@@ -235,7 +235,7 @@ export interface paths {
         };
         /**
          * Get Packing
-         * @description What ran where within a window; with the cursor of an earlier answer what has changed since.
+         * @description What ran where within a window, or only the changes since the cursor of an earlier answer.
          */
         get: operations["get_packing_packing_get"];
         put?: never;
@@ -255,7 +255,7 @@ export interface paths {
         };
         /**
          * Get Queue Waits
-         * @description How long batch jobs, allocations and instances have waited until they started, by site, queue and size.
+         * @description How long batch jobs, allocations and instances waited before they started, by site, queue and size.
          */
         get: operations["get_queue_waits_queue_waits_get"];
         put?: never;
@@ -275,13 +275,14 @@ export interface paths {
         };
         /**
          * Get Requests
-         * @description Requests of the last day to sites and to budgets that you may see, latest first, with their outcome.
+         * @description The requests of the last 24 hours with their outcomes, newest first. Budgets you cannot see are left out.
          */
         get: operations["get_requests_requests_get"];
         put?: never;
         /**
          * Post Request
-         * @description Ask the controller to pause or resume a site, drain or terminate an instance, wake a job, or lift a budget.
+         * @description Tell the controller to pause or resume a site, drain or terminate an instance, wake a job, or lift or restore a
+         *     budget.
          */
         post: operations["post_request_requests_post"];
         delete?: never;
@@ -299,7 +300,7 @@ export interface paths {
         };
         /**
          * Get Savings
-         * @description What tasks would save in a month if they requested what suffices, largest savings first.
+         * @description What tasks would save per month if they requested only what they need, largest savings first.
          */
         get: operations["get_savings_savings_get"];
         put?: never;
@@ -319,7 +320,7 @@ export interface paths {
         };
         /**
          * Get Starts
-         * @description How often jobs that started since a time did so within the interval that was first expected.
+         * @description How often jobs that started since a time did so within the interval first predicted for them.
          */
         get: operations["get_starts_starts_get"];
         put?: never;
@@ -359,7 +360,7 @@ export interface paths {
         };
         /**
          * Get Waits
-         * @description Why jobs wait: by the codes of reasons, their sites and limits, largest group first.
+         * @description Why jobs wait, grouped by reason code, site and limit, largest group first.
          */
         get: operations["get_waits_waits_get"];
         put?: never;
@@ -376,7 +377,7 @@ export interface components {
     schemas: {
         /**
          * Advice
-         * @description What the tasks of a Dag could ask for.
+         * @description What the tasks of a Dag should request.
          */
         Advice: {
             /** Fewest */
@@ -386,7 +387,7 @@ export interface components {
         };
         /**
          * BillAmounts
-         * @description One sum in its four parts.
+         * @description An amount, in total and split into used, unused, idle and booting.
          */
         BillAmounts: {
             /** Cpu Hours */
@@ -416,7 +417,7 @@ export interface components {
         };
         /**
          * BillPage
-         * @description What was billed, by period.
+         * @description A bill: its periods, the totals, and the rows.
          */
         BillPage: {
             by: components["schemas"]["Period"];
@@ -452,7 +453,7 @@ export interface components {
         };
         /**
          * BillRow
-         * @description One Dag, task, run, site or team, or a sum of others.
+         * @description One Dag, task, run, site or team, or the sum of several.
          */
         BillRow: {
             /** Cpu Hours */
@@ -478,7 +479,7 @@ export interface components {
         };
         /**
          * BudgetState
-         * @description What was spent of a budget in its period. Times are seconds since the epoch.
+         * @description How much of a budget was spent in its current period. Times are seconds since the epoch.
          */
         BudgetState: {
             /** Is Near */
@@ -550,7 +551,7 @@ export interface components {
         };
         /**
          * ErrorDetail
-         * @description Why a request is refused or has failed.
+         * @description Why a request was refused or has failed.
          */
         ErrorDetail: {
             /** Detail */
@@ -558,7 +559,7 @@ export interface components {
         };
         /**
          * ExpectedSpan
-         * @description When something that has not ended is expected to run.
+         * @description When an unfinished task is expected to run.
          */
         ExpectedSpan: {
             /** Since */
@@ -590,8 +591,8 @@ export interface components {
         };
         /**
          * FailureGroup
-         * @description Jobs that failed with the same cause; with the same reason where that has its own remedy; and on the same machine
-         *     where the cause is about one.
+         * @description Jobs that failed with the same cause. Reasons with a remedy of their own, and machines if the cause concerns the
+         *     machine, form separate groups.
          */
         FailureGroup: {
             /** Actors */
@@ -645,7 +646,7 @@ export interface components {
         };
         /**
          * FoundMachine
-         * @description A machine, an instance or an allocation that is looked for by its name, its native id or its node.
+         * @description A machine, instance or allocation whose name, native id or node matches the search.
          */
         FoundMachine: {
             /** Name */
@@ -754,7 +755,7 @@ export interface components {
         HTTPValidationError: Record<string, never>;
         /**
          * HurryBody
-         * @description How a user hurries a live run. It replaces earlier requests; both null: use the settings of the Dag.
+         * @description How a live run is to be hurried. Replaces earlier requests; if both fields are null, the Dag's settings apply.
          */
         HurryBody: {
             /** Finish By */
@@ -764,8 +765,8 @@ export interface components {
         };
         /**
          * InputSizes
-         * @description What a try should ask for whose inputs have so many bytes; ``tries`` had that much or less, and more than the
-         *     row before says.
+         * @description What a try with inputs of up to ``bytes`` should request. ``tries`` counts the tries with inputs of this size or
+         *     smaller, but larger than those of the previous entry.
          */
         InputSizes: {
             /** Bytes */
@@ -810,7 +811,7 @@ export interface components {
         };
         /**
          * JobPage
-         * @description A page of the jobs that are chosen.
+         * @description A page of the matching jobs.
          */
         JobPage: {
             /** After */
@@ -830,7 +831,7 @@ export interface components {
         };
         /**
          * LastRun
-         * @description The last run of the Dag that has ended before this one began.
+         * @description The last finished run of the Dag that began before this one.
          */
         LastRun: {
             /** Run Id */
@@ -845,7 +846,7 @@ export interface components {
         ];
         /**
          * OperatorRequest
-         * @description What a user has requested, and its result.
+         * @description A user's request and its outcome.
          */
         OperatorRequest: {
             /** At */
@@ -895,13 +896,13 @@ export interface components {
         };
         /**
          * Period
-         * @description What costs are summed by.
+         * @description The calendar period that costs are summed by.
          * @enum {string}
          */
         Period: "day" | "week" | "month";
         /**
          * QueueWait
-         * @description Waits of the latest batch jobs, allocations or instances of one size class in one queue.
+         * @description How long the latest batch jobs, allocations or instances of a size class waited in a queue.
          */
         QueueWait: {
             /** Count */
@@ -926,7 +927,7 @@ export interface components {
         };
         /**
          * RequestBody
-         * @description What a user requests.
+         * @description A request of a user to the controller.
          */
         RequestBody: {
             kind: components["schemas"]["RequestKind"];
@@ -941,7 +942,7 @@ export interface components {
         RequestKind: "pause" | "resume" | "drain" | "terminate" | "wake" | "lift" | "restore";
         /**
          * RunGantt
-         * @description The tasks of a run, in the order in which they began or are to begin.
+         * @description The tasks of a run, in the order in which they began or are expected to begin.
          */
         RunGantt: {
             /** Began At */
@@ -962,7 +963,7 @@ export interface components {
         };
         /**
          * RunOutlook
-         * @description What a live run goes by where machines are bought by a forecast, and when it is expected to end.
+         * @description A live run's hurry, deadline and expected end according to the forecast, and what a user requested.
          */
         RunOutlook: {
             /** Asked At */
@@ -986,7 +987,7 @@ export interface components {
         };
         /**
          * RunPage
-         * @description The runs of a Dag, youngest first.
+         * @description The runs of a Dag, newest or most expensive first.
          */
         RunPage: {
             /** Now */
@@ -996,7 +997,7 @@ export interface components {
         };
         /**
          * RunSummary
-         * @description A run: what it took, how it was packed, and the longest waits.
+         * @description A run: its duration and cost, how densely it was packed, and its longest waits.
          */
         RunSummary: {
             billed: components["schemas"]["BillAmounts"];
@@ -1028,7 +1029,7 @@ export interface components {
         };
         /**
          * RunTotals
-         * @description The same of a run.
+         * @description Sums over the jobs of a run.
          */
         RunTotals: {
             /** Began At */
@@ -1061,7 +1062,7 @@ export interface components {
         };
         /**
          * Saving
-         * @description What a task would save in a month if it asked for what suffices.
+         * @description What a task would save per month if it requested only what it needs.
          */
         Saving: {
             /** Cpu Hours */
@@ -1079,7 +1080,7 @@ export interface components {
         };
         /**
          * Savings
-         * @description What right sizes would save in a month, by the tries of the last 30 days.
+         * @description What right sizes would save per month, based on the tries of the last 30 days.
          */
         Savings: {
             /** Cpu Hours */
@@ -1096,7 +1097,7 @@ export interface components {
         };
         /**
          * ShareGuarantee
-         * @description An amount kept for a share.
+         * @description An amount guaranteed to a share.
          */
         ShareGuarantee: {
             /** Kept */
@@ -1110,7 +1111,7 @@ export interface components {
         };
         /**
          * ShareState
-         * @description What a share of the sites file uses. Parts are fractions of everything there is, 0 to 1.
+         * @description The usage of a share of the sites file. Parts are fractions of the total of all sites, 0 to 1.
          */
         ShareState: {
             /** At */
@@ -1198,10 +1199,8 @@ export interface components {
         };
         /**
          * Size
-         * @description What would have sufficed for 95 of a hundred tries (``most``), and what the next one should ask for
-         *     (``nearly_all``), whatever its inputs are.
-         *
-         *     None: that is not known.
+         * @description The amount that 95 % of the tries needed at most (``most``), and the amount that the next try should request
+         *     regardless of its inputs (``nearly_all``); None: unknown.
          */
         Size: {
             /** Most */
@@ -1216,7 +1215,7 @@ export interface components {
         ];
         /**
          * StartAccuracy
-         * @description How often jobs started within the interval that was first expected.
+         * @description How often jobs started within the interval first predicted for them.
          */
         StartAccuracy: {
             /** Said */
@@ -1240,7 +1239,7 @@ export interface components {
         };
         /**
          * StartSource
-         * @description What an expected start rests on.
+         * @description What an expected start is based on.
          * @enum {string}
          */
         StartSource: "forecast" | "batch_system" | "backlog" | "past_waits";
@@ -1299,7 +1298,7 @@ export interface components {
         };
         /**
          * TaskAdvice
-         * @description What a task could ask for, from its last tries.
+         * @description What a task should request, based on its last tries.
          */
         TaskAdvice: {
             /** By Input */
@@ -1332,7 +1331,7 @@ export interface components {
         };
         /**
          * TeamState
-         * @description What an Airflow team has now.
+         * @description The current jobs of an Airflow team.
          */
         TeamState: {
             /** Cpus Used */
@@ -1346,7 +1345,7 @@ export interface components {
         };
         /**
          * Totals
-         * @description What a number of jobs took together.
+         * @description Sums over a number of jobs.
          */
         Totals: {
             /** Began At */
@@ -1376,7 +1375,7 @@ export interface components {
         };
         /**
          * TryPage
-         * @description Jobs, youngest first, in pages.
+         * @description A page of jobs, newest first.
          */
         TryPage: {
             /** After */
@@ -1388,7 +1387,7 @@ export interface components {
         };
         /**
          * TryPhase
-         * @description A part of a try's life.
+         * @description A phase in the life of a try.
          */
         TryPhase: {
             /** Key */
@@ -1402,7 +1401,7 @@ export interface components {
         };
         /**
          * TrySummary
-         * @description One try of a task, or another job.
+         * @description One try of a task, or a job of another kind.
          */
         TrySummary: {
             /** Cause */
@@ -1642,7 +1641,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1660,7 +1659,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -1700,7 +1699,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1709,7 +1708,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description There is no such Dag that the user may read */
+            /** @description No such Dag exists that the user can read */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -1727,7 +1726,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -1770,7 +1769,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1779,7 +1778,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description There is no such Dag that the user may read */
+            /** @description No such Dag exists that the user can read */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -1797,7 +1796,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -1838,7 +1837,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1847,7 +1846,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description There is no such Dag that the user may read */
+            /** @description No such Dag exists that the user can read */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -1865,7 +1864,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -1906,7 +1905,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1915,7 +1914,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description There is no such Dag that the user may read */
+            /** @description No such Dag exists that the user can read */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -1933,7 +1932,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -1987,7 +1986,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -1996,7 +1995,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description There is no such run that has not ended */
+            /** @description No live run has this id */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2014,7 +2013,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2060,7 +2059,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2069,7 +2068,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description There is no such Dag that the user may read */
+            /** @description No such Dag exists that the user can read */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2087,7 +2086,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2127,7 +2126,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2145,7 +2144,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2203,7 +2202,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2221,7 +2220,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2257,7 +2256,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A row for each job */
+            /** @description One row per job */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2275,7 +2274,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2293,7 +2292,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description Another export of the user is running */
+            /** @description Another export by this user is running */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -2302,7 +2301,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2343,7 +2342,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2361,7 +2360,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2403,7 +2402,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2421,7 +2420,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2459,7 +2458,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2468,7 +2467,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2506,7 +2505,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2515,7 +2514,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2566,7 +2565,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2575,7 +2574,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description There is no such site or instance */
+            /** @description The target does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2593,7 +2592,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2631,7 +2630,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2640,7 +2639,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2680,7 +2679,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2698,7 +2697,7 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2736,7 +2735,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2745,7 +2744,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2783,7 +2782,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The user may not see or do this */
+            /** @description The user is not allowed to see or do this */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2792,7 +2791,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
-            /** @description The database is busy or away */
+            /** @description The database is locked or unreachable */
             503: {
                 headers: {
                     [name: string]: unknown;

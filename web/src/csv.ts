@@ -1,15 +1,15 @@
-// Tables as CSV.
+// Export of tables as CSV.
 
 export interface CsvColumn<Row> {
   title: string;
-  /** Its heading in the CSV, where that has a unit. */
+  /** The heading in the CSV if it differs, for example because it has a unit. */
   csvTitle?: string;
   cell?: (row: Row) => unknown;
-  /** What is in the CSV, where it is not the cell; false: the column is not in it. */
+  /** The value in the CSV if it differs from the cell; false: the CSV omits the column. */
   text?: ((row: Row) => unknown) | false;
 }
 
-/** RFC 4180. A cell that a spreadsheet would take for a formula gets an apostrophe (OWASP, "CSV Injection"). */
+/** Formats rows as CSV (RFC 4180). Text that spreadsheets would run as a formula gets an apostrophe (OWASP, "CSV Injection"). */
 export function csv<Row>(all: readonly CsvColumn<Row>[], rows: readonly Row[]): string {
   const columns = all.filter(({text}) => text !== false);
   const quoted = (value: unknown) => {

@@ -1,4 +1,4 @@
-// Numbers, times and amounts as people read them.
+// Formats numbers, times and amounts for people.
 import type {StartEstimate} from "./api_types";
 import type {ChartMachine, RunOutlook, Summary} from "./api_types";
 
@@ -10,10 +10,10 @@ const number = (value: number, digits = 1) => value.toLocaleString("en-US", {max
 
 export const count = (value: Maybe<number>): string => (isNone(value) ? NONE : value > 0 && value < 0.005 ? "< 0.01" : number(value, 2));
 
-/** Three decimals, as the texts of reasons have them; what would read as 0 has one digit. */
+/** Three decimals, as in the text of reasons; a value that would round to 0 keeps one significant digit. */
 export const exact = (value: number): string => (value > 0 && value < 0.0005 ? value.toLocaleString("en-US", {maximumSignificantDigits: 1}) : number(value, 3));
 
-// Less than ten cents are never rounded to nothing, as in the texts of reasons.
+// Amounts below ten cents are never rounded to 0, as in the text of reasons.
 const digitsOfUsd = (value: number) => (value > 0 && value < 0.1 ? Math.min(20, Math.max(4, 1 - Math.floor(Math.log10(value)))) : 2);
 export const usd = (value: Maybe<number>): string =>
   isNone(value) ? NONE : `$${value.toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: digitsOfUsd(value)})}`;
@@ -24,13 +24,13 @@ export function percent(part: number, whole: Maybe<number>): string {
   return share > 0 && share < 1 ? "< 1 %" : `${Math.round(share)} %`;
 }
 
-/** A long name without its middle: names that belong together differ at their ends. */
+/** Shortens a long name in the middle, because related names tend to differ at the end. */
 export function middle(text: string, most = 48): string {
   const kept = Math.floor((most - 1) / 2), characters = [...text];
   return characters.length > most ? `${characters.slice(0, kept).join("")}…${characters.slice(-kept).join("")}` : text;
 }
 
-/** A share for programs, 0 to 1. */
+/** A fraction for programs, 0 to 1. */
 export const fraction = (part: Maybe<number>, whole: Maybe<number>): number | null => (isNone(part) || !whole ? null : Math.round((part / whole) * 1e4) / 1e4);
 
 export function memory(mib: Maybe<number>): string {
@@ -63,7 +63,7 @@ function zone(): string | undefined {
   }
 }
 
-// Making one takes longer than using it a hundred times.
+// Creating a formatter takes longer than using it a hundred times.
 const formatters = new Map<string, Intl.DateTimeFormat>();
 function formatter(options: Intl.DateTimeFormatOptions, timeZone = zone()): Intl.DateTimeFormat {
   const key = JSON.stringify([timeZone, options]);
@@ -75,7 +75,7 @@ function made(options: Intl.DateTimeFormatOptions): Intl.DateTimeFormat {
   try {
     return new Intl.DateTimeFormat(undefined, options);
   } catch {
-    // This browser does not have the zone.
+    // This browser does not know the time zone.
     return new Intl.DateTimeFormat(undefined, {...options, timeZone: undefined});
   }
 }
@@ -85,20 +85,20 @@ export const clock = (seconds: number): string =>
 
 export const minute = (seconds: number): string => formatter({hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
 
-/** With the year where it is another one. */
+/** Adds the year unless it is the current one. */
 const yearOf = (seconds: number): Intl.DateTimeFormatOptions => (new Date(seconds * 1000).getUTCFullYear() === new Date().getUTCFullYear() ? {} : {year: "numeric"});
 export const date = (seconds: Maybe<number>): string =>
   isNone(seconds)
     ? NONE
     : formatter({...yearOf(seconds), month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
-/** The day of a bill, which is one of UTC: in another zone its beginning may be on the day before. */
+/** A day of a bill. Bills are in UTC, and in another time zone their days could start on the day before. */
 export function utcDay(seconds: number): string {
   const isPast = new Date(seconds * 1000).getUTCFullYear() !== new Date().getUTCFullYear();
   return formatter({month: "short", day: "numeric", ...(isPast ? {year: "numeric"} : {})}, "UTC").format(seconds * 1000);
 }
 export const day = (seconds: number): string => formatter({month: "short", day: "numeric"}).format(seconds * 1000);
 
-// Times in what the engine says are UTC, "2026-11-23 12:00:00 UTC"; on the page all times are in one zone.
+// Text from the engine contains times as "2026-11-23 12:00:00 UTC"; the page shows all times in the user's time zone.
 const UTC = /\b(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) UTC\b/g;
 const moment = (seconds: number) =>
   formatter({...yearOf(seconds), month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
@@ -108,23 +108,23 @@ export const spoken = (text: Maybe<string>): string | null =>
     return moment(Date.UTC(Number(year), Number(month) - 1, dayOfMonth, hour, minute, second) / 1000);
   }) ?? null;
 
-/** The label of a time in a chart that shows so many seconds: of several days the time of day alone says nothing. */
+/** A label on a time axis that spans `shown` seconds; longer spans need the date. */
 export function tickLabel(seconds: number, shown: number): string {
   return shown > 12 * 3600 ? date(seconds) : shown > 1800 ? minute(seconds) : clock(seconds);
 }
 
-/** For programs, as in CSV. */
+/** ISO 8601 for programs, such as in CSV. */
 export const iso = (seconds: Maybe<number>): string => (isNone(seconds) ? "" : new Date(seconds * 1000).toISOString());
 
 export const cpuHours = (value: number): string =>
   value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money: Maybe<number>, hours: number): string => (isNone(money) ? cpuHours(hours) : usd(money));
 
-/** How long a run took, or where jobs have not ended has taken until now, seconds. */
+/** How long a run took, or has taken until now if jobs are unfinished, seconds. */
 export const took = ({live, began_at, ended_at}: {live: number; began_at: number | null; ended_at: number | null}, now: number) =>
   ((live ? now : ended_at) ?? now) - (began_at ?? now);
 
-/** Beside how many cpus are in use: of how many, and what is on nodes that are not Lading's to count. */
+/** Text for the cpus in use: out of how many, and how many more batch jobs use on nodes that Lading does not count. */
 export function inUse({cpus_used, cpus_up, cpus_batch}: Pick<Summary, "cpus_used" | "cpus_up" | "cpus_batch">): string | null {
   const parts = [
     cpus_up ? `of ${count(cpus_up)} up, ${percent(cpus_used, cpus_up)}` : null,
@@ -133,14 +133,14 @@ export function inUse({cpus_used, cpus_up, cpus_batch}: Pick<Summary, "cpus_used
   return parts.filter(Boolean).join("; ") || null;
 }
 
-/** The state of a machine, and since when where it does not answer: the state from before says little then. */
+/** The state of a machine; if it is unreachable, that and since when, because its last state is outdated. */
 export const machineState = ({state, unreachable_since: since}: Pick<ChartMachine, "state"> & Partial<Pick<ChartMachine, "unreachable_since">>): [string, string | null] =>
   isNone(since) ? [state, null] : ["unreachable", `since ${date(since)}`];
 
 export const bought = ({instance_type, capacity_type, zone: where}: Partial<Pick<ChartMachine, "instance_type" | "capacity_type" | "zone">>): string =>
   [instance_type, capacity_type, where].filter(Boolean).join(", ");
 
-// What a live run goes by, a line for each part.
+// The hurry and deadline of a live run, one line each.
 const HURRIES = new Map([[0, "cheap"], [1, "balanced"], [10, "fast"]]);
 const hurryName = (value: number) => (HURRIES.has(value) ? `hurry ${count(value)} (${HURRIES.get(value)})` : `hurry ${count(value)}`);
 export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, asked_finish_by, asked_by, asked_at, is_planned}: RunOutlook): string[] {
@@ -151,9 +151,9 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
   const asked = requested ? `${asked_by} requested ${requested}, ${date(asked_at)}` : null;
   const isText = (line: string | null): line is string => Boolean(line);
   if (!is_planned) return [asked, "No plan covers this run: only sites with policy = \"forecast\" plan ahead."].filter(isText);
-  // When it is expected to end is said once, above.
+  // The expected end is shown above, so it is not repeated.
   const end = trouble ? `It ${spoken(trouble)}` : finish_by === null ? null : `It must finish by ${date(finish_by)}${ends_at === null ? ", but no plan says when it will" : ", as planned"}`;
-  const worth = asked_hurry !== null ? null : hurry === null ? "It uses the hurry of its sites" : `${hurryName(hurry)}, as its Dag says`;
+  const worth = asked_hurry !== null ? null : hurry === null ? "It uses the hurry settings of its sites" : `${hurryName(hurry)}, as its Dag says`;
   return [asked, worth, end].filter(isText);
 }
 
@@ -165,6 +165,6 @@ export function startText({since, until}: Pick<StartEstimate, "since" | "until">
   return since <= now ? `by ${last}` : first === last ? `at about ${last}` : `${first} – ${last}`;
 }
 
-/** Why a job waits without what its column says already: that it waits, and where the site is said, that as well. */
+/** The reason for a wait without what its column already says: that the job waits, and the site if that is shown. */
 export const sentence = (text: string, site: string | null): string =>
   text.replace(site === null ? /^waits: / : /^(waits: )?(site '[^']*': )?/, "");

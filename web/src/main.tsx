@@ -1,5 +1,5 @@
-// What Airflow's UI shows of Lading. Airflow takes a component from globalThis by the name of its react_app; all of them
-// come from this one bundle.
+// Lading's components in Airflow's UI. Airflow looks up a component in globalThis by the name of its react_app; this bundle
+// contains all of them.
 import * as React from "react";
 import {loadECharts} from "./chart/draw";
 import {Page} from "./pages/page";
@@ -11,7 +11,7 @@ import {RunTab} from "./tabs/run";
 import {TaskTab} from "./tabs/task";
 import {Guarded} from "./ui/parts";
 
-// The chart's library and what it draws are loaded while Airflow mounts the page.
+// Load the chart's library and data while Airflow mounts the page.
 const address = globalThis.location, chosen = new URLSearchParams(address?.search ?? "");
 if (address?.pathname.endsWith(PAGE) && chosen.get("view") === "machines") {
   void loadECharts().catch(() => undefined);

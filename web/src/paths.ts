@@ -1,10 +1,10 @@
-// Addresses within Airflow's UI, and the choices that the page keeps in its own.
+// URLs within Airflow's UI, and the filters and views that the page keeps in its own URL.
 import type {ChartJob} from "./chart/packing";
 
 const join = (...parts: string[]) => parts.map(encodeURIComponent).join("/");
 
 export const PAGE = "/plugin/lading";
-/** The Dag's tab: what its runs cost, and what its tasks could ask for. */
+/** The tab of a Dag: the cost of its runs, and what its tasks should request. */
 export const dagPath = (dagId: string) => `/dags/${encodeURIComponent(dagId)}/plugin/lading-dag`;
 export const runPath = (dagId: string, runId: string) => `/dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}/plugin/lading-run`;
 export const runData = (dagId: string, runId: string) => join("dags", dagId, "runs", runId);
@@ -16,14 +16,14 @@ export interface TaskKey {
   task_id?: string | null;
   map_index?: number;
 }
-/** The tab with the tries of a task instance; null: the user may not see which it is, or it is of no Dag. */
+/** The tab with the tries of a task instance; null: it is hidden from the user or belongs to no Dag. */
 export function taskPath({dag_id: dag, run_id: run, task_id: task, map_index: index = -1}: TaskKey): string | null {
   if (!dag || !run || !task) return null;
   const mapped = index >= 0 ? `/mapped/${index}` : "";
   return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${mapped}/plugin/lading-task`;
 }
 
-/** The log of a try, in Airflow. */
+/** The log of a try in Airflow; null as above. */
 export function logPath({dag_id: dag, run_id: run, task_id: task, map_index: index = -1, try_number: number}: TaskKey & {try_number: number}): string | null {
   if (!dag || !run || !task) return null;
   const mapped = index >= 0 ? `/mapped/${index}` : "";
@@ -39,7 +39,7 @@ export const keyOf = (job: ChartJob): TaskKey & {hidden: boolean} => ({
 });
 
 export type Choices = Record<string, string | readonly string[] | null | undefined>;
-/** A search string of choices, those that are not made left out; in the order in which they are named. */
+/** A query string of choices in the given order; empty ones are left out. */
 export function search(choices: Choices): string {
   const found = new URLSearchParams();
   for (const [name, value] of Object.entries(choices)) {
@@ -51,10 +51,10 @@ export function search(choices: Choices): string {
 /** The page with these choices made. */
 export const pagePath = (choices: Choices) => `${PAGE}${search(choices)}`;
 
-/** How far back the chart goes, seconds, and what that is called. */
+/** The time ranges of the chart: seconds and label. */
 export const RANGES: readonly (readonly [string, string])[] = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
 export const rangeOf = (chosen: string | null): string => RANGES.find(([seconds]) => seconds === chosen)?.[0] ?? "3600";
 
-/** How far back jobs are looked for, seconds, and what that is called. */
+/** The time ranges of the job list: seconds and label. */
 export const WITHIN: readonly (readonly [string, string])[] = [["3600", "last hour"], ["86400", "last 24 hours"], ["604800", "last 7 days"], ["2592000", "last 30 days"]];
 export const withinText = (seconds: string): string => WITHIN.find(([key]) => key === seconds)?.[1] ?? `last ${seconds} s`;

@@ -1,24 +1,24 @@
-// Answers that are asked for again and again while the page can be seen. Each question has its own trouble and its own
-// pauses: where one has no answer the others go on. Only where none has any is the API server away: then one of them is
-// asked, less and less often, and all when it answers.
+// Polls the API while the page is visible. Each question has its own errors and back-off, so if one fails the others
+// continue. The API server only counts as away if all questions fail: then a single one is retried, at increasing
+// intervals, and all of them once it answers.
 import {useEffect, useMemo, useRef, useState} from "react";
 import {AnswerError, get, type Parameters} from "./api";
 import {asked, merged, type Packing, type Window} from "./chart/packing";
 import {clock} from "./format";
 import type {PackingChart} from "./api_types";
 
-/** After so many seconds without an answer the page says so; after so many the request is given up and repeated. */
+/** Seconds without an answer after which the page shows that, and after which the request is aborted and retried. */
 const PATIENCE = 20, GIVEN_UP = 120;
-/** The first pause after a failure, seconds, and the longest; what is refused will be refused again. */
+/** The first and the longest pause after a failure, seconds. Refused requests pause longer, because they will fail again. */
 const FIRST_WAIT = 2, LONGEST_WAIT = 60, LONGEST_REFUSED = 300;
-/** So long an answer is kept that nothing on the page shows, seconds: whoever goes back sees it at once. */
+/** Seconds for which an answer is kept after it was last shown, so that going back shows it at once. */
 const KEPT = 60;
 
 export interface Connection {
-  /** Why nothing is up to date; null: something is. */
+  /** Why no answer is up to date; null: at least one is. */
   trouble: string | null;
   isLoggedOut: boolean;
-  /** When the last answer came, ms; null: none ever. */
+  /** When the last answer came, ms; null: none yet. */
   lastAt: number | null;
 }
 
@@ -40,23 +40,23 @@ const BROWSER: Timers = {
 type Ask = (signal: AbortSignal, before: unknown) => Promise<unknown>;
 export class Question {
   answer: unknown = null;
-  /** When the answer came, ms; null: none has. */
+  /** When the answer came, ms; null: none yet. */
   at: number | null = null;
-  /** Why the last time it was asked gave no answer; null: it gave one, or has yet to. */
+  /** Why the last request failed; null: it succeeded or is still running. */
   error: AnswerError | null = null;
-  /** How often in turn it has failed. */
+  /** The number of consecutive failures. */
   failures = 0;
-  /** When it was asked last, and when it was last known what that came to, ms. */
+  /** When it was last asked, and when the outcome of a request was last known, ms. */
   askedAt = -Infinity;
   settledAt = -Infinity;
   readonly listeners = new Map<() => void, number>();
   timer: unknown = null;
   running: AbortController | null = null;
-  /** Whether it was asked before anything showed its answer. */
+  /** Whether it was asked before any component showed its answer. */
   wasAhead = false;
   constructor(readonly key: string, readonly ask: Ask) {}
   get seconds(): number { return Math.min(...this.listeners.values()); }
-  /** Whether no answer comes; to be refused is an answer. */
+  /** Whether requests fail; a refusal counts as an answer. */
   get isFailing(): boolean { return this.error !== null && !this.error.isRefused; }
   tell(): void { for (const listener of [...this.listeners.keys()]) listener(); }
 }
@@ -78,7 +78,7 @@ export class Poller {
     return found;
   }
 
-  /** Asks a question every so many seconds until the function that is returned is called. */
+  /** Asks a question at an interval of `seconds` until the returned function is called. */
   subscribe(question: Question, seconds: number, listener: () => void): () => void {
     this.questions.set(question.key, question);
     question.listeners.set(listener, seconds);
@@ -95,12 +95,12 @@ export class Poller {
     };
   }
 
-  /** Drops what nothing shows, after a while. */
+  /** Drops a question after a while if no component shows its answer. */
   private forget(question: Question): void {
     this.timers.set(() => { if (!question.listeners.size && this.questions.get(question.key) === question) this.questions.delete(question.key); }, KEPT * 1000);
   }
 
-  /** Asks a question that the page is about to show the answer of. */
+  /** Asks a question whose answer the page is about to show. */
   ahead(question: Question): void {
     if (question.running || question.at !== null) return;
     question.wasAhead = true;
@@ -115,12 +115,12 @@ export class Poller {
 
   private get active(): Question[] { return [...this.questions.values()].filter(({listeners}) => listeners.size); }
 
-  /** Asks one question anew at once, as after something was requested. */
+  /** Asks the questions whose key begins with `start` again at once, for example after a request. */
   again(start: string): void {
     for (const question of this.active) if (question.key.startsWith(start) && !question.running) void this.turn(question);
   }
 
-  /** Goes on where the page can be seen again; rests where it is hidden. */
+  /** Resumes polling when the page becomes visible, and suspends it when the page is hidden. */
   seen(): void {
     if (this.timers.isHidden()) {
       for (const question of this.questions.values()) this.halt(question);
@@ -128,7 +128,7 @@ export class Poller {
     } else this.all();
   }
 
-  /** Asks at once what has no answer: a person may know more than a clock. */
+  /** Retries failed questions at once, when the user says so. */
   try(): void {
     for (const question of this.active) if (question.error && !question.running) void this.turn(question);
   }
@@ -148,7 +148,7 @@ export class Poller {
     question.running = null;
   }
 
-  /** Nothing is shown any more: what is shown next may have an answer. */
+  /** Forgets that the API server is away: what is asked next may get an answer. */
   private rest(): void {
     this.clearProbe();
     this.wait = FIRST_WAIT;
@@ -167,7 +167,7 @@ export class Poller {
     question.askedAt = this.timers.now();
     const late = this.timers.set(() => this.settled(question, new AnswerError(`no answer for ${PATIENCE} s`)), PATIENCE * 1000);
     const end = this.timers.set(() => { if (ended()) { abort.abort(); this.failed(question, new AnswerError(`no answer for ${GIVEN_UP} s`)); } }, GIVEN_UP * 1000);
-    /** Whether what came is still waited for. */
+    /** Clears the timeouts; returns whether this request is still the current one. */
     const ended = (): boolean => {
       this.timers.clear(late as never);
       this.timers.clear(end as never);
@@ -204,7 +204,7 @@ export class Poller {
     return error.isRefused ? Math.max(seconds, Math.min(LONGEST_REFUSED, seconds * 2 ** failures)) : Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** failures);
   }
 
-  /** Whether anything answers, now that this question does not: one after the other is asked until one does. */
+  /** Finds out whether the API server is away after a question failed, by asking the others one by one until one answers. */
   private doubt(question: Question): void {
     const active = this.active, others = active.filter(({isFailing}) => !isFailing);
     if (this.isAway || (active.length && !others.length)) { this.away(question.error as AnswerError); return; }
@@ -230,12 +230,12 @@ export class Poller {
     for (const question of this.questions.values()) this.halt(question);
     if (this.connection.trouble !== error.message) this.say({trouble: error.message, isLoggedOut: error.isLoggedOut});
     if (this.probe !== null || this.timers.isHidden()) return;
-    // Not all pages of a house ask at the same moment when the API server is there again.
+    // Jitter keeps all open pages from asking at the same moment once the API server is back.
     this.probe = this.timers.set(() => this.ask(), this.wait * 1000 * (0.75 + this.timers.random() / 2));
     this.wait = Math.min(LONGEST_WAIT, this.wait * 2);
   }
 
-  /** Asks one question while the API server is away, each in its turn: one of them may have no answer for long. */
+  /** Asks a single question while the API server is away, in turn, because one of them may take long to answer. */
   private ask(): void {
     this.probe = null;
     const next = this.active.filter(({running}) => !running).sort((one, other) => one.askedAt - other.askedAt)[0];
@@ -246,8 +246,9 @@ export class Poller {
 export const poller = new Poller();
 if (typeof document !== "undefined") document.addEventListener("visibilitychange", () => poller.seen());
 
-/** How much later it is than at a time of this machine's clock, seconds; it goes on where no answer comes. */
+/** Seconds between updates of ages. */
 const AGING = 5;
+/** The seconds since a time of this machine's clock; keeps counting without answers. */
 function useAge(at: number | null): number {
   const [, tick] = useState(0);
   useEffect(() => {
@@ -258,7 +259,7 @@ function useAge(at: number | null): number {
   return at === null ? 0 : Math.max(0, (Date.now() - at) / 1000);
 }
 
-/** Why a part of the page is not up to date; where all of it is not, the banner says so for what is still shown. */
+/** Why a part of the page is outdated. While the API server is away, the banner says so for parts that still show an answer. */
 function troubleOf({error, answer, at}: Question): string | null {
   if (!error || (poller.isAway && answer !== null)) return null;
   return at === null ? `Could not be loaded: ${error.message}` : `Not updated since ${clock(at / 1000)}: ${error.message}`;
@@ -266,17 +267,17 @@ function troubleOf({error, answer, at}: Question): string | null {
 
 function useQuestion<Answer>(key: string | null, ask: Ask, seconds: number): {answer: Answer | null; trouble: string | null; at: number | null} {
   const [, redraw] = useState(0);
-  // The first render of a key may have an answer that another part of the page has asked for.
+  // Another part of the page may already have an answer to this question for the first render.
   const question = useMemo(() => (key === null ? null : poller.question(key, ask)), [key]);
   useEffect(() => (question ? poller.subscribe(question, seconds, () => redraw((turn) => turn + 1)) : undefined), [question, seconds]);
   return {answer: (question?.answer ?? null) as Answer | null, trouble: question ? troubleOf(question) : null, at: question?.at ?? null};
 }
 
-/** The latest answer to one question, why it has none, and what time it is by the server's clock.
+/** The latest answer to a question, the trouble with it, and the current time by the server's clock.
  *
- * What answers another question is no answer: null. A path of null asks nothing.
+ * When the question changes, the answer is null until the new one comes. A path of null asks nothing.
  *
- * @param live: parameters that go with the time, such as "a day ago"; `liveKey` is what they depend on
+ * @param live: parameters that change with time, such as "a day ago"; `liveKey` identifies what else they depend on
  */
 export function useAnswer<Answer>(path: string | null, parameters: Parameters = {}, seconds = 3, live?: () => Parameters, liveKey = ""): [Answer | null, string | null, number] {
   const key = path === null ? null : `${path} ${JSON.stringify(parameters)} ${liveKey}`;
@@ -286,7 +287,7 @@ export function useAnswer<Answer>(path: string | null, parameters: Parameters = 
   return [answer, trouble, answer?.now === undefined ? Date.now() / 1000 : answer.now + age];
 }
 
-/** The answer, or while that of another question is loaded the last one: the page must not jump. */
+/** The answer or, while the next one is loading, the previous one, so that the layout does not jump. */
 export function useLast<Answer>(answer: Answer | null): Answer | null {
   const last = useRef<Answer | null>(null);
   if (answer !== null) last.current = answer;
@@ -300,10 +301,10 @@ const askPacking = (window: Window): Ask => async (signal, before) => {
   const found = await get<PackingChart>("packing", {...asked(window, Date.now() / 1000), cursor: kept?.cursor}, signal);
   return {packing: merged(kept?.packing ?? null, found, window), cursor: found.cursor};
 };
-/** Asks what ran where before the page is there that draws it. */
+/** Requests the packing data before the page that draws it is mounted. */
 export const startPacking = (window: Window): void => poller.ahead(poller.question(packingKey(window), askPacking(window)));
 
-/** What ran where in a window: asked for once, then only what is new. It is the same object as long as nothing came. */
+/** What ran where in a window: loaded once, then only changes. The object stays the same until something changes. */
 export function usePacking(window: Window): [Packing | null, string | null, number] {
   const {answer, trouble, at} = useQuestion<Kept>(packingKey(window), askPacking(window), 3);
   const age = useAge(at);

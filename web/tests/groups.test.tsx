@@ -128,8 +128,8 @@ test("a choice is made beside those of the address, not of what is still drawn",
 
 test("a run says first how far it is, and when it ends", () => {
   const run = (live: number, failed = 0) => ({totals: {jobs: 2529, live, failed}, states: {running: 28}}) as never;
-  expect(progress(run(2428, 3), 1_800_000_000)).toMatch(/^28 of 2,529 jobs running, 2,400 waiting, 101 finished, of these 3 failed. Ends at about /);
-  expect(progress(run(2428), null)).toMatch(/101 finished. When it ends is unknown.$/);
+  expect(progress(run(2428, 3), 1_800_000_000)).toMatch(/^28 of 2,529 jobs running, 2,400 waiting, 101 finished, of these 3 failed. Expected to end at about /);
+  expect(progress(run(2428), null)).toMatch(/101 finished. Its end is unknown.$/);
   expect(progress(run(0), null)).toBe("All 2,529 jobs finished.");
 });
 test("the chart of a run is zoomed within its span", () => {

@@ -1,3 +1,3 @@
-"""What the page and ``airflow lading top`` show, read from the store. Nothing here asks a site."""
+"""Queries for the page and for ``airflow lading top``. They only read the store and contact no site."""
 
 from __future__ import annotations

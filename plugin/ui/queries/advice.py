@@ -1,4 +1,7 @@
-"""Advice: what the tasks of a Dag could ask for, from what their tries have used; memory in MiB, times in seconds."""
+"""Advice: what tasks should request, based on what their tries used, and what that would save.
+
+Memory is MiB, times are seconds, money is USD.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, Size, 
 from lading.scheduling.insight.usage import Usage
 
 MOST_TASKS = 200
-# What would be saved is looked at in so many tasks, those that cost most.
+# Savings are computed for at most this many tasks, the most expensive ones.
 MOST_DEAREST = 60
 SECONDS_OF_MONTH = 30 * 86400.0
-# For so many sizes of inputs it is said what they need, where that depends on them.
+# If needs depend on the size of inputs, they are listed for this many sizes.
 SIZES_SHOWN = 4
 
 
 class InputSizes(BaseModel):
-    """What a try should ask for whose inputs have so many bytes; ``tries`` had that much or less, and more than the
-    row before says."""
+    """What a try with inputs of up to ``bytes`` should request. ``tries`` counts the tries with inputs of this size or
+    smaller, but larger than those of the previous entry."""
 
     bytes: int
     tries: int
@@ -40,49 +43,50 @@ class InputSizes(BaseModel):
 
 
 class TaskAdvice(BaseModel):
-    """What a task could ask for, from its last tries."""
+    """What a task should request, based on its last tries."""
 
     task_id: str
     tries: int
     short: int
-    """How many of them had too little memory or time."""
+    """How many of the tries had too little memory or time."""
     cpus_asked: float | None
-    """None: the jobs themselves have been forgotten."""
+    """None: the jobs have been purged from the store."""
     memory_asked: int | None
     memory: Size
     cpus: Size
     time: Size
     waited: float | None
-    """Within so many seconds 95 of a hundred of them began."""
+    """Seconds within which 95 % of the tries started; None: there are no tries."""
     by_input: list[InputSizes]
-    """Where the size of inputs explains what tries needed."""
+    """Needs by size of inputs; empty unless that size explains what tries needed."""
     saved_cpu_hours: float
     saved_gib_hours: float
     line: str | None
-    """To paste into the Dag; None: there are too few tries."""
+    """The line to paste into the Dag; None: there are too few tries."""
     wasted: float | None
-    """GiB-hours that the last tries requested and did not use, with all of those that ran out; None: not known."""
+    """GiB-hours that the last tries requested but did not use, plus all that those out of memory requested; None: no
+    peak was measured."""
     wasted_by_line: float | None
-    """The same with what the line says."""
+    """The same if they had requested what the line says."""
 
 
 class Advice(BaseModel):
-    """What the tasks of a Dag could ask for."""
+    """What the tasks of a Dag should request."""
 
     fewest: int
-    """With fewer tries nothing is advised."""
+    """Tasks with fewer tries get no advice."""
     tasks: list[TaskAdvice]
 
 
 def advice(session: Session, dag_id: str) -> Advice:
-    """What each task of a Dag could ask for, those that would save most first."""
+    """Advise each task of a Dag, largest savings first."""
     return Advice(fewest=FEWEST_TRIES, tasks=[advise_task(*each) for each in advised(session, dag_id)])
 
 
 class AdvisedTask(NamedTuple):
-    """What is known of a task and what it should ask for.
+    """A task's usage and what it should request.
 
-    :param asked: the most cpus and memory that it asks for; None: its jobs have been forgotten
+    :param asked: the most cpus and memory that any of its jobs requested; None: its jobs have been purged
     """
 
     task_id: str
@@ -92,7 +96,7 @@ class AdvisedTask(NamedTuple):
 
 
 def advised(session: Session, dag_id: str) -> list[AdvisedTask]:
-    """The tasks of a Dag of which tries have ended, those that would save most first."""
+    """Return the tasks of a Dag with at least one finished try, largest savings first."""
     asked = tasks_asked(session, dag_id)
     used = usage.of_tasks(session, dag_id, asked.keys())
     found = [AdvisedTask(name, asked[name], each, right_size(each)) for name, each in used.items() if each.tries]
@@ -100,8 +104,9 @@ def advised(session: Session, dag_id: str) -> list[AdvisedTask]:
 
 
 def tasks_asked(session: Session, dag_id: str) -> dict[str, tuple[float | None, int | None]]:
-    """The tasks of a Dag of which a try has ended, each with the most cpus and memory that it asks for, as far as its
-    jobs are still there.
+    """Return the tasks of a Dag with at least one finished try, each with the most cpus and memory its jobs requested.
+
+    Both are None if its jobs have been purged.
     """
     kept = select(UsageRow.task_id).where(UsageRow.dag_id == dag_id).distinct().limit(MOST_TASKS)
     there = select(JobRow.task_id, func.max(JobRow.cpus), func.max(JobRow.memory)).where(
@@ -114,7 +119,6 @@ def tasks_asked(session: Session, dag_id: str) -> dict[str, tuple[float | None, 
 
 
 def advise_task(task_id: str, asked: tuple[float | None, int | None], used: Usage, size: RightSize) -> TaskAdvice:
-    """What one task could ask for, by what its tries used."""
     cpus, memory = asked
     return TaskAdvice(
         task_id=task_id,
@@ -126,7 +130,7 @@ def advise_task(task_id: str, asked: tuple[float | None, int | None], used: Usag
 
 
 def by_input(used: Usage) -> list[InputSizes]:
-    """What tries should ask for by the size of their inputs, smallest first; empty: that does not explain it."""
+    """Return what tries should request by size of inputs, smallest first; empty if sizes do not explain their needs."""
     fitted = sizes(used)
     needs = (fitted.memory, fitted.cpus, fitted.time)
     known = sorted(use.input_size for use in used.sample if use.input_size is not None)
@@ -144,35 +148,35 @@ def by_input(used: Usage) -> list[InputSizes]:
 
 
 class Saving(BaseModel):
-    """What a task would save in a month if it asked for what suffices."""
+    """What a task would save per month if it requested only what it needs."""
 
     dag_id: str
     task_id: str
     usd: float | None
-    """None: it has no price."""
+    """None: its jobs have no price."""
     cpu_hours: float
     gib_hours: float
     line: str
-    """To paste into the Dag."""
+    """The line to paste into the Dag."""
 
 
 class Savings(BaseModel):
-    """What right sizes would save in a month, by the tries of the last 30 days."""
+    """What right sizes would save per month, based on the tries of the last 30 days."""
 
     usd: float | None
-    """Of all tasks; None: none has a price."""
+    """The sum over ``tasks``; None: none has a price."""
     cpu_hours: float
     gib_hours: float
     tasks: list[Saving]
-    """Those that would save most, most first."""
+    """Largest savings first."""
     tasks_left_out: int
-    """How many tasks there are besides those that cost most, of which this is."""
+    """Number of less expensive tasks, which were not examined."""
     freed: FreedAmounts
-    """What sizing saves without them."""
+    """What automatic sizing saves already, in addition to this."""
 
 
 def savings(session: Session, sight: Sight, now: float) -> Savings:
-    """What right sizes would save in a month; the price of a cpu-hour of a task is what those have cost on average."""
+    """Compute what right sizes would save per month, at each task's average price of a cpu-hour."""
     spent: dict[tuple[str, str], BillParts] = {}
     since = (now - SECONDS_OF_MONTH) // SECONDS_PER_DAY * SECONDS_PER_DAY
     for key, parts in billed(session, sight, since, now, "task", now).items():
@@ -196,15 +200,15 @@ def savings(session: Session, sight: Sight, now: float) -> Savings:
 
 
 def saving_of(session: Session, dag_id: str, task_id: str, cost: BillParts) -> Saving | None:
-    """What a task would save; None: nothing, or that is not known.
+    """Compute what a task would save; None: nothing, or its usage is unknown.
 
-    :param cost: what it has cost within a month
+    :param cost: what it cost in the last 30 days
     """
     used = usage.of_task(session, dag_id, task_id)
     size, asked = right_size(used), cost.used + cost.unused
     if size.line is None or not used.cpu_hours or not asked:
         return None
-    # The tries that are looked at may be those of a day or of a year.
+    # The sampled tries can span a day or a year, so they are scaled to the month.
     scale = asked / 3600 / used.cpu_hours
     cpu_hours, gib_hours = max(0.0, size.saved_cpu_hours * scale), max(0.0, size.saved_gib_hours * scale)
     usd = (cost.usd_used + cost.usd_unused) * cpu_hours * 3600 / asked if cost.is_priced else None

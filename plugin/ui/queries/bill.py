@@ -1,6 +1,6 @@
-"""The bill: what was used, asked for and not used, what idled and booted, by period and by Dag, task, site or team.
+"""The bill by period and by Dag, task, run, site or team, split into used, requested but unused, idle and booting.
 
-BillParts are USD, and cpu-hours of everything. None is what has no price.
+Amounts are USD and cpu-hours. None means that nothing has a price.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts, total
 from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, periods
 
-# What Dags cost that the user may not read is said of days that are over, on which so many of them had jobs: of one
-# alone it would be said of that one.
+# The cost of Dags the user cannot read is shown only as a sum, for past days on which at least this many of them had
+# jobs: the sum of a single Dag would reveal what that Dag cost.
 FEWEST_HIDDEN = 2
-# So many rows are named, those with the largest sums; the others are one. And so many sums of a period are.
+# At most this many rows are listed, the most expensive ones; the rest is one row. The second limit is rows × periods.
 MOST_ROWS, MOST_SUMS = 100, 12_000
 
 
 class BillAmounts(BaseModel):
-    """One sum in its four parts."""
+    """An amount, in total and split into used, unused, idle and booting."""
 
     jobs: int
     failed: int
     usd: float | None
-    """All of it; None: nothing of it has a price."""
+    """The total; None: nothing has a price."""
     usd_used: float | None
     usd_unused: float | None
-    """Of what jobs asked for and did not use."""
+    """Requested by jobs, but not used."""
     usd_idle: float | None
-    """Of machines while no job had them."""
+    """Machines without a job."""
     usd_boot: float | None
-    """Of machines until they were up."""
+    """Machines from launch until they were up."""
     cpu_hours: float
     cpu_hours_used: float
     cpu_hours_unused: float
@@ -65,32 +65,32 @@ class BillPeriod(BaseModel):
     since: float
     until: float
     is_whole: bool
-    """Whether it is over."""
+    """Whether the period is over."""
 
 
 class BillRow(BaseModel):
-    """One Dag, task, run, site or team, or a sum of others."""
+    """One Dag, task, run, site or team, or the sum of several."""
 
     kind: Literal["named", "machines", "hidden", "others"]
-    """``machines``: what no job was charged of them; ``hidden``: Dags that the user may not read; ``others``: the rest
-    of a long list."""
+    """``machines``: costs of machines not charged to any job; ``hidden``: Dags the user cannot read; ``others``: rows
+    beyond the limit."""
     dag_id: str | None
     task_id: str | None
     run_id: str | None
-    """None as well: runs whose jobs have been forgotten."""
+    """Also None for runs whose jobs have been purged."""
     site: str | None
-    """None as well: where is not known any more."""
+    """Also None if the site is no longer recorded."""
     team: str | None
-    """None as well: of no team."""
+    """Also None for Dags without a team."""
     total: BillAmounts
     usd: list[float | None]
-    """In each period of the bill; None: nothing of it has a price."""
+    """For each period of the bill; None: nothing has a price."""
     cpu_hours: list[float]
-    """Likewise."""
+    """For each period of the bill."""
 
 
 class BillPage(BaseModel):
-    """What was billed, by period."""
+    """A bill: its periods, the totals, and the rows."""
 
     now: float
     by: Period
@@ -98,14 +98,14 @@ class BillPage(BaseModel):
     periods: list[BillPeriod]
     total: BillAmounts
     totals: list[BillAmounts]
-    """Of each period."""
+    """The total of each period."""
     rows: list[BillRow]
-    """Largest sum first."""
+    """Largest total first."""
     running: BillAmounts
-    """Of jobs that run, and machines that are up, until now: it is in none of the sums."""
+    """Running jobs and machines that are up, until now. Not included in any other amount."""
     is_partial: bool
-    """Whether there may be Dags that you may not read, of which the sums have only what was on days that are over, on
-    which two of them or more had jobs."""
+    """Whether some Dags may be hidden from the user. Totals then include hidden Dags only on past days on which at
+    least two of them had jobs."""
 
 
 Kept = Callable[[Collection[SplitKey]], Iterable[tuple[SplitKey, int, PeriodSum]]]
@@ -113,18 +113,18 @@ Kept = Callable[[Collection[SplitKey]], Iterable[tuple[SplitKey, int, PeriodSum]
 
 @dataclass(slots=True)
 class BillRows:
-    """What is known of a bill: the sums of its periods, and of its rows."""
+    """A bill while it is being summed up, by period and by row."""
 
     totals: list[BillParts]
     hidden: list[BillParts]
-    """Of Dags that the user may not read, by period; so ``totals``, of which they are a part."""
+    """By period: the part of ``totals`` for Dags the user cannot read."""
     sums: dict[SplitKey, BillParts] = field(default_factory=dict)
-    """Of the rows that the user may see, over all periods."""
+    """By row the user can see, over all periods."""
     recent: dict[SplitKey, dict[int, BillParts]] = field(default_factory=dict)
-    """Of these what is not kept by day, by the number of the period."""
+    """By row and index of the period: the part without stored daily sums."""
 
     def add(self, number: int, key: SplitKey, parts: BillParts) -> None:
-        """Add what is not kept by day."""
+        """Add an amount without stored daily sums."""
         self.totals[number].add(parts)
         self.sums.setdefault(key, BillParts()).add(parts)
         self.recent.setdefault(key, {}).setdefault(number, BillParts()).add(parts)
@@ -133,10 +133,10 @@ class BillRows:
 def bill_page(
     session: Session, sight: Sight, since: float, until: float, by: Period, split: Split, now: float
 ) -> BillPage:
-    """The bill of all periods of which a part lies between two times.
+    """Compute the bill of all periods that overlap a time range.
 
-    Days of which the sums are kept are read as such (see :mod:`lading.executors.store.bill_days`), of the others what
-    has ended on them.
+    Daily sums are used where they are stored (see :mod:`lading.executors.store.bill_days`); the rest is summed from the
+    jobs and machines that finished then.
     """
     spans = periods(since, until, by)
     begins = [begin for begin, _ in spans]
@@ -183,9 +183,9 @@ def bill_page(
 def billed(
     session: Session, sight: Sight, since: float, until: float, split: Split, now: float
 ) -> dict[SplitKey, BillParts]:
-    """What was billed between two times of Dags that the user may read, by row.
+    """Sum up by row what Dags the user can read were billed within a time range.
 
-    :param since: the beginning of a day in UTC
+    :param since: the start of a day in UTC
     """
     known = known_days(session, since, until, now)
     days = {day for day in known.kept if since <= day * SECONDS_PER_DAY and (day + 1) * SECONDS_PER_DAY <= until}
@@ -198,10 +198,10 @@ def billed(
 
 
 def as_rows(found: BillRows, kept: Kept, begins: Sequence[float], by: Period) -> list[BillRow]:
-    """The rows with the largest sums, one for all others, and one for Dags that the user may not read.
+    """Make rows for the largest totals, one for Dags the user cannot read, and one for all others.
 
-    :param kept: says what is kept of rows in each period
-    :param begins: of the periods
+    :param kept: reads the stored sums of rows in each period
+    :param begins: the starts of the periods
     """
     ordered = sorted(found.sums, key=lambda key: (*by_size(found.sums[key]), key))
     most = max(1, min(MOST_ROWS, MOST_SUMS // len(begins)))
@@ -230,12 +230,11 @@ def as_rows(found: BillRows, kept: Kept, begins: Sequence[float], by: Period) ->
 
 
 def by_size(parts: BillParts) -> tuple[float, float]:
-    """What sums are sorted by, largest first."""
+    """The sort key of totals, largest first."""
     return -(parts.usd or 0.0), -parts.cpu_seconds
 
 
 def plus(kept: PeriodSum | None, recent: BillParts | None) -> PeriodSum:
-    """What was billed in a period."""
     each = [] if kept is None else [kept]
     each += [] if recent is None else [PeriodSum(recent.usd, recent.cpu_seconds)]
     usd = [one.usd for one in each if one.usd is not None]
@@ -243,7 +242,7 @@ def plus(kept: PeriodSum | None, recent: BillParts | None) -> PeriodSum:
 
 
 def without(whole: BillParts, parts: Sequence[tuple[float | None, float]]) -> PeriodSum:
-    """What is left of a period without some rows, which are USD and cpu-hours."""
+    """Subtract rows, given as USD and cpu-hours, from the total of a period."""
     usd = None if whole.usd is None else max(0.0, whole.usd - sum(each or 0.0 for each, _ in parts))
     return PeriodSum(usd, max(0.0, whole.cpu_seconds - 3600 * sum(hours for _, hours in parts)))
 

@@ -21,11 +21,11 @@ from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.matching.market import readable_kind
 
 MOST_JOBS = 20_000
-# Decimals of seconds: no pixel is finer, and the digits of times are a third of what a browser loads.
+# Decimals of seconds. No pixel is finer, and the digits of times are a third of what a browser loads.
 DIGITS = 2
-# Tokens are UUIDs. This many of their characters have 48 random bits; all would be half of what a browser loads.
+# Tokens are UUIDs. Their first 13 characters have 48 random bits; whole tokens would be half of what a browser loads.
 ID = 13
-# A change is only seen once its transaction has committed, which may be this much later, seconds.
+# A change becomes visible when its transaction commits, which can be this much later than its timestamp, seconds.
 OVERLAP = 10.0
 COLUMNS = (
     JobRow.token, JobRow.kind, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.map_index, JobRow.try_number,
@@ -51,9 +51,9 @@ class JobColumns(BaseModel):
     peak: list[int | None]
     """Peak memory so far, MiB; None: not measured."""
     nodes: list[int]
-    """The job has ``cpus`` and ``memory`` on each of these nodes, and is drawn on one of them."""
+    """Number of nodes. The job has ``cpus`` and ``memory`` on each, and is drawn on one of them."""
     started: list[float]
-    """Seconds after ``origin``, as ``ended``, which is None while the job runs."""
+    """Seconds after ``origin``, like ``ended``, which is None while the job runs."""
     ended: list[float | None]
     state: list[int | None]
     """Index in ``states``; None: hidden from the user."""
@@ -88,11 +88,11 @@ class ChartMachine(BaseModel):
     native_id: str | None = None
     node: str | None = None
     instance_type: str | None = None
-    """Only of EC2 instances, as ``zone`` and ``capacity_type`` (on demand or spot)."""
+    """Only for EC2 instances, like ``zone`` and ``capacity_type`` (on demand or spot)."""
     zone: str | None = None
     capacity_type: str | None = None
     cpus: float | None
-    """None: a node, whose size is unknown."""
+    """None: a batch system's node, whose size is unknown."""
     memory: int | None
     usd_per_hour: float | None
     usd: float
@@ -117,7 +117,7 @@ class PackingChart(BaseModel):
     truncated: bool
     """Whether there are too many jobs: only the newest are included."""
     origin: float
-    """The times of jobs are relative to this, which makes thousands of them shorter."""
+    """The times of jobs are relative to this, to shorten thousands of numbers."""
     places: list[str]
     names: list[Name]
     states: list[str]
@@ -199,9 +199,9 @@ def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[s
 
 
 def jobs_within(session: Session, since: float, until: float, changed: float | None) -> Sequence[Any]:
-    """Return the jobs that ran within a window, newest first, or those that changed, latest change first.
+    """Return the jobs that ran within a window, newest first, or only those that changed, latest change first.
 
-    There is at most one more than is shown.
+    At most one more than :data:`MOST_JOBS` is returned, which tells that some are left out.
     """
     query = select(*COLUMNS).where(JobRow.site.is_not(None)).limit(MOST_JOBS + 1)
     if changed is None:
@@ -213,7 +213,7 @@ def jobs_within(session: Session, since: float, until: float, changed: float | N
 
 
 def is_within(row: Any, since: float) -> bool:
-    """Return whether a job that has started ran after a time."""
+    """Whether a job that has started ran after a time."""
     return row.state == State.RUNNING or (row.ended_at is not None and row.ended_at > since)
 
 
@@ -294,7 +294,7 @@ def machines_launched(session: Session, since: float, until: float, changed: flo
 
 
 def changed_contact(since: float) -> Select[str, str]:
-    """Select the locations that changed state or are unreachable: their reason may be another one each time."""
+    """Select the locations that changed state, and all unreachable ones, whose reason can change at any time."""
     return select(LocationRow.site, LocationRow.name).where(
         or_(LocationRow.state == LocationState.UNREACHABLE, LocationRow.seen_at > since)
     )

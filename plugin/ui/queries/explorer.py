@@ -1,7 +1,6 @@
-"""The jobs explorer: which jobs are chosen, in which order, a page of them, and all of them as CSV.
+"""The jobs explorer: search, filter and sort jobs, page by page, or export all of them as CSV.
 
-Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what the user
-may not see.
+Times are seconds since the epoch, durations seconds, memory MiB, money USD. None means unknown or hidden.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ from lading.plugin.ui.queries.runs import TrySummary, as_tries, waited
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.text.printable import shortened
 
-# It is counted how many match, up to so many.
+# Matches are counted up to this number.
 MOST_COUNTED = 5_000
-# Of more than are counted what is sorted by something else than when they were queued are the youngest, so many.
+# If there are more matches, any order but that of queueing sorts only the newest ones, this many.
 MOST_SORTED = 5_000
-# So many names that are looked for are asked for one by one.
+# If a search term matches more names than this, the search does not use the indexes on names.
 MOST_NAMES = 200
-# Of so many Dags in one query.
+# One query covers at most this many Dags.
 MOST_DAGS = 100
-# A file is made of so many rows at a time.
+# A CSV file is written in parts of this many rows.
 ROWS_AT_A_TIME = 2_000
 MOST_WORDS = 5
-# So many jobs are looked at, in the order in which they were queued, before all are.
+# In the order of queueing, the first 3,000 jobs are searched, then the first 8,000 and so on, finally all.
 NUMBERS_OF_PARTS = (3_000, 8_000, 30_000, 150_000)
-# No time, sum or share is as large.
+# Sorts last: larger than any time, sum or fraction.
 LAST = 1e300
 LAST_CHARACTER = "\U0010ffff"
 BEGINNINGS = ("token", "native_id", "node", "location")
-# So many machines are named that are found.
+# A search lists at most this many machines.
 MOST_FOUND = 5
-# What stands around a name where it is printed.
+# Punctuation that surrounds names in logs.
 AROUND = "\"'`.,;:()"
 INDEXED = re.compile(r"(.+)\[(\d{1,9})\]")
 RAN = JobRow.ended_at - JobRow.started_at
@@ -59,42 +58,42 @@ Order = Literal["desc", "asc"]
 
 
 class FoundMachine(BaseModel):
-    """A machine, an instance or an allocation that is looked for by its name, its native id or its node."""
+    """A machine, instance or allocation whose name, native id or node matches the search."""
 
     site: str
     name: str
     state: str
-    """As its site has it now; ``ended``: it is there no more."""
+    """The current state; ``ended``: it no longer exists."""
 
 
 class JobPage(BaseModel):
-    """A page of the jobs that are chosen."""
+    """A page of the matching jobs."""
 
     now: float
     jobs: list[TrySummary]
     machines: list[FoundMachine]
-    """Those of what is looked for, at most :data:`MOST_FOUND`."""
+    """Machines that match the search, at most :data:`MOST_FOUND`."""
     after: str | None
-    """What asks for the next page; None: this is the last."""
+    """The cursor to request the next page with; None: this is the last page."""
     matching: int
-    """How many are chosen, counted up to :data:`MOST_COUNTED`."""
+    """The number of matching jobs, counted up to :data:`MOST_COUNTED`."""
     is_more: bool
-    """Whether more than that are."""
+    """Whether more jobs match than were counted."""
     is_partial: bool
-    """Whether only the youngest :data:`MOST_SORTED` were sorted, for more are chosen."""
+    """Whether only the newest :data:`MOST_SORTED` were sorted because more jobs match."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobChoice:
-    """Which jobs are asked for; None, or empty: any.
+    """The filters of jobs; None or empty: any.
 
-    :param q: what is looked for, as the page and logs print it: a part of the name of a run or of ``dag.task[3]``, the
-        beginning of ``site/machine`` or of the name of a machine or node, of a native id or a token, a site; of several
-        words, apart by spaces, each must be found
+    :param q: search terms separated by spaces, all of which must match, written as the page and logs print them: a part
+        of a run's id or of ``dag.task[3]``, a site, or the start of ``site/machine``, of the name of a machine or node,
+        of a native id or of a token
     :param location: the name of a machine, an allocation or a node
-    :param reason_site: the site that their reason is about, or to which they were given where it is about none
-    :param since: that were queued since then; ``until``: before
-    :param ended_since: that have ended since then
+    :param reason_site: the site that the reason is about, or the job's site if the reason is about none
+    :param since: queued at or after this; ``until``: before this
+    :param ended_since: finished at or after this
     """
 
     q: str | None = None
@@ -115,23 +114,22 @@ class JobChoice:
 
     @property
     def names_any(self) -> bool:
-        """Whether it asks for more than a time: which jobs have something would say what they are."""
+        """Whether any filter other than times is set. Matching such a filter would reveal what a hidden job is."""
         times = ("since", "until", "ended_since")
         return any(getattr(self, each.name) for each in fields(self) if each.name not in times)
 
     def is_of_dags(self, sight: Sight) -> bool:
-        """Whether the jobs of certain Dags are asked for, or no others may be seen."""
+        """Whether only jobs of certain Dags can match, because of a filter or of what the user can see."""
         return bool(self.dag_id) or (sight.dags is not None and self.names_any)
 
     @property
     def search_terms(self) -> list[str]:
-        """What is looked for."""
         words = [each.strip(AROUND) for each in (self.q or "").split()]
         return [each for each in words if each.strip("/")][:MOST_WORDS]
 
     def ways(self, session: Session, sight: Sight) -> list[ColumnElement[bool]] | None:
-        """The conditions of which each of these jobs meets one, each of which an index finds, beside those that all of
-        them meet; None: by these alone they are found.
+        """Return alternative conditions, each backed by an index; each job meets at least one of them in addition to
+        :meth:`conditions`. None: :meth:`conditions` suffice.
         """
         if self.search_terms:
             return ways(session, max(self.search_terms, key=len))
@@ -144,9 +142,9 @@ class JobChoice:
         return None
 
     def conditions(self, sight: Sight, by: Collection[str] | None = None) -> list[ColumnElement[bool]]:
-        """The conditions for these jobs.
+        """Return the conditions that all matching jobs meet.
 
-        :param by: the columns by which an index may find them, and no others; None: any
+        :param by: the only columns whose indexes the database can use; None: any
         """
         found: list[Any] = []
         for name in ("dag_id", "team", "site", "state", "cause", "reason_code"):
@@ -163,7 +161,7 @@ class JobChoice:
         if self.reason_site is not None:
             found.append(is_about(self.reason_site, self.reason_code))
         if (by is None or "cause" in by) and [*self.state] == [State.FAILED.value]:
-            found.append(JobRow.cause.is_not(None))  # by which an index finds it: none has failed by nothing
+            found.append(JobRow.cause.is_not(None))  # every failed job has one, and it has an index
         if self.location is not None:
             found.append(or_(JobRow.location == self.location, JobRow.node == self.location))
         if self.since is not None:
@@ -179,9 +177,9 @@ class JobChoice:
 
 
 def is_about(site: str, codes: Sequence[str]) -> ColumnElement[bool]:
-    """The condition for jobs of which the reason is about a site, or about none and they were given to it.
+    """Return the condition for jobs whose reason is about a site, or about none while the job itself is at the site.
 
-    :param codes: those that their reasons may have, which are columns as well; empty: any
+    :param codes: the possible codes of the reasons; empty: any
     """
     text = type_coerce(JobRow.reason, String)
 
@@ -189,7 +187,7 @@ def is_about(site: str, codes: Sequence[str]) -> ColumnElement[bool]:
         pattern = "%".join(re.sub(r"([%_/])", r"/\1", part) for part in parts)
         return text.like(f"%{pattern}%", escape="/")
 
-    # As a reason is stored: its own parameters come last, behind those of the reasons that it is made of.
+    # In a stored reason its own parameters come last, after those of the reasons nested in it.
     begins = [f'"code": {json.dumps(code, ensure_ascii=False)}, "params": {{' for code in codes] or ['"params": {']
     about = or_(*(has(begin, f'"site": {json.dumps(site, ensure_ascii=False)}') for begin in begins))
     about_any = or_(*(has(begin, '"site": ') for begin in begins))
@@ -197,7 +195,7 @@ def is_about(site: str, codes: Sequence[str]) -> ColumnElement[bool]:
 
 
 def matches(word: str) -> ColumnElement[bool]:
-    """The condition for jobs of which a name has a word in it, or another one begins with it."""
+    """Return the condition for jobs whose task or run contains a word, or whose other names start with it."""
     task = task_name(JobRow.dag_id, JobRow.task_id)
     parts = [each.icontains(word, autoescape=True) for each in (task, JobRow.run_id)]
     begins = [getattr(JobRow, name).istartswith(word, autoescape=True) for name in BEGINNINGS]
@@ -207,15 +205,15 @@ def matches(word: str) -> ColumnElement[bool]:
 
 
 def task_name(dag_id: Any, task_id: Any) -> Any:
-    """A task as it is printed, with its Dag."""
+    """Return the expression for a task as it is printed, ``dag.task``."""
     return func.coalesce(dag_id, "", type_=String) + "." + func.coalesce(task_id, "", type_=String)
 
 
 def at_site(word: str, site: Any, names: Sequence[Any]) -> list[ColumnElement[bool]]:
-    """The conditions for what is at the site that a word names, or is ``site/name`` there.
+    """Return the conditions for rows that a word such as ``site`` or ``site/name`` refers to.
 
     :param site: the column of the site
-    :param names: the columns of which one begins with the name
+    :param names: the columns of names; at least one must start with the name
     """
     place, _, name = word.partition("/")
     if not name:
@@ -224,7 +222,7 @@ def at_site(word: str, site: Any, names: Sequence[Any]) -> list[ColumnElement[bo
 
 
 def find_machines(session: Session, terms: Sequence[str]) -> list[FoundMachine]:
-    """The machines that each of some words names, those that are there first."""
+    """Return the machines that match every search term, current ones first."""
     found: dict[tuple[str, str], FoundMachine] = {}
     for row, name, order, others in (
         (LocationRow, LocationRow.name, LocationRow.name, [LocationRow.name != LocationRow.site]),
@@ -244,17 +242,18 @@ def find_machines(session: Session, terms: Sequence[str]) -> list[FoundMachine]:
 
 
 def begins_with(session: Session, name: str, word: str) -> ColumnElement[bool]:
-    """The same of one name that begins with a word, so that an index finds it."""
+    """Return the condition for jobs one of whose names starts with a word, in a form that an index can serve."""
     column = getattr(JobRow, name)
-    if session.get_bind().dialect.name == "sqlite":  # its LIKE takes capitals for small letters, and no index
+    if session.get_bind().dialect.name == "sqlite":  # its LIKE ignores case and uses no index
         return and_(column >= word, column < word + LAST_CHARACTER)
     found: ColumnElement[bool] = column.startswith(word, autoescape=True)
     return found
 
 
 def ways(session: Session, word: str) -> list[ColumnElement[bool]] | None:
-    """The conditions of which jobs that have a word meet one at least, each of which an index finds; None: there are
-    too many of them.
+    """Return alternative conditions, each backed by an index; each job that matches a word meets at least one.
+
+    None: the word matches too many names, or it is a site.
     """
     indexed = INDEXED.fullmatch(word)
     name = indexed[1] if indexed else word
@@ -267,7 +266,7 @@ def ways(session: Session, word: str) -> list[ColumnElement[bool]] | None:
     if max(map(len, (*tasks.values(), *runs.values(), tasks, runs)), default=0) > MOST_NAMES:
         return None
     of_index = [] if indexed is None else [JobRow.map_index == int(indexed[2])]
-    # All Dags in one query: a database takes the index for each, and is asked seven times at most.
+    # Dags are combined into few queries; the database uses the index for each Dag.
     of_tasks = [and_(JobRow.dag_id == dag_id, JobRow.task_id.in_(names), *of_index) for dag_id, names in tasks.items()]
     of_runs = [and_(JobRow.dag_id == dag_id, JobRow.run_id.in_(names)) for dag_id, names in runs.items()]
     found = [
@@ -285,12 +284,12 @@ def ways(session: Session, word: str) -> list[ColumnElement[bool]] | None:
 
 
 def pairs(session: Session, column: Any, word: str) -> Any:
-    """The query for Dags, each with a name of it, such as that of a task, where one of both has a word in it.
+    """Select the pairs of a Dag and a run or task of it whose printed name contains a word.
 
-    :param column: of the names, which comes behind the Dag in an index
+    :param column: the column of runs or tasks, which follows the Dag in an index
     """
     names = skip_scan(session, column)
-    # A task is looked for with its Dag, as it is printed, and a run alone.
+    # Tasks are printed with their Dag, runs without.
     printed = type_coerce(names.c.name, String) if column is JobRow.run_id else task_name(names.c.dag_id, names.c.name)
     return select(names.c.dag_id, names.c.name).where(
         names.c.name.is_not(None), printed.icontains(word, autoescape=True)
@@ -298,10 +297,11 @@ def pairs(session: Session, column: Any, word: str) -> Any:
 
 
 def skip_scan(session: Session, column: Any) -> Any:
-    """All Dags with their names, for which the next one is looked at in the index again and again, and not all of the
-    jobs of each.
+    """Select the distinct pairs of a Dag and a value of a column by a loose index scan.
+
+    The recursive query jumps from one pair to the next in the index instead of reading all jobs.
     """
-    if session.get_bind().dialect.name in ("mysql", "mariadb"):  # which do that by themselves, and it alone
+    if session.get_bind().dialect.name in ("mysql", "mariadb"):  # they do a loose index scan for DISTINCT
         return select(JobRow.dag_id, column.label("name")).where(JobRow.dag_id.is_not(None)).distinct().subquery()
     first = select(func.min(JobRow.dag_id).label("dag_id")).cte("dags", recursive=True)
     following = select(func.min(JobRow.dag_id)).where(JobRow.dag_id > first.c.dag_id).scalar_subquery()
@@ -318,10 +318,7 @@ def skip_scan(session: Session, column: Any) -> Any:
 
 
 class PageCursor(NamedTuple):
-    """Where a page ends: what it was sorted by, and when that was.
-
-    :param value: of its last job
-    """
+    """The end of a page: when the first page was requested, and the sort value and token of the last job."""
 
     now: float
     value: float
@@ -333,17 +330,17 @@ class PageCursor(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> PageCursor:
         """
-        :raises ValueError: the text is no end of a page
+        :raises ValueError: the text is not a page cursor
         """
         now, value, token = text.split(":", 2)
         place = cls(float(now), float(value), token)
-        if not (math.isfinite(place.now) and math.isfinite(place.value)):  # no such number goes into every database
-            raise ValueError(f"{shortened(text)} is not the end of a page; valid: what an earlier answer has as after")
+        if not (math.isfinite(place.now) and math.isfinite(place.value)):  # not every database accepts such numbers
+            raise ValueError(f"{shortened(text)} is not a page cursor; pass the field after of an earlier answer")
         return place
 
 
 def sort_value(key: SortKey, order: Order, now: float) -> Any:
-    """What jobs are sorted by; those that have none come last."""
+    """Return the expression to sort jobs by; jobs without a value come last."""
     values: dict[str, Any] = {
         "queued": JobRow.queued_at,
         "started": JobRow.started_at,
@@ -352,7 +349,7 @@ def sort_value(key: SortKey, order: Order, now: float) -> Any:
         "ran": func.coalesce(JobRow.ended_at, now) - JobRow.started_at,
         "usd": usd_until(now),
         "cpus_used": JobRow.cpu_seconds / func.nullif(CPUS * RAN, 0),
-        # Of decimals PostgreSQL has more digits than a page says where it ends: the next one would repeat or skip some.
+        # PostgreSQL's decimals have more digits than the cursor, so that the next page would repeat or skip jobs.
         "memory_used": cast(JobRow.peak_memory, Double) / func.nullif(JobRow.memory, 0),
     }
     value = values[key]
@@ -369,17 +366,17 @@ def find_jobs(
     limit: int = 50,
     after: str | None = None,
 ) -> JobPage:
-    """A page of the jobs that are chosen.
+    """Return a page of the matching jobs.
 
-    :param after: the end of the page before, as it says it
-    :raises ValueError: ``after`` is no such end
+    :param after: the cursor of the previous page
+    :raises ValueError: ``after`` is not a page cursor
     """
     place = None if after is None else PageCursor.parse(after)
-    # The order would say what they are.
+    # Any other order would reveal properties of hidden jobs, so they are left out.
     more = [sight.condition()] if sort != "queued" and not choice.names_any else []
-    # Of a Dag an index has the other columns as well, and the one of states has half a million of one state.
-    # What PostgreSQL knows of each column serves it better.
-    # MySQL and MariaDB count in the index how many of the Dags there are, and of the causes: those that failed are few.
+    # SQLite has to use the index on Dags, which contains the other columns: half a million jobs can have one state.
+    # MySQL and MariaDB compare how many entries match in the indexes on Dags and causes, where failed jobs are few.
+    # PostgreSQL chooses well from its own statistics.
     steered = {"sqlite": ("dag_id",), "mysql": ("dag_id", "cause"), "mariadb": ("dag_id", "cause")}
     visible = steered.get(session.get_bind().dialect.name) if choice.is_of_dags(sight) else None
     conditions = [*choice.conditions(sight, visible), *more]
@@ -391,7 +388,7 @@ def find_jobs(
     if number <= MOST_COUNTED:
         found = narrow(session, conditions, each_way, value, order, beyond, limit + 1)
     else:
-        # They are looked at as they were queued until enough are found: those of one Dag, or all.
+        # Jobs are scanned in the order of queueing, of one Dag or of all, until enough match.
         by = ("dag_id",) if len(choice.dag_id) == 1 else ()
         found = wide(session, [*choice.conditions(sight, by), *more], value, sort, order, beyond, limit + 1)
     shown = found[:limit]
@@ -408,26 +405,25 @@ def find_jobs(
 
 
 def is_beyond(value: Any, order: Order, place: PageCursor) -> ColumnElement[bool]:
-    """The condition for jobs that come after a page."""
     further, later = (
         (value < place.value, JobRow.token < place.token)
         if order == "desc"
         else (value > place.value, JobRow.token > place.token)
     )
-    # By the first condition an index finds where the page begins.
+    # This redundant condition lets an index find where the page begins.
     from_it = value <= place.value if order == "desc" else value >= place.value
     return and_(from_it, or_(further, and_(value == place.value, later)))
 
 
 def in_order(value: Any, order: Order) -> tuple[Any, Any]:
-    """Both columns in one direction: an index can be read backwards, but not in two directions at once."""
+    """Order by value and token in one direction, because an index cannot be read in two directions at once."""
     return (value.desc(), JobRow.token.desc()) if order == "desc" else (value, JobRow.token)
 
 
 def count(session: Session, conditions: Sequence[Any], each_way: Sequence[Any] | None) -> int:
-    """How many jobs meet conditions; of more than :data:`MOST_COUNTED` only that it is more.
+    """Count the matching jobs; any result above :data:`MOST_COUNTED` only means that there are more.
 
-    :param each_way: of which they meet one as well
+    :param each_way: see :meth:`JobChoice.ways`
     """
     if each_way is None:
         some = select(JobRow.token).where(*conditions).limit(MOST_COUNTED + 1).subquery()
@@ -449,13 +445,13 @@ def narrow(
     beyond: Sequence[Any],
     number: int,
 ) -> list[tuple[str, float]]:
-    """The jobs of a page of few, each with what it is sorted by.
+    """Return a page of jobs, each with its sort value, if few match.
 
-    :param value: what they are sorted by
-    :param beyond: the condition for what comes after the page before
-    :param number: of jobs
+    :param value: the expression to sort by
+    :param beyond: the condition for jobs after the previous page
+    :param number: the most jobs to return
     """
-    # An index has no order of sums: all of these are looked at, and not all jobs in their order until enough are found.
+    # No index has the order of this sum, so the database sorts the matches rather than scan all jobs in order.
     sum_of_it = value + 0.0
     found: dict[str, float] = {}
     for way in [[]] if each_way is None else [[each] for each in each_way]:
@@ -474,8 +470,9 @@ def wide(
     beyond: Sequence[Any],
     number: int,
 ) -> list[tuple[str, float]]:
-    """The jobs of a page of many: in the order in which they were queued, which an index has; in another one the
-    youngest :data:`MOST_SORTED` of them.
+    """Return a page of jobs if many match.
+
+    The order of queueing has an index; any other order sorts only the newest :data:`MOST_SORTED` of them.
     """
     if sort == "queued":
         query = select(JobRow.token, JobRow.queued_at).where(*conditions, *beyond)
@@ -496,11 +493,11 @@ def wide(
 
 
 def parts(session: Session, beyond: Sequence[Any], order: Order, least: int) -> Iterator[list[ColumnElement[bool]]]:
-    """The conditions for more and more of the jobs in the order in which they were queued, and in the end for all.
+    """Yield conditions for ever more of the jobs in the order of queueing, and finally for all.
 
-    By what each database knows of its tables some look at all jobs, and sort them, where a few of the first suffice.
+    Without them, some databases read and sort all jobs where a few of the first suffice.
 
-    :param least: how many are wanted, so that no part has fewer
+    :param least: the number of wanted jobs; parts of this size or smaller are skipped
     """
     for number in (each for each in NUMBERS_OF_PARTS if each > least):
         places = select(JobRow.queued_at).where(*beyond).order_by(*in_order(JobRow.queued_at, order))
@@ -512,7 +509,7 @@ def parts(session: Session, beyond: Sequence[Any], order: Order, least: int) -> 
 
 
 def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> list[TrySummary]:
-    """The jobs of tokens, in their order, as far as they may be seen."""
+    """Load jobs in the order of their tokens. Purged jobs are left out, and hidden ones show only their size."""
     rows = {
         job.token: (job, usd)
         for chunk in chunks(tokens)
@@ -521,7 +518,7 @@ def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> l
     return as_tries(session, sight, [rows[token] for token in tokens if token in rows], now)
 
 
-# A file of all rows.
+# The CSV file.
 
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.team, JobRow.run_id, JobRow.task_id, JobRow.kind, JobRow.map_index,
@@ -539,9 +536,9 @@ TITLES = (
 def csv_rows(
     open_session: Callable[[], AbstractContextManager[Session]], sight: Sight, choice: JobChoice, now: float
 ) -> Iterator[str]:
-    """All jobs that are chosen and that the user may see, youngest first, as parts of a CSV file (RFC 4180).
+    """Yield all matching jobs that the user can see, newest first, as parts of a CSV file (RFC 4180).
 
-    :param open_session: opens a session for each part, so that whoever reads slowly holds no connection meanwhile
+    :param open_session: opens a session for each part, so that a slow reader does not occupy a connection
     """
     conditions = [*choice.conditions(sight), sight.condition()]
     yield lines([TITLES])
@@ -563,7 +560,7 @@ def csv_rows(
 
 
 def csv_row(row: Any, now: float, ahead: float = 0.0) -> tuple[Any, ...]:
-    """A job as a row of a file: times in ISO 8601, UTC.
+    """Convert a job to a row of the file, with times in ISO 8601, UTC.
 
     :param ahead: seconds by which the database's clock, which dates its queueing, is ahead of the controller's
     """
@@ -582,12 +579,11 @@ def csv_row(row: Any, now: float, ahead: float = 0.0) -> tuple[Any, ...]:
 
 
 def iso(at: float | None) -> str | None:
-    """A time as text, to the second."""
     return None if at is None else datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
 
 
 def lines(rows: Sequence[Sequence[Any]]) -> str:
-    """Rows as lines. What a spreadsheet would take for a formula gets an apostrophe (OWASP, "CSV Injection")."""
+    """Format rows as CSV. Text that spreadsheets would run as a formula gets an apostrophe (OWASP, "CSV Injection")."""
     text = io.StringIO()
     csv.writer(text).writerows([[harmless(value) for value in row] for row in rows])
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""Why jobs have failed, grouped by cause, with what to do and what tasks should request.
+"""Why jobs have failed, grouped by cause, with remedies and with what tasks should request.
 
 Times are seconds since the epoch, memory MiB. None means unknown or hidden.
 """
@@ -24,8 +24,8 @@ from lading.scheduling.insight.right_size import right_size
 from lading.scheduling.reason_codes import CAUSES, CODES, Cause, Code, remedy_at
 from lading.scheduling.text.units import format_memory, format_time
 
-# Causes that are about a machine have a group per machine. Preemptions have one per site: a provider that reclaims
-# machines says nothing about each of them.
+# Causes that concern a machine are grouped by machine. Preemptions are grouped by site, because being reclaimed by the
+# provider says nothing about a machine.
 OF_NODES = ("node_failure", "lost")
 OF_SITES = (*OF_NODES, "preempted")
 # A group gives advice for at most this many tasks, those with the most failures.
@@ -44,44 +44,44 @@ class FailedTask(BaseModel):
     task_id: str
     jobs: int
     advice: str | None
-    """What it should request, such as ``request 9 GiB``; None: its tries do not tell."""
+    """What it should request, for example ``request 9 GiB``; None: no advice can be derived from its tries."""
     line: str | None
-    """The line to paste into the Dag; None: likewise."""
+    """The line to paste into the Dag; None: there is no advice."""
     run_id: str | None
-    """Run of one of these jobs, whose log says more; the next two fields are of the same job."""
+    """The run of one of these jobs, for a link to its log; the next two fields belong to the same job."""
     map_index: int
     try_number: int
 
 
 class FailureGroup(BaseModel):
-    """Jobs that failed with the same cause; with the same reason where that has its own remedy; and on the same machine
-    where the cause is about one."""
+    """Jobs that failed with the same cause. Reasons with a remedy of their own, and machines if the cause concerns the
+    machine, form separate groups."""
 
     cause: str
     title: str
     remedy: str
     actors: list[str]
-    """Who can change it: ``author``, ``operator``."""
+    """Who can fix it: ``author``, ``operator``."""
     site: str | None
-    """None: about no particular site."""
+    """None: the cause does not concern a particular site."""
     node: str | None
-    """The node or machine; None: about none in particular."""
+    """The node or machine; None: the cause does not concern a particular one."""
     jobs: int
     tasks: int
     """Number of tasks that these jobs belong to."""
     first: float
-    """When the first of them ended."""
+    """When the first of them failed."""
     last: float
     sentences: list[str]
-    """Reasons of some of these jobs, of Dags that the user may see."""
+    """The most common reasons of Dags the user can see."""
     dags: list[WaitingDag]
     """The Dags with the most jobs in the group."""
     dags_total: int
-    """Number of Dags in the group that the user may see."""
+    """Number of Dags in the group that the user can see."""
     failed_tasks: list[FailedTask]
     """The tasks with the most jobs in the group."""
     hidden: bool
-    """Whether the group has jobs of other Dags."""
+    """Whether the group also contains jobs of hidden Dags."""
 
 
 class FailureGroups(BaseModel):
@@ -91,11 +91,11 @@ class FailureGroups(BaseModel):
     since: float
     jobs: int
     groups: list[FailureGroup]
-    """The largest ones."""
+    """At most :data:`MOST_GROUPS`, largest first."""
     groups_left_out: int
     """Number of groups that are not listed."""
     jobs_left_out: int
-    """Number of jobs in them."""
+    """Number of jobs in those groups."""
 
 
 Key = tuple[str, Cause | Code, str | None, str | None]
@@ -103,7 +103,7 @@ Key = tuple[str, Cause | Code, str | None, str | None]
 
 @dataclass(slots=True)
 class FailedJobs:
-    """What is known about the jobs of a group."""
+    """The jobs of a group while they are being summed up."""
 
     jobs: int = 0
     first: float = float("inf")
@@ -112,9 +112,9 @@ class FailedJobs:
     tasks: Counter[tuple[str, str]] = field(default_factory=Counter)
     hidden_tasks: int = 0
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
-    """The token of one of the jobs of each task, if possible of one that has a reason."""
+    """By task: the token of one of its jobs, preferably one with a reason."""
     said: Counter[str] = field(default_factory=Counter)
-    """Tokens of jobs that have a reason, and for how many jobs each stands."""
+    """Tokens of jobs with a reason, and the number of jobs each represents."""
 
     def add(self, row: Any, seen: bool) -> None:
         """Add the jobs of one task."""
@@ -133,12 +133,12 @@ class FailedJobs:
 
 
 def failures(session: Session, sight: Sight, since: float, now: float) -> FailureGroups:
-    """Why jobs have failed since a time."""
+    """Group the jobs that failed since a time."""
     of_site, of_node = JobRow.cause.in_(OF_SITES), JobRow.cause.in_(OF_NODES)
     where = {"site": case((of_site, JobRow.site)), "node": case((of_node, func.coalesce(JobRow.node, JobRow.location)))}
     names = ("cause", "reason_code", "site", "node", "dag_id", "task_id")
     columns = [where.get(name, getattr(JobRow, name)).label(name) for name in names]
-    # Not the reasons themselves: MariaDB would have groups with texts on its disk.
+    # A token stands in for the reason, because MariaDB groups text on disk.
     said = case((JobRow.reason.is_not(None), JobRow.token)).label("said")
     by: Any = select(*columns, JobRow.ended_at, JobRow.token, said)
     failed = by.where(*failed_since(since)).subquery()
@@ -173,8 +173,9 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
 
 
 def count_failed_tasks(session: Session, since: float) -> int:
-    """How many tasks have failed for good of which a try has failed since a time, as Airflow has them; what it knows no
-    task of counts as one.
+    """Count the tasks that have a try that failed since a time and that Airflow will not retry.
+
+    A failed job without a task in Airflow counts as one.
     """
     task = TaskInstance
     same = and_(
@@ -188,27 +189,25 @@ def count_failed_tasks(session: Session, since: float) -> int:
 
 
 def meaning(cause: str, code: str | None) -> Cause | Code:
-    """What it means that a job has failed: its reason, where that has a remedy of its own, else its cause."""
+    """Return the reason of a failure if it has a remedy of its own, otherwise its cause."""
     its, own = CAUSES.get(cause, CAUSES[DEFAULT_CAUSE]), CODES.get(code or "")
     return its if own is None or own.kind != its.key or own.remedy == its.remedy else own
 
 
 def _rank(group: tuple[Key, FailedJobs]) -> tuple[int, str, str, str, str]:
-    """Most jobs first."""
     (cause, means, site, node), found = group
     return -found.jobs, cause, means.key, site or "", node or ""
 
 
 def load_examples(session: Session, tokens: Sequence[str]) -> dict[str, Any]:
-    """The reasons of jobs, and which tries they are, by token."""
+    """Load the reason, run, map index and try number of jobs, by token."""
     columns = (JobRow.token, JobRow.reason, JobRow.run_id, JobRow.map_index, JobRow.try_number)
     query = select(*columns)
     return {row.token: row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk)))}
 
 
 def model(session: Session, key: Key, found: FailedJobs, examples: dict[str, Any]) -> FailureGroup:
-    """The answer's group.
-
+    """
     :param examples: see :func:`load_examples`
     """
     name, means, site, node = key
@@ -239,7 +238,7 @@ def failed_tasks(session: Session, cause: str, found: FailedJobs, examples: dict
     """Return the tasks with the most failures, each with what it should request where that would help."""
     tasks = []
     for (dag_id, task_id), jobs in found.tasks.most_common(MOST_ADVISED):
-        row = examples.get(found.examples[dag_id, task_id])  # None: it has just been forgotten
+        row = examples.get(found.examples[dag_id, task_id])  # None: it has just been purged
         a_try = (None, -1, 0) if row is None else (row.run_id, row.map_index, row.try_number)
         its = dict(zip(("run_id", "map_index", "try_number"), a_try, strict=True))
         advised = advise(session, cause, dag_id, task_id)
@@ -249,7 +248,7 @@ def failed_tasks(session: Session, cause: str, found: FailedJobs, examples: dict
 
 
 def advise(session: Session, cause: str, dag_id: str, task_id: str) -> dict[str, str | None]:
-    """Return what a task that requested too little should request, by what its tries used."""
+    """Return what a task that requested too little should request, based on what its tries used."""
     if cause not in ("out_of_memory", "time_limit"):
         return {"advice": None, "line": None}
     is_memory = cause == "out_of_memory"
@@ -259,7 +258,7 @@ def advise(session: Session, cause: str, dag_id: str, task_id: str) -> dict[str,
     said = None if enough is None else f"request {format_memory(int(enough)) if is_memory else format_time(enough)}"
     bounds = [(use.memory_bound if is_memory else use.seconds) or 0 for use in used.sample if use.cause == cause]
     if said is None and bounds:
-        # None that has got further has been seen: all that is known is what was too little.
+        # No try has needed more and succeeded, so only a lower bound is known.
         most = max(bounds)
         said = f"request clearly more than {format_memory(int(most)) if is_memory else format_time(most)}"
     return {"advice": said, "line": None if enough is None else advised.line}

@@ -1,6 +1,6 @@
-"""The tasks of a run over time: what each has waited for and run, what is to come, and the chain that makes it as long.
+"""The tasks of a run over time: when each waited and ran, when pending ones are expected, and the critical path.
 
-Times are seconds since the epoch. None is what is not known.
+Times are seconds since the epoch. None means unknown.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns
 from lading.scheduling.insight.run_path import Stretch, critical, to_come, without
 from lading.scheduling.insight.starts import ExpectedStart
 
-# Of a task so many tries are shown, of each state as many; fewer where those of all tasks would be too many.
+# The most tries shown per task, spread evenly over their states, and per run. The latter lowers the former if needed.
 MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
 MOST_TASKS = 500
-# So many runs that live are passed over to find the last that has ended.
+# The search for the last finished run gives up after this many live runs.
 MOST_LIVE_RUNS = 20
 SCHEDULING = "scheduling"
 
@@ -47,7 +47,7 @@ class GanttTry(BaseModel):
 
 
 class ExpectedSpan(BaseModel):
-    """When something that has not ended is expected to run."""
+    """When an unfinished task is expected to run."""
 
     since: float
     until: float
@@ -59,66 +59,66 @@ class GanttTask(BaseModel):
     task_id: str
     upstream: list[str]
     jobs: int
-    """Tries of it; 0: it has none yet, or never will."""
+    """Number of tries; 0: it has none yet, or never will have any."""
     live: int
     failed: int
     ready_at: float | None
-    """When all that comes before it had ended."""
+    """When all its upstream tasks had finished, or are expected to."""
     since: float | None
     """When its first try was queued."""
     started_at: float | None
-    """When the first of them started."""
+    """When the first of its tries started."""
     until: float | None
-    """When its last try ended; None: it has not."""
+    """When its last try finished; None: it is unfinished or has not begun."""
     expected: ExpectedSpan | None
-    """Of what has not ended; None: it has, or nothing is known of how long it takes."""
+    """None: the task has finished, or its duration or start is unknown."""
     is_critical: bool
-    """Whether it is on the chain of tasks that makes the run as long as it is."""
+    """Whether it is on the critical path of the run."""
     tries: list[GanttTry]
     is_cut: bool
-    """Whether it has more tries than these."""
+    """Whether it has more tries than are listed."""
     median_wait: float | None
-    """Of its tries, until they started, or ended, or until now; None: it has none."""
+    """Median wait of its tries until they started or ended, or until now; None: it has no tries."""
     longest_wait: float | None
-    """Of all tries together, until they started."""
+    """Longest wait of any of its tries."""
     cpu_hours: float
     usd: float | None
     cpus_used: float | None
-    """The share of the cpus asked for that was used, 0 to 1; so for memory and time."""
+    """Fraction of the requested cpus that was used, 0 to 1; the next two fields are the same for memory and time."""
     memory_used: float | None
     time_used: float | None
     last_seconds: float | None
-    """What it took in the last run that has ended, from the first queued to the last ended; None: it was not in it."""
+    """Seconds from its first queued to its last finished job in the last finished run; None: not in that run."""
 
 
 class LastRun(BaseModel):
-    """The last run of the Dag that has ended before this one began."""
+    """The last finished run of the Dag that began before this one."""
 
     run_id: str
     seconds: float
 
 
 class RunGantt(BaseModel):
-    """The tasks of a run, in the order in which they began or are to begin."""
+    """The tasks of a run, in the order in which they began or are expected to begin."""
 
     now: float
     began_at: float | None
     ended_at: float | None
-    """None: it has not."""
+    """None: the run has not finished."""
     expected_end: float | None
-    """By the plan where there is one, else by when its jobs start and how long its tasks took before; None: it has
-    ended, or is not known."""
+    """From the forecast if there is one, otherwise from expected starts and past durations of its tasks; None: the run
+    has finished, or its end is unknown."""
     held: str | None
-    """What holds jobs of it, so that no end is expected; None: nothing does."""
+    """What holds some of its jobs, so that no end can be predicted; None: nothing does."""
     critical: list[str]
-    """The chain of tasks that makes the run as long, the first one first."""
+    """The critical path, in order: the chain of tasks that determines how long the run takes."""
     last_run: LastRun | None
     tasks: list[GanttTask]
 
 
 @dataclass(slots=True)
 class TaskOfRun:
-    """What the store has of a task of a run."""
+    """The jobs of a task of a run."""
 
     sums: dict[str, Any]
     started_at: float | None
@@ -131,7 +131,7 @@ class TaskOfRun:
 
 
 def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
-    """The tasks of a run over time."""
+    """Read the tasks of a run over time, with the expected times of unfinished ones."""
     tasks = tasks_of(session, dag_id, run_id, now)
     dag_run = session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).first()
     upstream, pending = structure(session, dag_run)
@@ -153,7 +153,7 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
         )
         for name, task in tasks.items()
     }
-    # What has no job yet: all jobs of a mapped task count.
+    # Tasks without a job yet. The duration in the last run covers all jobs of a mapped task.
     for name in pending:
         if name not in tasks and live and name in lengths:
             stretches[name] = Stretch(None, None, None, max(lengths[name], before.get(name, 0.0)))
@@ -163,7 +163,7 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
     expected = to_come(stretches, before_each, now)
     ends = {name: each.until for name, each in stretches.items() if each.until is not None}
     ends |= {name: each[1] for name, each in expected.items()}
-    # What is at work and of which it is not known how long it takes lasts until now at least.
+    # Started tasks of unknown duration last at least until now.
     unknown = [name for name in stretches if name not in ends]
     lasting = {name: now for name in unknown if stretches[name].since is not None}
     chain = critical({**ends, **lasting}, before_each) if upstream else []
@@ -192,12 +192,12 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
 
 
 def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple[dict[str, float | None], str | None]:
-    """When the last live job of each task of a run started, or is expected to (None: nothing says it), and what holds
-    jobs of it.
+    """Return by task when its last live job started or is expected to start (None: unknown), and what holds jobs of the
+    run (None: nothing).
     """
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
     at_work = (*mine, JobRow.state.in_(LIVE), JobRow.state.not_in(starts.WAITING))
-    # None: not all have begun.
+    # None: not all of them have started.
     begun = case((func.count() == func.count(JobRow.started_at), func.max(JobRow.started_at)))
     query = select(JobRow.task_id, begun).where(*at_work).group_by(JobRow.task_id)
     found: dict[str, float | None] = {str(task_id): at for task_id, at in session.execute(query)}
@@ -222,17 +222,17 @@ def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple
 
 
 def last_start(outlook: starts.Outlook, row: Any) -> float | None:
-    """When the last of those is expected to start that are counted together and of which no plan says it."""
+    """Return when the last of the jobs counted together is expected to start if no plan predicts it; None: unknown."""
     start = outlook.start(row, is_last=True)
     if isinstance(start, ExpectedStart):
         return start.at
-    # What has just been queued, and what is next, may start at once.
+    # A job that was just queued, or that is next in line, can start at once.
     is_new = row.oldest - outlook.ahead > outlook.now - starts.SECONDS_UNTIL_SAID
     return outlook.now if is_new or outlook.backlogs.before(row, is_last=True).jobs < 1 else None
 
 
 def spoken(title: str) -> str:
-    """A title as a part of a sentence."""
+    """Make a title start in lower case, for use within a sentence."""
     return title[:1].lower() + title[1:]
 
 
@@ -241,7 +241,7 @@ def begin_of(stretch: Stretch, expected: tuple[float, float] | None) -> float:
 
 
 def ready_at(upstream: Iterable[str], ends: Mapping[str, float], began: float | None) -> float | None:
-    """When all that comes before a task had ended, or will have."""
+    """Return when all upstream tasks had finished or are expected to; without any, when the run began."""
     known = [ends[name] for name in upstream if name in ends]
     return max(known, default=began)
 
@@ -284,7 +284,7 @@ def gantt_task(
 
 
 def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str, TaskOfRun]:
-    """The tasks of a run that have jobs, with their first tries."""
+    """Return the tasks of a run that have jobs, with their first tries."""
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
     sums = session.execute(
         select(JobRow.task_id, func.min(JobRow.started_at), *columns(now)).where(*mine).group_by(JobRow.task_id)
@@ -293,7 +293,7 @@ def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str
     for task_id, seconds in session.execute(select(JobRow.task_id, waited(now)).where(*mine)):
         if task_id in found:
             found[str(task_id)].waits.append(float(seconds))
-    # Of each state as many, so that a few that run or have failed are seen among thousands that wait.
+    # Tries are picked evenly from all states, so that a few running or failed ones are seen among thousands waiting.
     of_state = func.row_number().over(
         partition_by=(JobRow.task_id, JobRow.state), order_by=(JobRow.queued_at, JobRow.token)
     )
@@ -305,7 +305,7 @@ def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str
     numbered = select(by_state.c.token, number.label("number")).subquery()
     most = min(MOST_TRIES, max(1, MOST_TRIES_OF_RUN // max(1, len(found))))
     first = select(JobRow).join(numbered, JobRow.token == numbered.c.token).where(numbered.c.number <= most)
-    # A workload may be long, and is not shown.
+    # Workloads can be large and are not shown.
     query = first.options(defer(JobRow.workload)).order_by(JobRow.queued_at, JobRow.token)
     jobs = session.scalars(query.limit(MOST_TRIES_OF_RUN)).all()
     boots, ahead = boots_of(session, jobs), database_ahead(session)
@@ -323,7 +323,7 @@ def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str
 
 
 def structure(session: Session, dag_run: DagRun | None) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """What comes right before each task of a run, and the tasks of it that have not ended."""
+    """Return the direct upstream tasks of each task of a run, and its unfinished tasks."""
     known = None if dag_run is None else Dags().structure(session, dag_run)
     if dag_run is None or known is None:
         return {}, []
@@ -342,7 +342,7 @@ def structure(session: Session, dag_run: DagRun | None) -> tuple[dict[str, tuple
 
 
 def durations(session: Session, dag_id: str, names: Sequence[str]) -> dict[str, float]:
-    """How long a job of a task will run, seconds, by those that have ended; only of tasks of which some have."""
+    """Predict by task how long a job runs, seconds. Tasks without finished jobs are left out."""
     history = Durations().read(session).history
     found = {}
     for name in names:
@@ -353,8 +353,8 @@ def durations(session: Session, dag_id: str, names: Sequence[str]) -> dict[str, 
 
 
 def last_run(session: Session, dag_id: str, run_id: str, began: float | None) -> LastRun | None:
-    """The last run of a Dag before another one that has no live jobs; None: it has none, or too many that live."""
-    # From run to run by the index of a Dag's jobs, and not all of its jobs each time that the tab asks.
+    """Return the last run without live jobs before another run of the Dag; None: none found among the runs examined."""
+    # Steps from run to run through the index on the Dag's jobs, because the tab polls and a Dag can have many jobs.
     youngest = select(JobRow.run_id, JobRow.queued_at).where(JobRow.dag_id == dag_id, JobRow.run_id.is_not(None))
     youngest = youngest.order_by(JobRow.queued_at.desc()).limit(1)
     passed = [run_id]
@@ -368,14 +368,14 @@ def last_run(session: Session, dag_id: str, run_id: str, began: float | None) ->
         seconds, jobs, jobs_ended = session.execute(its_jobs).one()
         if jobs == jobs_ended:
             return LastRun(run_id=str(found.run_id), seconds=seconds or 0.0)
-        # Others may have begun and ended since the first job of one that lives.
+        # Other runs can have begun and finished since the first job of this live run, so continue from its latest job.
         passed.append(found.run_id)
         condition = [JobRow.queued_at <= found.queued_at]
     return None
 
 
 def tasks_took(session: Session, dag_id: str, run_id: str) -> dict[str, float]:
-    """What the tasks of a run took, from the first queued to the last ended, seconds."""
+    """Return the seconds that each task of a run took, from the first queued to the last finished job."""
     query = select(JobRow.task_id, func.max(JobRow.ended_at) - func.min(QUEUED)).where(
         JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None)
     )

@@ -67,7 +67,7 @@ class SiteLimit(BaseModel):
     text: str
     """The limit as the sites file has it."""
     used: float | None
-    """How much of it is in use, as the controller counts it; None: not a number, or counted elsewhere."""
+    """How much of the limit is in use, as the controller counts it; None: not a number, or counted elsewhere."""
     most: float | None
 
 
@@ -110,7 +110,7 @@ class SiteState(BaseModel):
 
 
 class BudgetState(BaseModel):
-    """What was spent of a budget in its period. Times are seconds since the epoch."""
+    """How much of a budget was spent in its current period. Times are seconds since the epoch."""
 
     name: str
     who: str
@@ -122,18 +122,18 @@ class BudgetState(BaseModel):
     until: float
     """When the next period begins."""
     is_near: bool
-    """Whether the threshold for a warning is passed."""
+    """Whether spending has reached the threshold for a warning."""
     lifted_by: str | None
     """The user who lifted it for this period."""
     spent_at: float | None
-    """When it will be spent at the present rate of running jobs; None: not in this period."""
+    """When the budget will be exhausted at the current rate of running jobs; None: not in this period."""
 
 
 class ShareGuarantee(BaseModel):
-    """An amount kept for a share."""
+    """An amount guaranteed to a share."""
 
     site: str | None
-    """There; None: over all sites together."""
+    """The site where it is guaranteed; None: over all sites together."""
     what: str
     """``cpus``, ``memory`` (MiB), ``gpus``, ``machines`` or ``usd_per_hour``; ``kept`` and ``used`` are in its unit."""
     kept: float
@@ -141,19 +141,19 @@ class ShareGuarantee(BaseModel):
 
 
 class ShareState(BaseModel):
-    """What a share of the sites file uses. Parts are fractions of everything there is, 0 to 1."""
+    """The usage of a share of the sites file. Parts are fractions of the total of all sites, 0 to 1."""
 
     name: str
     who: str
     entitled: float
-    """By its weight."""
+    """The part it is entitled to by its weight."""
     used: float
-    """Its dominant share now: the largest of its parts of cpus, memory and GPUs."""
+    """Its current dominant share: the largest of its parts of cpus, memory and GPUs."""
     lately: float | None
     """The mean dominant share, weighted towards recent use; None: recent use does not count."""
     guarantees: list[ShareGuarantee]
     is_over: bool
-    """Whether it uses more of any resource than is kept for it."""
+    """Whether it uses more of any resource than is guaranteed to it."""
     lends: bool
     borrows: bool
     at: float
@@ -161,7 +161,7 @@ class ShareState(BaseModel):
 
 
 class TeamState(BaseModel):
-    """What an Airflow team has now."""
+    """The current jobs of an Airflow team."""
 
     name: str
     running: int
@@ -186,16 +186,16 @@ class Summary(BaseModel):
     failed: int
     """Tries that failed within 24 hours."""
     failed_tasks: int | None = None
-    """Tasks of these tries that Airflow will not retry; None: unknown."""
+    """Tasks of those tries that Airflow will not retry; None: unknown."""
     sites: list[SiteState]
     teams: list[TeamState]
     """Teams that have jobs."""
     budgets: list[BudgetState] = []
-    """Except budgets of Dags none of which the user may read."""
+    """Except budgets of Dags none of which the user can read."""
     shares: list[ShareState] = []
-    """Except shares of Dags none of which the user may read."""
+    """Except shares of Dags none of which the user can read."""
     may_act: bool = False
-    """Whether the user may pause sites, drain machines and so on."""
+    """Whether the user is allowed to pause sites, drain machines and so on."""
 
 
 def summary(session: Session, sight: Sight, now: float) -> Summary:
@@ -258,18 +258,17 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
 
 
 def budgets_out_of_sight(session: Session, sight: Sight) -> set[str]:
-    """Return the names of the budgets of Dags none of which the user may read."""
+    """Return the names of the budgets of Dags none of which the user can read."""
     return {each.name for each in share_rows.budgets(session) if not sight.sees_any(dag_pattern(each.who))}
 
 
 def declared_shares(session: Session) -> Sequence[share_rows.ShareStandingRow]:
-    """The shares of the sites file, if it declares any; the rest of the jobs alone is no share."""
+    """Return the shares if the sites file declares any; a single row for all other jobs does not count."""
     rows = share_rows.standings(session)
     return rows if any(row.name != OTHERS for row in rows) else []
 
 
 def share_state(row: share_rows.ShareStandingRow) -> ShareState:
-    """A share as the controller counted it last."""
     guarantees = [ShareGuarantee(**each) for each in json.loads(row.kept)]
     return ShareState(
         name=row.name,
@@ -286,7 +285,7 @@ def share_state(row: share_rows.ShareStandingRow) -> ShareState:
 
 
 def spent_at(budget: share_rows.BudgetRow) -> float | None:
-    """Return when a budget will be spent at the present rate of its running jobs; None: not in its period."""
+    """Return when a budget will be exhausted at the current rate of its running jobs; None: not in its period."""
     left = max(0.0, budget.most - budget.spent)
     if budget.per_hour <= 0:
         return None if left else budget.at
@@ -295,7 +294,6 @@ def spent_at(budget: share_rows.BudgetRow) -> float | None:
 
 
 def count_failed(session: Session, since: float) -> int:
-    """How many jobs have failed since a time."""
     return session.scalar(select(func.count()).select_from(JobRow).where(*failed_since(since))) or 0
 
 
@@ -322,7 +320,7 @@ def site_state(
     idle: int,
     is_limited: bool,
 ) -> SiteState:
-    """Describe a site: its machines, its jobs and its present cost.
+    """Describe a site: its machines, its jobs and its current cost.
 
     :param rate: USD per cpu-hour in its queue; None: it has no queue, or no price
     :param idle: machines that are up and have no job
@@ -380,7 +378,7 @@ class Bought(NamedTuple):
 
 
 def machines_bought(session: Session) -> dict[str, Bought]:
-    """Sum up by site what was ordered and has not ended. Limits count it, whether it is up yet or not."""
+    """Sum up by site what was ordered and has not ended; limits count it even before it is up."""
     query = select(InstanceRow.site, func.count(), func.coalesce(func.sum(InstanceRow.usd_per_hour), 0.0))
     rows = session.execute(query.where(InstanceRow.state != InstanceState.ENDED).group_by(InstanceRow.site))
     return {site: Bought(machines, float(usd or 0.0)) for site, machines, usd in rows}
@@ -418,7 +416,7 @@ def as_limit(name: str, text: str, bought: Bought, queued: int) -> SiteLimit:
 
 
 def machine_notes(locations: Sequence[LocationRow]) -> list[str]:
-    """Return the notes of the machines of a site with their names; of many, the first few."""
+    """Return the notes of the first few machines of a site, with their names."""
     noted = sorted((each.name, each.note) for each in locations if each.note)
     said = [f"{name}: {note}" for name, note in noted[:MOST_NOTES]]
     return said if len(noted) <= MOST_NOTES else [*said, f"{len(noted) - MOST_NOTES} more machines have notes"]
@@ -435,11 +433,11 @@ class HeldRoom(BaseModel):
     """Room held for jobs that wait until their whole gang has room."""
 
     dag_id: str | None
-    """None: the user may not see it."""
+    """None: hidden from the user."""
     gang: str | None
-    """None: hidden likewise, or a single job that holds room."""
+    """None: hidden from the user, or a single job that holds room."""
     place: str
-    """Site/location."""
+    """As ``site/location``."""
     jobs: int
     cpus: float
 
@@ -448,17 +446,17 @@ class WaitGroup(BaseModel):
     """Jobs that wait for the same thing: their reasons have one code, site and limit."""
 
     key: str
-    """The code."""
+    """The code of the reason."""
     kind: str
     """The class by which metrics count it."""
     title: str
     remedy: str
     actors: list[str]
-    """Who can change it: ``author``, ``operator``."""
+    """Who can fix it: ``author``, ``operator``."""
     site: str | None
-    """None: about no particular site."""
+    """None: the reason does not concern a particular site."""
     limit: str | None
-    """The limit that is reached; None: no limit is reached, or its name is hidden from the user."""
+    """The limit that was reached; None: no limit was reached, or its name is hidden from the user."""
     params: dict[str, str | int | float | bool | list[str | int | float | bool | None] | None]
     """Parameters of the most common reason, such as ``used`` and ``most`` of a limit; empty: it has none, or it is
     hidden from the user.
@@ -467,20 +465,20 @@ class WaitGroup(BaseModel):
     share: float
     """Fraction of all waiting jobs, 0 to 1."""
     start: StartEstimate | None
-    """When the last of them is expected to start; None: any of them has no estimate."""
+    """When the last of the jobs is expected to start; None: there is no estimate for at least one of them."""
     cpus: float
     oldest: float
-    """When the first of them was queued."""
+    """When the first of the jobs was queued."""
     sentences: list[str]
-    """The most common reasons of Dags that the user may see."""
+    """The most common reasons of Dags the user can see."""
     dags: list[WaitingDag]
     """The Dags with the most jobs in the group."""
     dags_total: int
-    """The number of Dags in the group that the user may see."""
+    """The number of Dags in the group that the user can see."""
     hidden: bool
-    """Whether the group has jobs of other Dags."""
+    """Whether the group also contains jobs of hidden Dags."""
     held: list[HeldRoom]
-    """Room that jobs of the group hold meanwhile, most cpus first."""
+    """Room that jobs of the group hold while they wait, most cpus first."""
 
 
 class WaitGroups(BaseModel):
@@ -493,7 +491,7 @@ class WaitGroups(BaseModel):
 
 @dataclass(slots=True)
 class WaitingGroup:
-    """What is known about jobs that wait for the same thing."""
+    """Jobs that wait for the same thing, while they are being summed up."""
 
     code: Code
     site: str | None
@@ -505,11 +503,11 @@ class WaitingGroup:
     dags: Counter[str] = field(default_factory=Counter)
     hidden: bool = False
     held: list[HeldRoom] = field(default_factory=list)
-    # Why its jobs wait. Limits that Dags set for their own jobs only count for Dags that the user may see.
+    # Why its jobs wait. Limits that Dags set for their own jobs are only included for Dags the user can see.
     why: set[Why] = field(default_factory=set)
 
     def add(self, reason: Reason | None, dag_id: str | None, count: int, seen: bool) -> None:
-        """Add jobs of one Dag and reason. A hidden Dag's reason is left out: it may name its tasks."""
+        """Add jobs of one Dag and reason. The reason of a hidden Dag is left out because it could name its tasks."""
         if not seen:
             self.hidden = True
             return
@@ -521,7 +519,7 @@ class WaitingGroup:
     def model(self, waiting: int, outlook: Outlook) -> WaitGroup:
         """:param waiting: the number of all waiting jobs"""
         code, start = self.code, as_estimate(outlook.last_start(self.why, self.dags))
-        if start is not None and self.hidden:  # the explanation may name a task of a hidden Dag
+        if start is not None and self.hidden:  # the text could name a task of a hidden Dag
             start.text = ""
         sentences = Counter[str]()
         for reason, jobs in self.reasons.items():
@@ -550,10 +548,10 @@ class WaitingGroup:
 
 
 def key_of(reason: Reason | None, site: str | None, seen: bool) -> Key:
-    """Return the group of a reason.
+    """Return the key of the group that a reason belongs to.
 
-    :param site: the site that has its jobs
-    :param seen: whether the user may see the Dag, whose tasks the name of a limit may contain
+    :param site: the site of the job
+    :param seen: whether the user can see the Dag; if not, the limit is left out because its name could contain a task
     """
     found = reason or NEW
     return found.code, found.site or site, found.limit if seen else None

@@ -1,4 +1,4 @@
-"""How long batch jobs, allocations and instances have waited until they started, by size; durations are seconds."""
+"""How long batch jobs, allocations and instances waited before they started, by size; durations are seconds."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ Waiter = Literal["jobs", "allocations", "instances"]
 
 
 class QueueWait(BaseModel):
-    """Waits of the latest batch jobs, allocations or instances of one size class in one queue."""
+    """How long the latest batch jobs, allocations or instances of a size class waited in a queue."""
 
     what: Waiter
     site: str
     queue: str | None
     """None: the default queue of the site."""
     more_cpus_than: int
-    """The size class: more cpus than this, and at most ``most_cpus``."""
+    """The size class: more cpus than this and at most ``most_cpus``."""
     most_cpus: int
     count: int
     median: float
     most: float
-    """95 of 100 started within this time."""
+    """95 % of them started within this time."""
 
 
 def queue_waits(session: Session) -> list[QueueWait]:
-    """Return the waits in all queues."""
     past = PastWaits()
     jobs = past.read(session)
     kinds = {row.name: row.kind for row in session.execute(select(SiteRow.name, SiteRow.kind))}
@@ -68,5 +67,5 @@ def by_size(waits: QueueWaits) -> Iterator[QueueWait]:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The value at position ceil(share × n) of n sorted values."""
+    """The quantile by nearest rank: the value at position ceil(share × n) of n sorted values."""
     return sorted(values)[math.ceil(share * len(values)) - 1]

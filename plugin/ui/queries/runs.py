@@ -1,7 +1,6 @@
-"""Runs and the tries in them: what they took and cost, how they were packed, for what they waited; queries with models.
+"""Runs and their tries: duration, cost, packing and waits; each query with its model.
 
-Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what the user
-may not see.
+Times are seconds since the epoch, durations seconds, memory MiB, money USD. None means unknown or hidden.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Boot = tuple[float, float | None]
 RunSort = Literal["began", "cost"]
 MOST_TRIES = 500
 MOST_RUNS = 1_000
-# Of so many runs whose jobs cost most it is looked which is the dearest with what its machines idled.
+# Idle machines are added to the cost of this many runs, those whose jobs cost most, before they are sorted by cost.
 MOST_DEAR_RUNS = 200
 MOST_WAITS = 10
 RAN = JobRow.ended_at - JobRow.started_at
@@ -42,7 +41,7 @@ LIMITED = JobRow.time_limit.is_not(None) & RAN.is_not(None)
 
 
 class TryPhase(BaseModel):
-    """A part of a try's life."""
+    """A phase in the life of a try."""
 
     key: str
     title: str
@@ -51,13 +50,13 @@ class TryPhase(BaseModel):
 
 
 class TrySummary(BaseModel):
-    """One try of a task, or another job."""
+    """One try of a task, or a job of another kind."""
 
     id: str
     hidden: bool
     dag_id: str | None
     team: str | None
-    """Airflow's team of its Dag."""
+    """The Airflow team that its Dag belongs to."""
     run_id: str | None
     task_id: str | None
     map_index: int
@@ -65,19 +64,19 @@ class TrySummary(BaseModel):
     state: str | None
     cause: str | None
     cause_title: str | None
-    """What that means, in short."""
+    """A short description of the cause."""
     reason: str | None
     reason_code: str | None
     remedy: str | None
-    """What would change that it waits, or that it has failed."""
+    """What would end the wait or prevent the failure."""
     site: str | None
     location: str | None
     node: str | None
     native_id: str | None
     held: str | None = None
-    """Where room is held for it until it starts with its gang, as site/location."""
+    """Where room is held for it until its gang starts, as ``site/location``."""
     placed_because: str | None
-    """Why it is not at a site that comes before its own; None: none does."""
+    """Why sites that come before its own were passed over; None: its site is the first."""
     queue: str | None
     cpus: float
     nodes: int | None
@@ -89,25 +88,25 @@ class TrySummary(BaseModel):
     cpu_seconds: float | None
     exit_code: int | None
     usd: float | None
-    """Of one that runs until now; None: it has no price."""
+    """Cost, for a running job until now; None: it has no price."""
     queued_at: float
     started_at: float | None
     ended_at: float | None
     phases: list[TryPhase]
     start: StartEstimate | None = None
-    """When it is expected to start; None: it does not wait, or nothing says it."""
+    """When it is expected to start; None: it does not wait, or there is no estimate."""
 
 
 class TryPage(BaseModel):
-    """Jobs, youngest first, in pages."""
+    """A page of jobs, newest first."""
 
     now: float
     jobs: list[TrySummary]
     after: str | None
-    """What asks for the next page; None: this is the last."""
+    """The cursor to request the next page with; None: this is the last page."""
 
 
-# What the page shows of a job as the store has it.
+# Fields that are shown as they are stored.
 AS_STORED = (TrySummary.model_fields.keys() & JobRow.__table__.columns.keys()) - {
     "task_id",
     "queue",
@@ -123,10 +122,9 @@ OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", 
 def tries(
     session: Session, sight: Sight, now: float, conditions: Sequence[Any], limit: int, after: str | None = None
 ) -> TryPage:
-    """Jobs, youngest first.
+    """Return a page of the jobs that meet conditions, newest first.
 
-    :param conditions: which
-    :param after: the end of the page before, as it says it
+    :param after: the cursor of the previous page
     """
     query = select(JobRow, usd_until(now)).where(*conditions)
     if after is not None:
@@ -145,14 +143,14 @@ def tries(
 
 
 def boots_of(session: Session, jobs: Sequence[JobRow]) -> dict[str, Boot]:
-    """When the instances of these jobs were ordered and came up, by name."""
+    """Return when the instances of these jobs were ordered and came up, by name."""
     return instances.boots(session, (job.location for job in jobs if job.location is not None))
 
 
 def as_tries(
     session: Session, sight: Sight, jobs: Sequence[tuple[JobRow, float | None]], now: float
 ) -> list[TrySummary]:
-    """Jobs with what each has cost, USD, as the page shows them: with boots, holds and expected starts."""
+    """Convert jobs and their costs in USD to what the page shows, with boots, holds and expected starts."""
     rows = [job for job, _ in jobs]
     boots, held = boots_of(session, rows), held_for(session)
     expected, ahead = show_starts(session, rows, now), database_ahead(session)
@@ -179,10 +177,9 @@ def as_try(
     start: StartEstimate | None = None,
     ahead: float = 0.0,
 ) -> TrySummary:
-    """A job, as far as it may be seen.
+    """Convert a job to what the user can see of it.
 
-    :param usd: what it has cost, until now where it runs
-    :param start: when it is expected to start
+    :param usd: its cost, for a running job until now
     :param ahead: seconds by which the database's clock, which dates its queueing, is ahead of the controller's
     """
     summary = TrySummary(
@@ -205,15 +202,15 @@ def as_try(
 
 
 def unnamed(found: TrySummary) -> TrySummary:
-    """What may be seen of a job of another Dag: that it is there, and how large it is."""
+    """Remove everything from a job of a hidden Dag but its size and times."""
     nothing = {name: None for name in TrySummary.model_fields if name not in OF_EVERY_JOB}
     return found.model_copy(update={**nothing, "hidden": True, "map_index": -1, "try_number": 0, "phases": []})
 
 
 def as_phases(job: JobRow, boot: Boot | None, ahead: float = 0.0) -> list[TryPhase]:
-    """The parts of a job's life.
+    """Return the phases of a job.
 
-    :param boot: when the instance was ordered that has it, and when that came up; None: it has none
+    :param boot: when its instance was ordered and when it came up; None: it has none
     :param ahead: see :func:`as_try`
     """
     times = Times(job.queued_at - ahead, job.placed_at, job.submitted_at, boot, job.started_at, job.ended_at)
@@ -223,94 +220,94 @@ def as_phases(job: JobRow, boot: Boot | None, ahead: float = 0.0) -> list[TryPha
 
 
 class Totals(BaseModel):
-    """What a number of jobs took together."""
+    """Sums over a number of jobs."""
 
     jobs: int
     live: int
-    """Those that have not ended."""
+    """Number of unfinished jobs."""
     failed: int
     began_at: float | None
     ended_at: float | None
-    """Of the last that has ended."""
+    """When the last of the finished jobs finished."""
     wait_seconds: float
-    """Until they started, or ended, or until now."""
+    """Sum of waits until jobs started or ended, or until now."""
     cpu_hours: float
-    """That they asked for, while they ran, or have run until now."""
+    """Requested cpus × run time, for running jobs until now."""
     cpu_hours_measured: float
-    """The same of those of which it is known what they used."""
+    """The same for jobs whose usage was measured."""
     cpu_hours_used: float
     memory_used: float | None
-    """Peak by request, of those of which the peak is known; None: of none."""
+    """Peak / request, over jobs with a measured peak; None: there are none."""
     time_used: float | None
-    """Time by limit, of those that had a limit and have ended; None: there are none."""
+    """Run time / limit, over finished jobs with a limit; None: there are none."""
     usd: float | None
-    """Of those that run until now; None: none has a price."""
+    """Cost, for running jobs until now; None: none has a price."""
 
 
 class RunTotals(Totals):
-    """The same of a run."""
+    """Sums over the jobs of a run."""
 
     run_id: str
     billed: BillAmounts
-    """Of its jobs and machines that have ended, in the parts of a bill."""
+    """The bill of its finished jobs and machines."""
 
 
 class RunPage(BaseModel):
-    """The runs of a Dag, youngest first."""
+    """The runs of a Dag, newest or most expensive first."""
 
     now: float
     runs: list[RunTotals]
 
 
 class RunOutlook(BaseModel):
-    """What a live run goes by where machines are bought by a forecast, and when it is expected to end."""
+    """A live run's hurry, deadline and expected end according to the forecast, and what a user requested."""
 
     hurry: float | None
-    """What the forecast goes by; None: what each site says, or none was made yet."""
+    """The hurry the forecast uses; None: each site's own, or there is no forecast yet."""
     finish_by: float | None
-    """When it shall have ended; None: at any time, or likewise."""
+    """The time by which the run must finish; None: no deadline, or there is no forecast yet."""
     ends_at: float | None
-    """When it is planned to end; None: no plan says it."""
+    """When the forecast predicts the run to finish; None: unknown."""
     trouble: str | None
-    """Why it does not end when it shall."""
+    """Why the run will miss its deadline; None: it will not."""
     asked_hurry: float | None
-    """What a user has asked; None: nothing, so that it is what the Dag says."""
+    """The hurry that a user requested; None: no request, so the Dag's applies."""
     asked_finish_by: str | None
     asked_by: str | None
     asked_at: float | None
     is_planned: bool
-    """Whether a forecast was made of it."""
+    """Whether a forecast includes the run."""
 
 
 class RunSummary(BaseModel):
-    """A run: what it took, how it was packed, and the longest waits."""
+    """A run: its duration and cost, how densely it was packed, and its longest waits."""
 
     now: float
     totals: Totals
     states: dict[str, int]
     most_at_once: int
     bound_seconds: float | None
-    """No way to run these jobs takes less: the longest of them, and all of them on the cpus that were there."""
+    """Lower bound of the duration, see :func:`bound`."""
     seconds: float | None
     billed: BillAmounts
-    """Of its jobs and machines that have ended, in the parts of a bill."""
+    """The bill of its finished jobs and machines."""
     median_wait: float | None
-    """Of its tries, until they started, or ended, or until now."""
+    """Median wait of its tries until they started or ended, or until now."""
     longest_wait: float | None
     waits: list[TrySummary]
     outlook: RunOutlook | None = None
-    """None: the run has ended, or Airflow does not know it."""
+    """None: the run has finished, or is unknown to Airflow."""
     may_edit: bool = False
-    """Whether the user may say what its end is worth."""
+    """Whether the user is allowed to hurry the run."""
 
 
 def waited(now: float) -> Any:
-    """For how long a job waited, or has waited until now, seconds."""
+    """Return the expression for a job's wait until it started or ended, or until now, seconds."""
     return func.coalesce(JobRow.started_at, JobRow.ended_at, now) - QUEUED
 
 
 def columns(now: float) -> tuple[Any, ...]:
-    """The sums of jobs of which :func:`totals` makes text; those that run count until now."""
+    """Return the sums over jobs that :func:`totals` converts; running jobs count until now."""
     asked = CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
     return (
         func.count(),
@@ -320,7 +317,7 @@ def columns(now: float) -> tuple[Any, ...]:
         func.max(JobRow.ended_at),
         func.sum(waited(now)),
         func.sum(asked),
-        # What a job used is known when it has ended: the others must not make the share of what was used smaller.
+        # Usage is only known once a job has finished; unfinished jobs must not lower the fraction that was used.
         func.sum(case((JobRow.cpu_seconds.is_not(None), asked))),
         func.sum(JobRow.cpu_seconds),
         func.sum(JobRow.peak_memory),
@@ -332,7 +329,7 @@ def columns(now: float) -> tuple[Any, ...]:
 
 
 def totals(row: Sequence[Any]) -> dict[str, Any]:
-    """What a row of these columns says."""
+    """Convert a row of :func:`columns` to the fields of :class:`Totals`."""
     jobs, live, failed, began, ended, waits, asked, measured, used, peak, memory, ran, limit, usd = row
     return {
         "jobs": jobs,
@@ -353,7 +350,7 @@ def totals(row: Sequence[Any]) -> dict[str, Any]:
 def totals_by_run(
     session: Session, dag_id: str, limit: int, now: float, sort: RunSort = "began"
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The runs of a Dag that the store knows, youngest or those whose jobs cost most first, each with its totals."""
+    """Return the runs of a Dag with their totals, newest first or those with the most expensive jobs first."""
     mine = (JobRow.dag_id == dag_id, JobRow.run_id.is_not(None))
     query = select(JobRow.run_id, *columns(now)).where(*mine).group_by(JobRow.run_id)
     first: list[Any] = [func.min(JobRow.queued_at).desc(), JobRow.run_id]
@@ -367,7 +364,7 @@ def totals_by_run(
 def totals_by_task(
     session: Session, dag_id: str, run_id: str, now: float
 ) -> list[tuple[str | None, str | None, dict[str, Any]]]:
-    """The tasks of a run with the site that they were at and their totals there, in the order in which they began."""
+    """Return the tasks of a run by site, each with its totals there, in the order in which they began."""
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id)
     query = select(JobRow.task_id, JobRow.site, *columns(now)).where(*mine).group_by(JobRow.task_id, JobRow.site)
     rows = session.execute(query.order_by(func.min(JobRow.queued_at), JobRow.task_id))
@@ -375,9 +372,9 @@ def totals_by_task(
 
 
 def idle_shares(session: Session, dag_id: str, run_id: str, *more: Any) -> tuple[float, dict[str, float]]:
-    """The shares of a run in idle machines and in surcharges, see :func:`lading.executors.store.instances.shares`.
+    """Return a run's shares of idle time and surcharges, see :func:`lading.executors.store.instances.shares`.
 
-    :param more: conditions for the jobs
+    :param more: further conditions for the jobs
     """
     mine = (
         JobRow.dag_id == dag_id,
@@ -391,8 +388,9 @@ def idle_shares(session: Session, dag_id: str, run_id: str, *more: Any) -> tuple
 
 
 def runs(session: Session, dag_id: str, now: float, limit: int, sort: RunSort = "began") -> RunPage:
-    """The runs of a Dag that the store knows, youngest first, or those that cost most of the
-    :data:`MOST_DEAR_RUNS` whose jobs do.
+    """Return the runs of a Dag, newest or most expensive first.
+
+    The most expensive ones are chosen among the :data:`MOST_DEAR_RUNS` whose jobs cost most.
     """
     found = totals_by_run(session, dag_id, limit if sort == "began" else max(limit, MOST_DEAR_RUNS), now, sort)
     bills = bill_of_runs(session, dag_id, [run_id for run_id, _ in found])
@@ -403,12 +401,11 @@ def runs(session: Session, dag_id: str, now: float, limit: int, sort: RunSort = 
 
 
 def unused_machines(billed: BillAmounts) -> float:
-    """What no job was charged of machines, USD."""
+    """Return the cost of idle and booting machines, which no job was charged for, USD."""
     return (billed.usd_idle or 0.0) + (billed.usd_boot or 0.0)
 
 
 def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
-    """One run."""
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id)
     all_tries = Totals(**totals(session.execute(select(*columns(now)).where(*mine)).one()))
     rows = session.execute(
@@ -442,7 +439,7 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
 
 
 def outlook(session: Session, dag_id: str, run_id: str) -> RunOutlook | None:
-    """What a run goes by; None: it has ended, or Airflow does not know it."""
+    """Return the forecast and request of a run; None: it has finished, or is unknown to Airflow."""
     from lading.executors.orchestrator import airflow_run_requests
 
     if (found := airflow_run_requests.terms(session, dag_id, run_id).get(run_id)) is None:
@@ -462,7 +459,7 @@ def outlook(session: Session, dag_id: str, run_id: str) -> RunOutlook | None:
 
 
 def most_at_once(rows: Sequence[Any], now: float) -> int:
-    """How many jobs ran at the same time at most."""
+    """Return the largest number of jobs that ran at the same time."""
     steps = sorted(
         step
         for row in rows
@@ -477,15 +474,15 @@ def most_at_once(rows: Sequence[Any], now: float) -> int:
 
 
 def cpus_up(session: Session, since: float, until: float) -> float | None:
-    """The cpus of all machines that were there; None: jobs were at a batch system, whose nodes are not known."""
+    """Return the cpus of all machines that were up; None: there were none, for example only a batch system."""
     return sum(each.cpus or 0.0 for each in machines(session, since, until)) or None
 
 
 def bound(rows: Sequence[Any], cpus: float | None, now: float) -> float | None:
-    """Seconds below which no schedule can run these jobs: the two classic bounds for parallel machines.
+    """Return a lower bound, in seconds, for any schedule of these jobs; dependencies between them are ignored.
 
-    Graham, Bounds on multiprocessing timing anomalies, 1969: the longest job, and all work divided by all processors.
-    What jobs wait for each other is not counted.
+    The larger of the two classic bounds for parallel machines: the longest job, and all work divided by all processors
+    (Graham, Bounds on multiprocessing timing anomalies, 1969).
     """
     ran: list[tuple[float, float]] = [
         ((row.ended_at if row.ended_at is not None else now) - row.started_at, row.cpus * (row.nodes or 1))
@@ -500,6 +497,6 @@ def bound(rows: Sequence[Any], cpus: float | None, now: float) -> float | None:
 
 
 def longest_waits(session: Session, mine: Sequence[Any], now: float) -> list[Any]:
-    """The tries that have waited longest before they started, those that still wait among them."""
+    """Return the tries with the longest waits, including those still waiting."""
     longest = select(JobRow, usd_until(now)).where(*mine).order_by(waited(now).desc(), JobRow.token).limit(MOST_WAITS)
     return as_tries(session, Sight(), [(job, usd) for job, usd in session.execute(longest)], now)

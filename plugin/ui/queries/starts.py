@@ -1,4 +1,4 @@
-"""When waiting jobs are expected to start, and how often that was right; times are seconds since the epoch."""
+"""When waiting jobs are expected to start, and how accurate that was; times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ class StartEstimate(BaseModel):
     """The interval in which a waiting job is expected to start, or why no start is expected."""
 
     since: float | None
-    """Seconds since the epoch, as ``until``. None: it is held by something that time alone does not end."""
+    """Seconds since the epoch, like ``until``. None: the job is held by something that waiting alone does not end."""
     until: float | None
     source: StartSource | None
-    """None: likewise."""
+    """None: the job is held."""
     text: str
     """What the estimate is based on, as part of a sentence; for a held job, what holds it."""
 
 
 class StartAccuracy(BaseModel):
-    """How often jobs started within the interval that was first expected."""
+    """How often jobs started within the interval first predicted for them."""
 
     source: StartSource
     said: int
-    """Number of started jobs that had such an interval."""
+    """Number of started jobs that had a predicted interval."""
     within: int
     """Number of them that started within it."""
 
@@ -41,5 +41,5 @@ def as_estimate(start: ExpectedStart | NoStart | None) -> StartEstimate | None:
 
 
 def start_accuracy(session: Session, since: float) -> list[StartAccuracy]:
-    """Count jobs that started since a time, and those within the expected interval, by the source of the estimate."""
+    """Count the jobs that started since a time, and those that did within the interval, by source of the estimate."""
     return [StartAccuracy(**each._asdict()) for each in accuracy(session, since)]

@@ -433,7 +433,7 @@ def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, s
             row.get_by_role("button", name=label).click()
             page.get_by_role("button", name="Yes", exact=True).click()
             expect(asked.locator("tbody tr").first).to_contain_text(f"{label.lower()} packed/")
-            expect(asked.locator("tbody tr").first).not_to_contain_text("has not done it yet")
+            expect(asked.locator("tbody tr").first).not_to_contain_text("has not processed it yet")
 
         ask("Drain")
         expect(row).to_contain_text("draining")

@@ -1,10 +1,10 @@
-// Colours of states and phases, for a light and a dark page. Each is at least 3:1 beside the page and the grey of
-// machines, and states are told apart without red and green: a test computes both.
+// The colours of states and phases in light and dark mode. Each has a contrast of at least 3:1 with the page and with the
+// grey of machines, and states can be told apart without seeing red or green; a test computes both.
 
 export interface Palette {
   page: readonly string[];
   machine: string;
-  /** Of a density row, of the jobs that do not stand out. */
+  /** In a density row, for jobs that are not highlighted. */
   pale: string;
   running: string;
   succeeded: string;
@@ -42,16 +42,16 @@ export const DARK: Palette = {
 
 export const STATES = ["running", "succeeded", "failed", "cancelled"] as const;
 export type ShownState = (typeof STATES)[number];
-/** The slant of the lines that a state has beside its colour, degrees; null: none. */
+/** The angle of the hatching that a state has in addition to its colour, degrees; null: no hatching. */
 export const SLANTS: Record<ShownState | "hidden", number | null> = {running: null, succeeded: 0, failed: 45, cancelled: 135, hidden: null};
 
-/** The same of the phases of a try: what waits is hatched, what runs is not. */
+/** The same for the phases of a try: waiting is hatched, running is not. */
 export const PHASE_SLANTS: Record<string, number | null> = {airflow: 135, sent: 45, queue: 0, boot: 90, runs: null};
 
 export const shownState = (state: string | null, hidden: boolean): ShownState | "hidden" =>
   hidden || !STATES.includes(state as ShownState) ? "hidden" : (state as ShownState);
 
-/** The same in CSS. */
+/** A colour with hatching as a CSS background. */
 export function hatched(color: string, slant: number | null): string {
   return slant === null ? color : `repeating-linear-gradient(${slant}deg, ${color} 0 3px, color-mix(in srgb, ${color} 60%, var(--l-page)) 3px 5px)`;
 }
@@ -62,7 +62,7 @@ const luminance = (hex: string) => {
   const [red, green, blue] = linear(hex);
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 };
-/** The contrast of two colours as WCAG 2 has it, 1 to 21. */
+/** The contrast ratio of two colours according to WCAG 2, 1 to 21. */
 export function contrast(one: string, other: string): number {
   const [light, dark] = [luminance(one), luminance(other)].sort((a, b) => b - a);
   return (light + 0.05) / (dark + 0.05);
@@ -77,7 +77,7 @@ function lab(rgb: number[]): number[] {
   const [x, y, z] = times(TO_XYZ, rgb).map((part, at) => part / WHITE[at]).map((part) => (part > 0.008856 ? Math.cbrt(part) : 7.787 * part + 16 / 116));
   return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
 }
-/** The distance of two colours as they look without green cones: ΔE of CIE 1976. */
+/** The distance of two colours as seen with deuteranopia: ΔE of CIE 1976. */
 export function deltaE(one: string, other: string): number {
   const seen = [one, other].map((hex) => lab(times(DEUTERANOPIA, linear(hex)).map((part) => Math.min(1, Math.max(0, part)))));
   return Math.hypot(...seen[0].map((part, at) => part - seen[1][at]));

@@ -1,4 +1,4 @@
-// The packing chart: a row for each machine, as high as it has cpus; a rectangle for each job, time by cpus.
+// The packing chart: a row per machine whose height is its cpus, and a rectangle of time × cpus per job.
 import type {ChartMachine} from "../api_types";
 import {bought, clock, count, cpusText, date, day, duration, machineState, memory, spoken, tickLabel} from "../format";
 import {keyOf, taskName} from "../paths";
@@ -9,7 +9,7 @@ import {MOMENTS, beginning, rowsOf, seriesOf, siteOf, wasUp, type Layout, type M
 type ECharts = typeof import("./echarts");
 type Chart = ReturnType<ECharts["init"]>;
 interface Zoom {dataZoomId?: string; start: number; end: number}
-/** What ECharts hands a function that draws one item. */
+/** The argument that ECharts passes to a function that draws one item. */
 interface Parameters {dataIndex: number; coordSys: {x: number; y: number; width: number; height: number}}
 interface Api {value: (dimension: number) => number; coord: (point: [number, number]) => [number, number]}
 
@@ -18,7 +18,7 @@ const BOX = {dimensions: ["from", "to", "top", "bottom"], encode: {x: [0, 1], y:
 let loading: Promise<ECharts> | undefined;
 export const loadECharts = (): Promise<ECharts> =>
   (loading ??= import("./echarts").catch((error: unknown) => {
-    loading = undefined; // the next chart tries again
+    loading = undefined; // let the next chart try again
     throw error;
   }));
 
@@ -47,7 +47,7 @@ function machineTip(machine: ChartMachine): string {
   ]);
 }
 
-// A colour with lines, for those who cannot tell colours apart.
+// A colour with hatching, for users who cannot tell colours apart.
 const patterns = new Map<string, unknown>();
 function fill(color: string, slant: number | null): unknown {
   if (slant === null) return color;
@@ -72,16 +72,16 @@ function fill(color: string, slant: number | null): unknown {
 }
 
 const EVERY = () => true;
-/** What the lines of the lower chart are called. */
+/** The names of the lines in the lower chart. */
 const MEASURES: Record<Measure, {unit: string; used: string; up: string; batch: string}> = {
   cpus: {unit: "cpus", used: "cpus used", up: "cpus up", batch: "cpus in batch jobs"},
-  memory: {unit: "GiB", used: "GiB promised", up: "GiB up", batch: "GiB of batch jobs"},
+  memory: {unit: "GiB", used: "GiB requested", up: "GiB up", batch: "GiB of batch jobs"},
 };
-const PEAKS = "GiB used at most";
+const PEAKS = "GiB at peak";
 interface Drawn {packing: Packing; dark: boolean; mine: (job: ChartJob) => boolean; look: [number, number | null] | null; layout: Layout; measure: Measure}
 interface Cell {row: Row; from: number; until: number; top: number; level: number}
 
-/** Its element has it as `packingChart`: so tests, and the browser's console, can look into it. */
+/** Also set as `packingChart` on its element, for tests and the browser's console. */
 export class PackingChart {
   chart: Chart | null = null;
   shown: {jobs: ChartJob[]; spans: {machine: ChartMachine; from: number; until: number | null; y: number; cpus: number}[]; cells: Cell[]; mine: (job: ChartJob) => boolean; now: number} | null = null;
@@ -96,18 +96,18 @@ export class PackingChart {
   constructor(private readonly echarts: ECharts, private readonly element: HTMLElement, private readonly onClick: (job: ChartJob) => void) {
     (element as HTMLElement & {packingChart?: PackingChart}).packingChart = this;
   }
-  /** Drawn anew only where its element has another size than when it was drawn: it is observed from its first layout on. */
+  /** Redraws the chart if the size of its element has changed. The observer also fires for the initial layout. */
   resize(): void {
     if (!this.chart || !this.drawn || this.size === this.sizeNow()) return;
     this.draw(this.drawn, true);
-    this.chart.resize(); // which draws what was only noted
+    this.chart.resize(); // also applies the lazy update
   }
   private sizeNow(): string { return `${this.element.clientWidth} ${this.element.clientHeight}`; }
   clear(): void { this.chart?.clear(); this.zoomed = null; }
   dispose(): void { this.chart?.dispose(); this.chart = null; if (this.frame !== null) cancelAnimationFrame(this.frame); this.frame = null; }
   private get palette(): Palette { return this.dark ? DARK : LIGHT; }
 
-  /** `mine` says which jobs stand out, the others are pale; `look` from when to when is looked at first. */
+  /** `mine` selects the jobs to highlight, the others are pale; `look` is the time range to show first. */
   update(packing: Packing, dark: boolean, mine: Drawn["mine"] = EVERY, look: Drawn["look"] = null, layout: Layout = rowsOf(packing), measure: Measure = "cpus"): void {
     if (!this.chart || this.dark !== dark) {
       this.dispose();
@@ -128,7 +128,7 @@ export class PackingChart {
     this.chart?.setOption(this.option(drawn) as never, {replaceMerge: ["series"], lazyUpdate});
   }
 
-  // Only the rows that are looked at, and some above and below, have their jobs drawn: thousands would take too long.
+  // Only the jobs of visible rows, and of some above and below, are drawn: thousands of them would take too long.
   private scrolled(zooms: Zoom[]): void {
     const rows = zooms.find((each) => each.dataZoomId === ROWS);
     if (!rows) return;
@@ -140,7 +140,7 @@ export class PackingChart {
     });
   }
 
-  /** How many seconds are looked at, which the zoom decides; null: nothing is drawn yet. */
+  /** The seconds that are visible at the current zoom; null: nothing is drawn yet. */
   seconds(left: number): number | null {
     const [from, to] = [left, this.element.clientWidth - RIGHT].map((at) => this.chart?.convertFromPixel({xAxisIndex: 1}, at) as unknown as number);
     return to > from ? (to - from) / 1000 : null;
@@ -151,18 +151,18 @@ export class PackingChart {
     return rows.filter((row) => row.top + row.cpus >= from - margin && row.top <= to + margin);
   }
 
-  // The amounts are one array of numbers, which ECharts takes as it is; objects it would copy, thousands at each drawing.
+  // One typed array, which ECharts uses as it is; it would copy thousands of objects for each drawing.
   private boxes(id: string, z: number, minimum: number, values: Float64Array, styleOf: (index: number) => unknown) {
     return {...BOX, id, type: "custom", z, data: values, renderItem: (parameters: Parameters, api: Api) => {
       const [left, top] = api.coord([api.value(0), api.value(2)]), [right, bottom] = api.coord([api.value(1), api.value(3)]);
-      // A gap, where there is room for one, separates a job from the next one.
+      // A gap separates consecutive jobs if there is room for one.
       const gap = id === "jobs" && right - left > 4 ? 1 : id === "cells" || id === "own" || id === "up" ? -0.6 : 0, width = Math.max(minimum, right - left - gap), height = Math.max(1, bottom - top - 0.5);
       const shape = this.echarts.graphic.clipRectByRect({x: left, y: top, width, height}, parameters.coordSys);
       return shape && {type: "rect", shape, style: styleOf(parameters.dataIndex)};
     }};
   }
 
-  /** The colour of a job, without the lines. */
+  /** The colour of a job without hatching. */
   color(job: ChartJob): string { return this.palette[shownState(job.state, job.hidden)]; }
   private style(job: ChartJob) {
     return {fill: fill(this.color(job), SLANTS[shownState(job.state, job.hidden)]), opacity: this.shown?.mine(job) ? 0.95 : 0.25};
@@ -178,7 +178,7 @@ export class PackingChart {
     return lines([`<b>${escaped(row.label)}</b>`, `${count(level)} cpus busy at ${date(from)}`]);
   }
 
-  // Of each density row a rectangle for as long as the level stays the same.
+  // Converts a density row to rectangles, one for each time range with a nearly constant level.
   private cellsOf(row: Row, since: number, until: number, levels: number[], most: number): Cell[] {
     const width = (until - since) / MOMENTS, cells: Cell[] = [];
     for (let moment = 0; moment < MOMENTS; moment++) {
@@ -193,13 +193,13 @@ export class PackingChart {
     const {rows, height} = layout, since = beginning(packing), series = seriesOf(packing, since, measure), names = MEASURES[measure], palette = this.palette;
     const ms = (at: number) => at * 1000, ends = (end: number | null) => ms(end ?? packing.until);
     const few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
-    const below = Math.max(56, 0.17 * this.element.clientHeight); // of the lower chart, and above it a line for what its axes are called
+    const below = Math.max(56, 0.17 * this.element.clientHeight); // the height of the lower chart; the names of its axes need another line above it
     const narrow = this.element.clientWidth < 600, left = narrow ? 96 : 170;
     const label = (at: number) => tickLabel(at / 1000, this.seconds(left) ?? packing.until - since);
     const days = [...new Set([day(since), day(packing.until)])].join(" – ");
     const x = (grid: number) => ({gridIndex: grid, type: "time", ...(grid === 1 ? {name: days, nameLocation: "middle", nameGap: 20, nameTextStyle: {fontSize: 11}} : {}), min: ms(since), max: ms(packing.until), axisLabel: {show: grid === 1, hideOverlap: true, formatter: label}, axisTick: {show: grid === 1}, axisLine: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
     const line = (name: string, data: [number, number][], color: string, axis: number, dash: string) => ({id: name, name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, lineStyle: {type: dash}, areaStyle: axis === 1 ? {opacity: 0.15} : undefined, data, z: 2});
-    // A zoom that the user has made stays: only the first drawing says where to look.
+    // Only the first drawing sets the visible range, so that the user's zoom is kept.
     const first = look ? {startValue: ms(Math.max(since, look[0])), ...(look[1] === null ? {end: 100} : {endValue: ms(Math.min(packing.until, look[1]))})} : {};
     const zooms = this.zoomed === rows.length ? {} : {dataZoom: [
       {type: "slider", xAxisIndex: [0, 1], ...first, height: 16, bottom: 6, filterMode: "none", showDetail: false},
@@ -227,7 +227,7 @@ export class PackingChart {
     const bootStyle = {fill: "none", stroke: palette.hidden, lineDash: [3, 3]};
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
-      aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${packing.machines.size} machines; the tables have the same as text.`}},
+      aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${packing.machines.size} machines; the tables contain the same data as text.`}},
       legend: {top: 0, type: narrow ? "scroll" : "plain", data: [names.used, ...(series.peaks ? [PEAKS] : []), names.up, ...(series.batch ? [names.batch] : []), ...(series.usd ? ["USD per hour"] : [])]},
       tooltip: {trigger: "item", confine: true, formatter: (item: {seriesId?: string; dataIndex: number}) => this.tip(item.seriesId, item.dataIndex)},
       axisPointer: {link: [{xAxisIndex: "all"}]},

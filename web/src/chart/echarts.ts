@@ -1,4 +1,4 @@
-// The parts of ECharts that the page draws with: a third of the whole.
+// The parts of ECharts that the page uses, about a third of its size.
 import {CustomChart, LineChart} from "echarts/charts";
 import {AriaComponent, AxisPointerComponent, DataZoomComponent, GridComponent, LegendComponent, TooltipComponent} from "echarts/components";
 import {graphic, init, use} from "echarts/core";

@@ -1,9 +1,10 @@
-// What ran where, put together from answers of which each has only what is new. Nothing here needs a page.
+// What ran where, merged from incremental answers. Independent of the DOM.
 import type {ChartMachine, PackingChart} from "../api_types";
 
-// The application answers no longer window, seconds; and what begins while it answers is within the window.
+// The longest window the application accepts, and how far the window reaches into the future so that jobs which start
+// during the request are included; seconds.
 const LONGEST = 31 * 86400, AHEAD = 60;
-// Where nothing has come, what is drawn moves on in steps of this share of the window: each drawing costs time.
+// Without new data the chart advances in steps of this fraction of the window, because each drawing costs time.
 const STEP = 0.01;
 
 /** The last `seconds`, or from `since` until `until`; null: until now. */
@@ -15,7 +16,7 @@ export interface ChartJob {
   dagId?: string | null;
   runId?: string | null;
   taskId?: string;
-  /** Whether the user may not see what it is. */
+  /** Whether its name is hidden from the user. */
   hidden: boolean;
   mapIndex: number;
   tryNumber: number;
@@ -23,7 +24,7 @@ export interface ChartJob {
   cpus: number;
   /** MiB. */
   memory: number;
-  /** The most memory that it has used, MiB; null: it is not measured. */
+  /** Peak memory so far, MiB; null: not measured. */
   peak: number | null;
   nodes: number;
   start: number;
@@ -38,35 +39,35 @@ export interface Packing {
   truncated: boolean;
   jobs: Map<string, ChartJob>;
   machines: Map<string, ChartMachine>;
-  /** What an hour of a cpu costs in the queue of a batch system, USD by site; null: it has no price. */
+  /** USD per cpu-hour in the queues of batch systems, by site; null: no price. */
   queues: Record<string, number | null>;
 }
 
-/** What is asked for at a time. */
+/** The time range to request at a given time. */
 export function asked({seconds, since, until = null}: Window, now: number): {since: number; until: number} {
   const end = until ?? now + AHEAD;
   return {since: seconds === undefined ? Math.max(since ?? 0, end - LONGEST) : now - seconds, until: end};
 }
 
-/** The window of a run: its own time, and a little before and after. However old it is, its own jobs are there. */
+/** The window of a run: from a little before it began to a little after it ended, however long ago that was. */
 export function windowOfRun(began: number, ended: number | null): Window {
   if (ended === null) return {since: began - 60, until: null};
   const margin = Math.max(60, 0.1 * (ended - began));
   return {since: began - margin, until: ended + margin};
 }
 
-/** From when to when is drawn. */
+/** The time range to draw. */
 function edges({seconds, since, until = null}: Window, now: number): {since: number; until: number} {
   const end = Math.min(now, until ?? now);
   return {since: seconds === undefined ? Math.max(since ?? 0, end - LONGEST) : end - seconds, until: end};
 }
 
 const isSame = (one: unknown, other: unknown) => JSON.stringify(one) === JSON.stringify(other);
-// Compared field by field: text of thousands would take longer than their drawing.
+// Compared field by field, because serializing thousands of jobs would take longer than drawing them.
 const FIELDS = ["place", "dagId", "runId", "taskId", "mapIndex", "tryNumber", "lane", "cpus", "memory", "peak", "nodes", "start", "end", "state"] as const;
 const isSameJob = (one: ChartJob, other: ChartJob | undefined) => other !== undefined && FIELDS.every((field) => one[field] === other[field]);
 
-/** The jobs of an answer, which has a list for each of their properties. */
+/** The jobs of an answer, which stores them as one list per property. */
 function* jobsOf({jobs: its, places, names, states, origin}: PackingChart): Generator<ChartJob> {
   for (let at = 0; at < its.id.length; at++) {
     const name = its.name[at], end = its.ended[at], state = its.state[at], [dagId, runId, taskId] = name === null ? [] : names[name];
@@ -77,13 +78,13 @@ function* jobsOf({jobs: its, places, names, states, origin}: PackingChart): Gene
   }
 }
 
-/** What is known with an answer: `before` itself where the answer has nothing new and time has hardly moved on. */
+/** Merges an answer into `before`. Returns `before` itself if the answer has nothing new and little time has passed. */
 export function merged(before: Packing | null, found: PackingChart, window: Window): Packing {
   const {jobs, machines} = before ?? {jobs: new Map<string, ChartJob>(), machines: new Map<string, ChartMachine>()};
   const drawn = edges(window, found.now);
   let isNew = before === null || (found.truncated && !before.truncated) || !isSame(found.queues, before.queues);
   for (const job of jobsOf(found)) {
-    if (before && isSameJob(job, jobs.get(job.id))) continue; // what has changed lately is told several times
+    if (before && isSameJob(job, jobs.get(job.id))) continue; // recent changes are sent several times
     jobs.set(job.id, job);
     isNew = true;
   }

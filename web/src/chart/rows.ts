@@ -1,10 +1,10 @@
-// The rows of the packing chart, site by site: machines, and batch nodes or large sites as one row of their density.
+// The rows of the packing chart by site: one per machine, or a single density row for batch nodes and large sites.
 import type {ChartMachine} from "../api_types";
 import type {ChartJob, Packing} from "./packing";
 
-/** Of so many moments the chart has a mean: as many as a screen can show. */
+/** The time axis is divided into this many intervals, about as many as a screen can show. */
 export const MOMENTS = 600;
-/** A site of more machines is folded. */
+/** Sites with more machines are folded by default. */
 export const MOST_MACHINES = 40;
 const GAP = 0.25;
 
@@ -15,16 +15,16 @@ export interface Row {
   machine: ChartMachine | null;
   cpus: number;
   top: number;
-  /** Whether a job is drawn below its machine: it had no room there in one piece. */
+  /** Whether a job is drawn below its machine because it had no contiguous cpus there. */
   below: boolean;
-  /** Of many machines or nodes in one row: busy cpus at each moment, and those that were up, as far as that is known. */
+  /** For a row of many machines or nodes: busy cpus over time, and cpus that were up if that is known. */
   density: {levels: number[]; mine: number[]; up: number[]; most: number} | null;
 }
 
 export interface Group {
   key: string;
   site: string;
-  /** `machines`, or `nodes` of a batch system, of which only the jobs are known. */
+  /** `machines`, or the `nodes` of a batch system, about which only their jobs are known. */
   sort: "machines" | "nodes";
   size: number;
   isOpen: boolean;
@@ -33,13 +33,14 @@ export interface Group {
 type IsMine = (job: ChartJob) => boolean;
 export interface Layout {rows: Row[]; groups: Group[]; height: number}
 
-/** Whether a machine is up, or was: what is ordered, or boots, has no cpus yet. */
+/** Whether a machine is or was up. Ordered and booting machines have no cpus yet. */
 export const wasUp = ({state}: Pick<ChartMachine, "state">): boolean => !["ordered", "booting"].includes(state);
 
 export const siteOf = (place: string): string => place.slice(0, place.indexOf("/"));
 
-/** From when on there is something to see: a house that has just been made fills its chart. */
+/** The shortest time range to draw, seconds. */
 const SHORTEST = 60;
+/** The start of the time range to draw: the first data, so that a new installation's chart is not mostly empty. */
 export function beginning({since, until, jobs, machines}: Packing): number {
   let first = until - SHORTEST;
   for (const {start} of jobs.values()) first = Math.min(first, start);
@@ -47,14 +48,14 @@ export function beginning({since, until, jobs, machines}: Packing): number {
   return Math.max(since, first);
 }
 
-/** Sums of amounts over time, as the mean of each moment. */
+/** Sums up amounts over time, as a mean for each interval. */
 export class Levels {
   private readonly within = new Float64Array(MOMENTS);
   private readonly onwards = new Float64Array(MOMENTS + 1);
   private readonly width: number;
   constructor(private readonly since: number, private readonly until: number) { this.width = (until - since) / MOMENTS; }
 
-  /** O(1) for each job, however long: its first and last moment by their share, and one step up and one down between. */
+  /** O(1) for any length: adds a fraction to the first and last interval, and a step up and down in between. */
   add(from: number, to: number | null, amount: number): void {
     const {within, onwards, since, width} = this;
     const begin = Math.max(0, (from - since) / width);
@@ -79,7 +80,7 @@ export class Levels {
   }
 }
 
-/** @param opened: what the user has opened or folded, by the key of the group */
+/** @param opened: the groups that the user has opened or folded, by key */
 export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string, boolean> = {}): Layout {
   const since = beginning(packing);
   const needed = new Map<string, number>();
@@ -97,7 +98,7 @@ export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string,
     const others = members.get(key);
     if (others) others.push(place); else members.set(key, [place]);
   }
-  // A run's own sites, and in each its own machines, come first.
+  // The sites with highlighted jobs come first, and within each site its machines with such jobs.
   const rank = (place: string) => (mine.has(place) ? 0 : 1);
   const {compare} = new Intl.Collator();
   const byRank = (one: string, other: string) => rank(one) - rank(other) || compare(one, other);
@@ -146,13 +147,14 @@ export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string,
   return {rows, groups, height: top};
 }
 
-// Whether a job is a batch job of its own: then it is on a node of which only its jobs are known.
+// Whether a job is a batch job of its own, on a node about which only its jobs are known.
 const isBatch = (job: ChartJob, {machines, queues}: Packing) => !machines.has(job.place) && siteOf(job.place) in queues;
 
-/** What the lower chart shows: cpus, or GiB of memory that jobs were promised. */
+/** The unit of the lower chart: cpus, or GiB of requested memory. */
 export type Measure = "cpus" | "memory";
 export interface Series {used: [number, number][]; peaks: [number, number][] | null; up: [number, number][]; batch: [number, number][] | null; usd: [number, number][] | null}
-/** Of cpus used (or memory promised, and `peaks`: the peak of each job while it ran), what was up, what batch jobs had, and USD per hour the mean of each moment. null: no batch jobs, no prices. */
+/** The lines of the lower chart as means per interval: cpus used or memory requested, the sum of the jobs' memory peaks, what
+ * was up, what batch jobs had, and USD per hour. null: not applicable, no batch jobs, or no prices. */
 export function seriesOf(packing: Packing, since: number, measure: Measure = "cpus"): Series {
   const {until, jobs, machines, queues} = packing;
   const [used, peaks, up, batch, usd] = Array.from({length: 5}, () => new Levels(since, until));
@@ -173,14 +175,14 @@ export function seriesOf(packing: Packing, since: number, measure: Measure = "cp
   for (const machine of machines.values()) for (const [from, to, cpus] of machine.spans) {
     const {usd_per_hour, usd_since: paidSince} = machine;
     isPriced ||= usd_per_hour !== null;
-    // Memory changes with no span: it is that of now.
+    // Spans do not record memory, so the machine's current memory is used throughout.
     if (wasUp(machine)) up.add(from, to, measure === "cpus" ? cpus : (machine.memory ?? 0) / 1024);
     if (wasUp(machine) || paidSince != null) usd.add(from, to, usd_per_hour ?? 0);
   }
   return {used: used.points(), peaks: measure === "memory" ? peaks.points() : null, up: up.points(), batch: hasBatch ? batch.points() : null, usd: isPriced ? usd.points() : null};
 }
 
-/** Of each machine its cpu-seconds that were up, and those that jobs had; what ran in queues is not counted. */
+/** By machine: the cpu-seconds it was up for, and those that jobs used. Batch jobs are not counted. */
 export function sharesOf({since, until, jobs, machines}: Packing): Map<string, {used: number; up: number}> {
   const within = (from: number, to: number | null) => Math.max(0, Math.min(to ?? until, until) - Math.max(from, since));
   const shares = new Map<string, {used: number; up: number}>();
@@ -192,7 +194,7 @@ export function sharesOf({since, until, jobs, machines}: Packing): Map<string, {
   return shares;
 }
 
-/** Of the cpus that were up, which share no job had; null: none were up. */
+/** The fraction of cpu time that no job used while machines were up; null: none were up. */
 export function idleShare(shares: Map<string, {used: number; up: number}>): number | null {
   let up = 0, used = 0;
   for (const each of shares.values()) { up += each.up; used += each.used; }

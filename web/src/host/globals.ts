@@ -1,7 +1,7 @@
-// What Airflow's UI offers beside React. Each of it may be missing in another version: whoever uses it has a fall-back.
+// What Airflow's UI provides in addition to React. Any of it can be missing in other versions, so all users have a fallback.
 import type {ComponentType, ReactNode} from "react";
 
-/** Chakra's components, of which the host promises none. */
+/** Chakra's components, none of which the host guarantees. */
 export type Component = ComponentType<Record<string, unknown> & {children?: ReactNode}> & Record<string, ComponentType<Record<string, unknown> & {children?: ReactNode}>>;
 
 interface Location {pathname: string; search: string; hash: string}

@@ -1,4 +1,4 @@
-// The React that Airflow's UI has loaded; there must be but one.
+// The React instance that Airflow's UI has loaded; a page must not have two.
 // eslint-disable-next-line @typescript-eslint/no-explicit-any
 const host = (globalThis as any).React;
 export default host;

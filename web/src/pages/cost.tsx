@@ -1,4 +1,4 @@
-// The bill: by day, week or month, split by Dag, task or site, and into what was used, unused, idle and booting.
+// The bill by day, week or month and by Dag, task, run, site or team, split into used, unused, idle and booting.
 import * as React from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
@@ -27,7 +27,7 @@ const SHARES = [
 type Share = (typeof SHARES)[number]["key"];
 const colorOf = (key: Share, slant: number | null) => hatched(`var(--l-${key})`, slant);
 
-/** What a share came to: USD where there are any, else cpu-hours. */
+/** The amount of a part of the bill in USD or cpu-hours. */
 export function amount(amounts: BillAmounts, key: Share, inUsd: boolean): number {
   return (inUsd ? amounts[`usd_${key}`] : amounts[`cpu_hours_${key}`]) ?? 0;
 }
@@ -39,7 +39,7 @@ export function parts(amounts: BillAmounts, inUsd: boolean): Part[] {
 }
 export const whole = (amounts: BillAmounts, inUsd: boolean) => SHARES.reduce((sum, {key}) => sum + amount(amounts, key, inUsd), 0);
 
-/** Columns of the periods; each is named by its amounts. */
+/** A stacked column per period, with its amounts as accessible name. */
 function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
   const most = Math.max(...bill.totals.map((each) => whole(each, inUsd)), 1e-9);
   const every = Math.ceil(bill.periods.length / 12);
@@ -49,7 +49,7 @@ function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
       <div style={{display: "flex", alignItems: "end", gap: bill.periods.length > 60 ? 1 : 4, height: 130, minWidth: bill.periods.length * 4}}>
         {bill.periods.map((period, index) => {
           const shares = parts(bill.totals[index], inUsd), sum = whole(bill.totals[index], inUsd);
-          // A time in which nothing had a price has not cost 0 USD.
+          // If nothing had a price, cpu-hours are shown rather than 0 USD.
           const said = inUsd ? cost(bill.totals[index].usd, bill.totals[index].cpu_hours) : cpuHours(sum);
           const text = `${utcDay(period.since)}${period.is_whole ? "" : ", until now"}: ${said} (${shares.filter(({value}) => value > 0).map(({title, text: each}) => `${title.toLowerCase()} ${each}`).join(", ") || "nothing"})`;
           return (
@@ -65,9 +65,9 @@ function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
 }
 
 function nameOf(row: BillRow, split: string): string {
-  if (row.kind === "hidden") return "Dags that you may not read";
+  if (row.kind === "hidden") return "Dags you cannot read";
   if (row.kind === "others") return "all others";
-  if (row.kind === "machines") return "machines that no job was on";
+  if (row.kind === "machines") return "idle and booting machines";
   if (split === "run") return [row.dag_id, row.run_id ?? "earlier runs"].filter(Boolean).join(", ");
   return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || row.team || (split === "team" ? "no team" : split === "site" ? "no site" : "no Dag");
 }
@@ -79,7 +79,7 @@ function rowName(row: BillRow, split: string) {
   return row.site || row.team ? <Link to={pagePath({view: "jobs", site: row.site, team: row.team})}>{text}</Link> : text;
 }
 
-/** How a sum was spent, as a bar. */
+/** A column that shows how an amount is divided into its parts, as a bar. */
 export function spentColumn<Row>(of: (row: Row) => BillAmounts, inUsd: boolean, most: number, more: (row: Row) => Part[] = () => []): Column<Row> {
   const cell = (row: Row) => {
     const its = [...parts(of(row), inUsd), ...more(row)];
@@ -128,14 +128,14 @@ function Saved({asked}: {asked: SavingsAnswer}) {
   );
 }
 
-/** What would cut the time in which machines of a site have no job. */
+/** How to reduce the idle time of a site's machines. */
 export function idleRemedy(kind: string | undefined, site: string): string {
-  if (kind === "ssh" || kind === "local") return `The machines of ${site} cost the same without jobs: give it more (accept_untargeted, or the hint site).`;
-  if (kind === "ec2") return `Lower idle_seconds of ${site}, for which a machine without jobs is kept, or name fewer large instance_types.`;
-  return `Lower idle_seconds of ${site}, for which an allocation without jobs is kept, or request smaller allocations.`;
+  if (kind === "ssh" || kind === "local") return `Machines of ${site} cost the same with or without jobs: send it more jobs (accept_untargeted, or the hint site).`;
+  if (kind === "ec2") return `Lower idle_seconds of ${site}, the time for which idle machines are kept, or list fewer large instance_types.`;
+  return `Lower idle_seconds of ${site}, the time for which idle allocations are kept, or request smaller allocations.`;
 }
 
-/** Which sites idled, how much that came to, and which setting would cut it. */
+/** The sites with idle machines, what that cost, and which setting would reduce it. */
 function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
   const inUsd = bill.total.usd !== null;
   const of = ({total}: BillRow) => amount(total, "idle", inUsd);
@@ -145,9 +145,9 @@ function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
   const columns: Column<BillRow>[] = [
     {title: "Site", cell: (row) => <Link to={pagePath({view: "machines", site: row.site})} label={`Machines of ${row.site}`}><Name>{row.site ?? ""}</Name></Link>, text: (row) => row.site},
     {title: "USD idle", cell: ({total}) => usd(total.usd_idle), text: ({total}) => total.usd_idle, has: ({total}) => total.usd_idle !== null, number: true},
-    {title: "Of its cost", help: "Of what the site has cost in this time", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
+    {title: "Of its cost", help: "Percentage of what the site cost in this time range", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
     {title: "cpu-hours idle", cell: ({total}) => count(total.cpu_hours_idle), text: ({total}) => total.cpu_hours_idle, number: true},
-    {title: "What would cut it", cell: (row) => <Clamp text={idleRemedy(kind(row.site ?? ""), row.site ?? "")} />, text: (row) => idleRemedy(kind(row.site ?? ""), row.site ?? "")},
+    {title: "How to reduce it", cell: (row) => <Clamp text={idleRemedy(kind(row.site ?? ""), row.site ?? "")} />, text: (row) => idleRemedy(kind(row.site ?? ""), row.site ?? "")},
   ];
   return <Section title="Idle machines"><Table name="Idle machines" rows={rows} columns={columns} empty="" keyOf={({site}) => site ?? ""} /></Section>;
 }
@@ -169,7 +169,7 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
     {title: "Limit", hidden: true, text: (budget) => budget.most},
     {title: "Unit", hidden: true, text: (budget) => budget.unit},
     {title: "State", cell: (budget) => state(budget), has: state},
-    {title: "Spent by", help: "At the present rate of running jobs", cell: (budget) => (budget.spent_at === null ? <Muted>not in this {budget.per}</Muted> : date(budget.spent_at)), text: (budget) => iso(budget.spent_at), number: true},
+    {title: "Spent by", help: "At the current rate of running jobs", cell: (budget) => (budget.spent_at === null ? <Muted>not in this {budget.per}</Muted> : date(budget.spent_at)), text: (budget) => iso(budget.spent_at), number: true},
     {title: "Resets", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
@@ -186,8 +186,8 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   const savings = useAnswer<Savings>("savings", {}, 300);
   const more = (
     <Row>
-      <Select label="Since when" value={days} options={SPANS} onChange={(value) => chosen.set({days: value, by: null})} />
-      <Select label="By which period" value={by} options={PERIODS} onChange={(value) => chosen.set({by: value})} />
+      <Select label="Time range" value={days} options={SPANS} onChange={(value) => chosen.set({days: value, by: null})} />
+      <Select label="Period" value={by} options={PERIODS} onChange={(value) => chosen.set({by: value})} />
       <Select label="Split by" value={split} options={SPLITS} onChange={(value) => chosen.set({split: value})} />
     </Row>
   );
@@ -202,10 +202,10 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   );
 }
 
-/** What is shown until the next choice is loaded is pale. */
+/** Shows old content pale until the content for the new choice is loaded. */
 const Loading = ({isOld, children}: {isOld: boolean; children: React.ReactNode}) => <div style={{opacity: isOld ? 0.55 : 1}} aria-busy={isOld}>{children}</div>;
 
-/** @param idlePath: where it is said which sites idled */
+/** @param idlePath: the page that lists the sites with idle machines */
 function BillSummary({bill, savings, since, idlePath}: {bill: Bill; savings: Savings | null; since: number; idlePath: string}) {
   const {total, running} = bill, inUsd = total.usd !== null;
   return (
@@ -215,11 +215,11 @@ function BillSummary({bill, savings, since, idlePath}: {bill: Bill; savings: Sav
         {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
         <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
         {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
-        {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Sizing frees now" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
+        {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
       </Tiles>
       <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />
-      <Muted>{bill.periods[0].since < since ? `Each ${bill.by} is shown whole, also the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is not over yet. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
+      <Muted>{bill.periods[0].since < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is still in progress. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
     </>
   );
 }

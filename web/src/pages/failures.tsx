@@ -1,4 +1,4 @@
-// Why jobs have failed, as why they wait is said: by cause, with what to do.
+// Why jobs have failed, grouped by cause, with remedies.
 import * as React from "react";
 import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
 import {ago, count, iso, jobsText, spoken} from "../format";
@@ -20,7 +20,7 @@ function What({group}: {group: FailureGroup}) {
       <Clamp text={byWhom(group)} />
       {group.failed_tasks.map((task) => (
         <div key={`${task.dag_id}.${task.task_id}`}>
-          <Muted><Link to={dagPath(task.dag_id)} label={`Right sizes of ${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link>, {jobsText(task.jobs)}{task.run_id ? <>, <Link to={logPath(task)} label={`Log of a try of ${task.dag_id}.${task.task_id} that failed`}>log</Link></> : null}{task.advice ? `: ${task.advice}` : ""}</Muted>
+          <Muted><Link to={dagPath(task.dag_id)} label={`Right sizes of ${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link>, {jobsText(task.jobs)}{task.run_id ? <>, <Link to={logPath(task)} label={`Log of a failed try of ${task.dag_id}.${task.task_id}`}>log</Link></> : null}{task.advice ? `: ${task.advice}` : ""}</Muted>
           {task.line ? <div><code style={{userSelect: "all"}}>{task.line}</code></div> : null}
         </div>
       ))}
@@ -28,7 +28,7 @@ function What({group}: {group: FailureGroup}) {
   );
 }
 
-/** @param within: since so many seconds ago, as text */
+/** @param within: the time range until now, seconds as text */
 export function Failures({within, few}: {within: string; few?: number}) {
   const asked = useAnswer<FailureGroups>("failures", {}, 15, () => ({since: Date.now() / 1000 - Number(within)}), within), now = asked[2];
   const columns: Column<FailureGroup>[] = [

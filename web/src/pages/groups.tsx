@@ -1,4 +1,4 @@
-// What groups of jobs have in common, whether they wait or have failed.
+// Parts shared by the groups of waiting jobs and the groups of failed jobs.
 import * as React from "react";
 import {useState} from "react";
 import type {WaitingDag} from "../api_types";
@@ -6,16 +6,16 @@ import {count} from "../format";
 import {Link, Muted, Name} from "../ui/parts";
 
 const ACTORS: Record<string, string> = {author: "The Dag's author", operator: "The operator"};
-/** How the remedy of what needs none begins. */
+/** The start of a remedy that says that none is needed. */
 const NOTHING = "Nothing";
-/** What would change it, with who can do that. */
+/** The remedy, with who can apply it. */
 export function byWhom({remedy, actors}: {remedy: string; actors: string[]}): string {
   const who = actors.map((actor) => ACTORS[actor] ?? actor);
   return who.length && !remedy.startsWith(NOTHING) ? `${who.join(", or ").replace(/, or The /g, ", or the ")}: ${remedy}` : remedy;
 }
 
 const FEW = 3;
-/** Three Dags of a group and how many more there are; each leads to its jobs of this group. */
+/** The first Dags of a group, linked to their jobs in it, and the number of further Dags. */
 export function Dags({group, to}: {group: {dags: WaitingDag[]; dags_total: number; hidden: boolean}; to: (dagId: string) => string}) {
   const [whole, setWhole] = useState(false);
   const shown = whole ? group.dags : group.dags.slice(0, FEW), more = group.dags_total - shown.length;

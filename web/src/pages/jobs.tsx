@@ -1,4 +1,4 @@
-// The jobs explorer: what is looked for, chips of what is chosen, and the jobs, sorted and paged by the server.
+// The jobs explorer: search, filters as chips, and the jobs, sorted and paged by the server.
 import * as React from "react";
 import {useState} from "react";
 import {address, type Parameters} from "../api";
@@ -17,7 +17,7 @@ export const WAITING = ["queued", "attempted", "placed"] as const;
 const ROWS = 25;
 const EVERY = 10;
 
-// What is chosen in the address, what the API calls it, and what a chip says.
+// The filters: the name in the page's URL, the API's parameter, and the title of the chip.
 interface Chip {name: string; parameter: string; title: string; many: boolean}
 const CHIPS: readonly Chip[] = [
   {name: "q", parameter: "q", title: "find", many: false},
@@ -42,18 +42,18 @@ export function sorted(chosen: Pick<Chosen, "get">): Sorted {
   const by = chosen.get("sort") ?? "";
   return {by: SORTS.includes(by) ? by : "queued", descending: chosen.get("order") !== "asc"};
 }
-/** What the API is asked for, by what is chosen in the address. */
+/** Converts the filters in the page's URL to the API's parameters. */
 export function parametersOf(chosen: Pick<Chosen, "get" | "all">): Parameters {
   const found: Parameters = {};
   for (const {name, parameter, many} of CHIPS) found[parameter] = many ? chosen.all(name) : chosen.get(name);
   return found;
 }
-/** How far back, seconds as text; null: all the time, or what the address has is no such number. */
+/** The time range, seconds as text; null: unlimited, or the URL has an invalid number. */
 export function withinOf(chosen: Pick<Chosen, "get">): string | null {
   const within = chosen.get("within"), seconds = Number(within);
   return seconds > 0 && seconds <= 3660 * 86400 ? within : null;
 }
-// Of failures it counts when they ended, as in the tile and in the groups that lead here.
+// Failures are filtered by when they ended, like the tile and the groups that link here.
 const byEnd = (chosen: Pick<Chosen, "all">) => chosen.all("state").join() === "failed";
 export function sinceOf(chosen: Pick<Chosen, "get" | "all">, now: number): Parameters {
   const within = withinOf(chosen);
@@ -75,7 +75,7 @@ function Chips({chosen}: {chosen: Chosen}) {
   if (within) chips.push({name: "within", title: byEnd(chosen) ? "ended in" : "queued in", text: `the ${withinText(within)}`, without: null});
   if (!chips.length) return null;
   return (
-    <div className="chips" role="group" aria-label="What is chosen">
+    <div className="chips" role="group" aria-label="Active filters">
       {chips.map(({name, title, text, without}) => (
         <span className="chip" key={`${name} ${text}`}>{title}: <Name>{text}</Name>
           <button type="button" aria-label={`Remove ${title} ${text}`} onClick={() => chosen.set({[name]: without, after: null})}>×</button></span>
@@ -90,12 +90,12 @@ function Filters({chosen, sites}: {chosen: Chosen; sites: string[]}) {
   const put = (name: string, value: Choices[string]) => chosen.set({[name]: value, after: null});
   const addDag = () => { if (dag.trim()) { put("dag", [...new Set([...chosen.all("dag"), dag.trim()])]); setDag(""); } };
   return (
-    <div className="chips" role="group" aria-label="Which jobs">
-      <Select label="In which state" value={stateOf(chosen.all("state"))} options={STATES} onChange={(value) => put("state", value === "waiting" ? WAITING : value || null)} />
-      <Select label="At which site" value={chosen.get("site") ?? ""} options={[["", "any site"], ...sites.map((site): [string, string] => [site, site])]} onChange={(value) => put("site", value || null)} />
-      <Select label="By which cause" value={chosen.get("cause") ?? ""} options={[["", "any cause"], ...CAUSES.map((cause): [string, string] => [cause, cause.replaceAll("_", " ")])]} onChange={(value) => put("cause", value || null)} />
-      <Select label="Since when" value={withinOf(chosen) ?? ""} options={[["", "any time"], ...WITHIN]} onChange={(value) => put("within", value || null)} />
-      <Input label="Of which Dag" value={dag} placeholder="Dag" onChange={setDag} onEnter={addDag} width="9em" />
+    <div className="chips" role="group" aria-label="Choose filters">
+      <Select label="Filter by state" value={stateOf(chosen.all("state"))} options={STATES} onChange={(value) => put("state", value === "waiting" ? WAITING : value || null)} />
+      <Select label="Filter by site" value={chosen.get("site") ?? ""} options={[["", "any site"], ...sites.map((site): [string, string] => [site, site])]} onChange={(value) => put("site", value || null)} />
+      <Select label="Filter by cause" value={chosen.get("cause") ?? ""} options={[["", "any cause"], ...CAUSES.map((cause): [string, string] => [cause, cause.replaceAll("_", " ")])]} onChange={(value) => put("cause", value || null)} />
+      <Select label="Filter by time" value={withinOf(chosen) ?? ""} options={[["", "any time"], ...WITHIN]} onChange={(value) => put("within", value || null)} />
+      <Input label="Filter by Dag" value={dag} placeholder="Dag" onChange={setDag} onEnter={addDag} width="9em" />
       <Button disabled={!dag.trim()} aria-label="Add this Dag" onClick={addDag}>Add</Button>
     </div>
   );
@@ -106,7 +106,7 @@ const cpus = (job: TrySummary) => job.cpus * (job.nodes ?? 1);
 
 function why(job: TrySummary): string {
   if (job.state === "failed" || job.state === "cancelled") return [job.cause_title ?? job.cause, spoken(job.reason)].filter(Boolean).join(": ");
-  return WAITING.includes(job.state as never) ? spoken(job.reason) ?? "no reason was given yet" : "";
+  return WAITING.includes(job.state as never) ? spoken(job.reason) ?? "no reason yet" : "";
 }
 
 function columnsOf(now: number): Column<TrySummary>[] {
@@ -138,14 +138,14 @@ function Pager({chosen, found}: {chosen: Chosen; found: JobPage}) {
   return (
     <>
       <span data-testid="matching">{some} {found.matching === 1 && !found.is_more ? "job" : "jobs"}</span>
-      {found.is_partial ? <Muted>only the newest are sorted: choose fewer jobs</Muted> : null}
+      {found.is_partial ? <Muted>only the newest are sorted; add filters to sort all</Muted> : null}
       <Button disabled={!chosen.get("after")} onClick={() => chosen.set({after: null})}>First page</Button>
       <Button disabled={!found.after} onClick={() => chosen.set({after: found.after})}>Next page</Button>
     </>
   );
 }
 
-/** The machines that were looked for, each with its jobs and its row in the chart. */
+/** The machines that match the search, with links to their jobs and to their row in the chart. */
 export function Found({machines}: {machines: FoundMachine[]}) {
   if (!machines.length) return null;
   return (
@@ -167,7 +167,7 @@ export function JobsPage({chosen, summary}: PageProps) {
   const table = shown ? (
     <div style={{opacity: found ? 1 : 0.55}} aria-busy={!found}>
       <Table
-        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty={q ? <>No job matches “<Name>{q}</Name>” and the other choices. Lading searched the names of tasks, Dags, runs, sites, machines and nodes, native ids and tokens.</> : "No job matches these choices."} few={ROWS} keyOf={({id}) => id}
+        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty={q ? <>No job matches “<Name>{q}</Name>” and the other filters. The search covers the names of tasks, Dags, runs, sites, machines and nodes, native ids and tokens.</> : "No job matches these filters."} few={ROWS} keyOf={({id}) => id}
         href={address("jobs.csv", {...parameters, ...since()}).href}
         sorting={{by, descending, onSort: (sort, isDescending) => chosen.set({sort, order: isDescending ? null : "asc", after: null})}}
         more={<Pager chosen={chosen} found={shown} />} />

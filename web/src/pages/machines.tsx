@@ -1,4 +1,4 @@
-// What runs where: the packing chart and the machines, and what to drain.
+// What runs where: the packing chart, and the machines with actions such as draining them.
 import * as React from "react";
 import {memo, useCallback, useDeferredValue, useMemo} from "react";
 import {ask} from "../api";
@@ -18,7 +18,7 @@ const LIVING = ["ordered", "booting", "up"];
 
 function ofMachine({sort, state, key}: ChartMachine): Action[] {
   if (sort !== "instance" || !(LIVING.includes(state) || state === "draining")) return [];
-  const drain: Action = ["drain", "Drain", key, `Drain ${key}? It ends once its jobs have finished.`];
+  const drain: Action = ["drain", "Drain", key, `Drain ${key}? It is released once its jobs have finished.`];
   return [...(LIVING.includes(state) ? [drain] : []), ["terminate", "Terminate", key, `Terminate ${key} and the jobs that run there?`]];
 }
 
@@ -35,7 +35,7 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     promised.set(job.place, (promised.get(job.place) ?? 0) + job.memory);
     peaks.set(job.place, (peaks.get(job.place) ?? 0) + (job.peak ?? 0));
   }
-  // When the last job of each ended, as far as the chart goes back.
+  // When the last job of each machine ended, within the chart's time range.
   const lastEnd = new Map<string, number>();
   for (const job of packing.jobs.values()) if (job.end !== null) lastEnd.set(job.place, Math.max(lastEnd.get(job.place) ?? 0, job.end));
   const idleSince = ({key, spans}: ChartMachine) => lastEnd.get(key) ?? spans[0][0];
@@ -48,7 +48,7 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
   const turn = descending ? -1 : 1;
   const rows = [...packing.machines.values()].filter(({state}) => !["gone", "ended"].includes(state)).sort((one, other) =>
     turn * (by === "machine" ? 0 : amounts[by](one) - amounts[by](other)) || (by === "machine" ? turn : 1) * one.key.localeCompare(other.key));
-  // What can be drained costs money and has nothing to do.
+  // Idle machines that cost money and can be drained.
   const isIdle = ({key, state, sort}: ChartMachine) => sort === "instance" && state === "up" && !used.get(key);
   const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${wasUp(machine) ? count(machine.cpus) : "–"}`;
   const share = ({key}: ChartMachine) => percent(shares.get(key)?.used ?? 0, shares.get(key)?.up);
@@ -57,10 +57,10 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     {title: "Bought", hidden: true, text: bought},
     {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /><div className="line"><Muted>{idleSince(machine) < packing.since ? `before ${date(packing.since)}` : `since ${date(idleSince(machine))}`}</Muted></div></> : null}{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null].filter(Boolean).join(" ")},
     {title: "Idle since", hidden: true, text: (machine) => (isIdle(machine) ? iso(idleSince(machine)) : "")},
-    {title: "cpus, memory / up", csvTitle: "cpus used", help: "cpus, and below them memory, that running jobs requested, of those of the machine; the lower bar also has the peaks of memory of jobs that have run for a minute", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus used" used={used.get(machine.key) ?? 0} most={machine.cpus} /><MemoryUse promised={promised.get(machine.key) ?? 0} used={peaks.get(machine.key) ?? 0} up={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
-    {title: "Memory promised, MiB", hidden: true, text: ({key}) => promised.get(key) ?? 0},
-    {title: "Memory used at most, MiB", hidden: true, text: ({key}) => peaks.get(key) ?? 0},
-    {title: "Used so far", help: "Of its cpu-hours in the time that the chart shows, those that jobs had", cell: share, text: ({key}) => fraction(shares.get(key)?.used, shares.get(key)?.up), number: true, sort: "share"},
+    {title: "cpus, memory / up", csvTitle: "cpus used", help: "cpus, and below them memory, requested by running jobs out of the machine's total; the lower bar also shows the memory peaks of jobs that have run for a minute", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus used" used={used.get(machine.key) ?? 0} most={machine.cpus} /><MemoryUse promised={promised.get(machine.key) ?? 0} used={peaks.get(machine.key) ?? 0} up={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
+    {title: "Memory requested, MiB", hidden: true, text: ({key}) => promised.get(key) ?? 0},
+    {title: "Memory at peak, MiB", hidden: true, text: ({key}) => peaks.get(key) ?? 0},
+    {title: "Used so far", help: "Percentage of its cpu-hours in the chart's time range that jobs used", cell: share, text: ({key}) => fraction(shares.get(key)?.used, shares.get(key)?.up), number: true, sort: "share"},
     {title: "cpus", hidden: true, text: ({cpus}) => cpus},
     {title: "Memory, MiB", hidden: true, text: (machine) => machine.memory},
     {title: "USD/h / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
@@ -79,7 +79,7 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
 }
 const MachineTable = memo(Machines);
 
-/** What is at one site, or on one machine of it. */
+/** Only the jobs and machines of one site, or of one of its machines. */
 export function only(packing: Data, site: string, machine: string | null): Data {
   const isThere = (place: string) => (machine === null ? siteOf(place) === site : place === `${site}/${machine}`);
   const keep = <Value,>(all: Map<string, Value>, place: (value: Value) => string) => new Map([...all].filter(([, value]) => isThere(place(value))));
@@ -102,7 +102,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
   }, [chosen]);
   const shares = useMemo(() => (packing ? sharesOf(packing) : new Map<string, {used: number; up: number}>()), [packing]);
   const idle = idleShare(shares);
-  // The chart comes first: the rows of hundreds of machines would hold it up.
+  // Draw the chart first: rendering the rows of hundreds of machines would delay it.
   const listed = useDeferredValue(packing, null);
   const measure = MEASURES.find(([key]) => key === chosen.get("measure"))?.[0] ?? "cpus";
   const by = SORTS.find((key) => key === chosen.get("sort")) ?? "machine", descending = chosen.get("order") === "desc";
@@ -110,12 +110,12 @@ export function MachinesPage({chosen, summary}: PageProps) {
   const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
   const more = (
     <Row>
-      {idle === null ? null : <span data-testid="idle">{percent(idle, 1)} of the cpu-hours of this time were idle</span>}
-      <span className="muted pointer">Ctrl + wheel zooms, a click opens the task</span>
-      <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null, machine: null})} />
+      {idle === null ? null : <span data-testid="idle">{percent(idle, 1)} of the cpu-hours in this time range were idle</span>}
+      <span className="muted pointer">Ctrl + wheel zooms, clicking a job opens its task</span>
+      <Select label="Filter by site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null, machine: null})} />
       {machine ? <span className="chip">machine: <Name>{machine}</Name><button type="button" aria-label={`All machines of ${site}`} onClick={() => chosen.set({machine: null})}>×</button></span> : null}
       <Select label="Lower chart" value={measure} options={MEASURES} onChange={(value) => chosen.set({measure: value === "cpus" ? null : value})} />
-      <Select label="How far back" value={range} options={RANGES} onChange={(value) => chosen.set({range: value})} />
+      <Select label="Time range" value={range} options={RANGES} onChange={(value) => chosen.set({range: value})} />
     </Row>
   );
   return (

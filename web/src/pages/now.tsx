@@ -1,4 +1,4 @@
-// How things are now: tiles, sites, and why jobs have failed lately.
+// The overview: tiles, sites, shares, teams, recent failures and requests.
 import * as React from "react";
 import {address, ask} from "../api";
 import type {BillPage as Bill, OperatorRequest, ShareState, SiteLimit, SiteState, Summary, TeamState} from "../api_types";
@@ -13,7 +13,7 @@ import {WAITING} from "./jobs";
 import type {PageProps} from "./page";
 
 export type Action = readonly [kind: string, label: string, target: string, question: string];
-/** A column of buttons, for those who may ask something of sites. */
+/** A column of buttons, for users who are allowed to send requests. */
 export function actions<Row>(may: boolean, cells: (row: Row) => readonly Action[]): Column<Row>[] {
   if (!may) return [];
   const cell = (row: Row) => <div className="row nowrap">{cells(row).map(([kind, label, target, question]) => (
@@ -24,7 +24,7 @@ export function actions<Row>(may: boolean, cells: (row: Row) => readonly Action[
 const ofSite = ({name, state}: SiteState): Action[] =>
   state === "paused" ? [["resume", "Resume", name, `Resume ${name}?`]] : [["pause", "Pause", name, `Pause ${name}? It gets no more jobs.`]];
 
-/** Sites that need somebody come first: down, degraded, full, then as the sites file has them. */
+/** Sites that need attention come first, in this order; the others keep the order of the sites file. */
 const RANKS = ["down", "degraded", "full", "paused"];
 export const conditionOf = ({state, is_full: isFull}: Pick<SiteState, "state" | "is_full">): string => (state === "up" && isFull ? "full" : state);
 export function ranked(sites: readonly SiteState[]): SiteState[] {
@@ -32,7 +32,7 @@ export function ranked(sites: readonly SiteState[]): SiteState[] {
   return [...sites].sort((one, other) => rank(one) - rank(other));
 }
 
-/** A limit, and how much of it is used as far as that is counted here. */
+/** A limit, and how much of it is in use if that is counted. */
 export function limitLine({name, text, used, most}: SiteLimit): string {
   if (used === null || most === null) return `${name} = ${text}`;
   const amount = name.includes("usd") ? usd : count;
@@ -49,7 +49,7 @@ function Limits({site}: {site: SiteState}) {
   );
 }
 
-/** What today, a day of UTC as all of the bill, has cost so far: what has ended, and what runs. */
+/** The cost of today so far, including running jobs. As in the bill, days are in UTC. */
 export function useToday(): {text: string; help: string | null} {
   const [bill, trouble] = useAnswer<Bill>("bill", {by: "day", split: "site"}, 60, () => billSpan(0, Date.now() / 1000), "0");
   if (!bill) return {text: trouble ? "–" : "…", help: trouble};
@@ -61,7 +61,7 @@ export function useToday(): {text: string; help: string | null} {
   };
 }
 
-// A site is looked at every few seconds.
+// Sites are polled every few seconds; after this many seconds without contact the page shows the last contact.
 const SILENT = 120;
 const isSilent = ({contact_at: at}: SiteState, now: number) => at === null || now - at > SILENT;
 const contact = ({contact_at: at}: SiteState, now: number) => (at === null ? "never seen" : `seen ${ago(now - at)}`);
@@ -80,7 +80,7 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "Idle machines", hidden: true, text: (site) => site.machines_idle},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus, memory / up", help: "cpus, and below them memory, that running jobs requested, of those of the machines that are up; the lower bar also has the peaks of memory of jobs that have run for a minute", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus used" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <MemoryUse promised={site.memory_promised} used={site.memory_used} up={site.memory_up} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus, memory / up", help: "cpus, and below them memory, requested by running jobs out of the total of the machines that are up; the lower bar also shows the memory peaks of jobs that have run for a minute", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus used" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <MemoryUse promised={site.memory_promised} used={site.memory_used} up={site.memory_up} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
     {title: "Memory promised, MiB", hidden: true, text: (site) => site.memory_promised},
     {title: "Memory used at most, MiB", hidden: true, text: (site) => site.memory_used},
     {title: "Memory up, MiB", hidden: true, text: (site) => site.memory_up},
@@ -97,12 +97,12 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
 
 const UNITS: Record<string, (value: number) => string> = {cpus: cpusText, memory, gpus: (value) => `${count(value)} ${value === 1 ? "GPU" : "GPUs"}`, machines: (value) => `${count(value)} ${value === 1 ? "machine" : "machines"}`, usd_per_hour: (value) => `${usd(value)} per hour`};
 type Guarantee = ShareState["guarantees"][number];
-/** An amount kept for a share, and how much of it is used. */
+/** An amount guaranteed to a share, and how much of it is used. */
 export function guaranteeLine({site, what, kept, used}: Guarantee): string {
   const text = UNITS[what] ?? count;
   return `${text(used)} of ${text(kept)}${site === null ? "" : ` at ${site}`}`;
 }
-/** Those that use more than is kept for them come first, then those that use most beyond their part. */
+/** Shares over their guarantee come first, then those that exceed their part the most. */
 export const rankedShares = (shares: readonly ShareState[]): ShareState[] =>
   [...shares].sort((one, other) => Number(other.is_over) - Number(one.is_over) || (other.used - other.entitled) - (one.used - one.entitled));
 const exceeded = ({is_over: isOver, used, entitled, guarantees}: ShareState): string =>
@@ -111,10 +111,10 @@ const SHARES: Column<ShareState>[] = [
   {title: "Share", cell: (share) => <div><Name>{share.name}</Name>{share.who === share.name ? null : <div><Muted>{share.who}</Muted></div>}</div>, text: (share) => share.name},
   {title: "Whose jobs", hidden: true, text: (share) => share.who},
   {title: "State", cell: (share) => (exceeded(share) ? <Badge word={exceeded(share)} /> : null), text: exceeded, has: exceeded},
-  {title: "Uses", help: "The part that it uses of all cpus, memory or GPUs, whichever is largest, and the part that belongs to it by weight", cell: (share) => <div className="line">{percent(share.used, 1)} of {percent(share.entitled, 1)}<UseBar title="used of its part" used={share.used} most={share.entitled} color={share.used > share.entitled ? "var(--l-queue)" : "var(--l-used)"} /></div>, text: (share) => fraction(share.used, 1), number: true},
+  {title: "Uses", help: "The part that it uses of all cpus, memory or GPUs, whichever is largest, and the part that it is entitled to by weight", cell: (share) => <div className="line">{percent(share.used, 1)} of {percent(share.entitled, 1)}<UseBar title="used of its part" used={share.used} most={share.entitled} color={share.used > share.entitled ? "var(--l-queue)" : "var(--l-used)"} /></div>, text: (share) => fraction(share.used, 1), number: true},
   {title: "Its part by weight", hidden: true, text: (share) => fraction(share.entitled, 1)},
-  {title: "Recent use", help: "The mean of what it used, in which recent use counts more", cell: ({lately}) => (lately === null ? "" : percent(lately, 1)), text: ({lately}) => fraction(lately, 1), has: ({lately}) => lately !== null, number: true},
-  {title: "Guaranteed", help: "What it uses of what is kept for it", cell: ({guarantees}) => <>{guarantees.map((each) => <div key={`${each.site} ${each.what}`}><div className="line">{guaranteeLine(each)}</div><UseBar title={each.what} used={each.used} most={each.kept} color={each.used > each.kept ? "var(--l-queue)" : "var(--l-used)"} /></div>)}</>, text: ({guarantees}) => guarantees.map(guaranteeLine).join(", "), has: ({guarantees}) => guarantees.length},
+  {title: "Recent use", help: "Its mean use, weighted towards recent use", cell: ({lately}) => (lately === null ? "" : percent(lately, 1)), text: ({lately}) => fraction(lately, 1), has: ({lately}) => lately !== null, number: true},
+  {title: "Guaranteed", help: "How much of its guarantee it uses", cell: ({guarantees}) => <>{guarantees.map((each) => <div key={`${each.site} ${each.what}`}><div className="line">{guaranteeLine(each)}</div><UseBar title={each.what} used={each.used} most={each.kept} color={each.used > each.kept ? "var(--l-queue)" : "var(--l-used)"} /></div>)}</>, text: ({guarantees}) => guarantees.map(guaranteeLine).join(", "), has: ({guarantees}) => guarantees.length},
   {title: "Rules", cell: ({lends, borrows}) => <Muted>{[lends ? null : "does not lend", borrows ? null : "does not borrow"].filter(Boolean).join(", ")}</Muted>, text: ({lends, borrows}) => [lends ? null : "does not lend", borrows ? null : "does not borrow"].filter(Boolean).join(", "), has: ({lends, borrows}) => !lends || !borrows},
   {title: "Counted at", hidden: true, text: ({at}) => iso(at)},
 ];
@@ -129,7 +129,7 @@ const TEAMS: Column<TeamState>[] = [
 export function Asked() {
   const asked = useAnswer<OperatorRequest[]>("requests", {}, 5);
   if (!asked[0]?.length && !asked[1]) return null;
-  const outcome = (row: OperatorRequest) => (row.done_at === null ? "the controller has not done it yet" : spoken(row.outcome) ?? "");
+  const outcome = (row: OperatorRequest) => (row.done_at === null ? "the controller has not processed it yet" : spoken(row.outcome) ?? "");
   const columns: Column<OperatorRequest>[] = [
     {title: "Requested", cell: (row) => date(row.at), text: (row) => iso(row.at)},
     {title: "By", cell: (row) => <Name>{row.by}</Name>, text: (row) => row.by},
@@ -139,7 +139,7 @@ export function Asked() {
   return <AnswerSection title="Requests" asked={asked}>{(found) => <Table name="Requests" rows={found} columns={columns} few={5} empty="" keyOf={({id}) => String(id)} />}</AnswerSection>;
 }
 
-/** Tries that failed and were repeated are no alarm: the tasks that failed are. */
+/** Only failed tasks are highlighted, not failed tries that Airflow retried. */
 export function FailedTile({summary: {failed, failed_tasks: tasks}}: {summary: Pick<Summary, "failed" | "failed_tasks">}) {
   const known = tasks ?? failed;
   return <Tile label="Failed tasks, 24 h" value={count(known)} help={`${count(failed)} failed ${failed === 1 ? "try" : "tries"}`} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={known > 0} />;

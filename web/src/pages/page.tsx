@@ -1,4 +1,4 @@
-// The page: its five sub-pages, what is found from everywhere, and what was chosen.
+// The page: navigation between its five views, and the search.
 import * as React from "react";
 import {useEffect, useState, type ComponentType} from "react";
 import type {Summary} from "../api_types";
@@ -27,7 +27,7 @@ const VIEWS: readonly [string, string, ComponentType<PageProps>][] = [
   ["cost", "Cost", CostPage],
 ];
 
-/** From everywhere; where jobs are looked at already, among those that are chosen. */
+/** The search box. On the jobs view it adds to the filters; elsewhere it opens that view. */
 function Find({chosen, isJobs}: {chosen: Chosen; isJobs: boolean}) {
   const now = isJobs ? chosen.get("q") ?? "" : "";
   const [text, setText] = useState(now), navigate = useNavigate();
@@ -61,7 +61,7 @@ export function Page() {
     document.title = `${title} – Lading`;
     return () => { document.title = before; };
   }, [title]);
-  // These two say it themselves, of each of their parts.
+  // These two views show the trouble themselves, in each section.
   const isSaid = key === "now" || key === "cost";
-  return <Frame head={head}>{trouble && !isSaid ? <Trouble text={`Sites and what you may do: ${trouble}`} /> : null}<View chosen={chosen} summary={summary} trouble={trouble} now={now} /></Frame>;
+  return <Frame head={head}>{trouble && !isSaid ? <Trouble text={`Sites and permissions: ${trouble}`} /> : null}<View chosen={chosen} summary={summary} trouble={trouble} now={now} /></Frame>;
 }

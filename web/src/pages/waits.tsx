@@ -1,4 +1,4 @@
-// Why jobs wait: by reason, site and limit, with what would change it and who can; and how long queues take.
+// Why jobs wait, grouped by reason, site and limit, with remedies and who can apply them; and how long queues take.
 import * as React from "react";
 import type {QueueWait, StartAccuracy, StartSource, WaitGroup, WaitGroups} from "../api_types";
 import type {HeldRoom} from "../api_types";
@@ -14,7 +14,7 @@ import type {PageProps} from "./page";
 const holder = ({dag_id, gang}: HeldRoom) => (dag_id === null ? "another Dag" : gang === null ? dag_id : `${dag_id}'s gang ${gang}`);
 const holds = ({held}: WaitGroup) => held.map((each) => `${holder(each)} holds ${cpusText(each.cpus)} at ${each.place} for ${count(each.jobs)} of its jobs`);
 
-/** The limit that is reached: how much of it is used, where. */
+/** The limit that was reached, how much of it is used, and the site. */
 export function limitText({site, limit, params}: WaitGroup): string {
   const {used, most} = params;
   const amount = limit?.includes("usd") ? usd : count;
@@ -22,13 +22,14 @@ export function limitText({site, limit, params}: WaitGroup): string {
   const reached = [limit, share].filter(Boolean).join(" ");
   return [site, reached].filter(Boolean).join(": ");
 }
-/** Whether a reason is no more than that a limit is reached, which its line says already. */
+/** Whether the reason only says that a limit was reached, which the limit's own line already shows. */
 const isLimitAlone = (group: WaitGroup) => {
   const {used, most} = group.params;
   return group.limit !== null && typeof used === "number" && typeof most === "number" && Object.keys(group.params).every((name) => ["used", "most", "site"].includes(name));
 };
 const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.sentences).map((text) => sentence(spoken(text) ?? "", group.site)), ...holds(group)];
-/** The jobs of a group. Those of which nothing was said yet have no code; few that wait have a site, but their reasons. */
+/** The filters for the jobs of a group. Jobs without a reason yet have no code. Few waiting jobs have a site, so the filter is
+ * the site of their reasons. */
 const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit, at});
 const lastStart = ({start}: WaitGroup, now: number) => (start === null ? <Muted>unknown</Muted> : <div>{startText(start, now)}{start.since === null || !start.text ? null : <div className="muted"><Clamp text={start.text} /></div>}</div>);
 
@@ -37,20 +38,20 @@ function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chose
   const columns: Column<WaitGroup>[] = [
     {title: "Jobs", cell: (group) => (
       <div><Link to={pagePath(choices(group))} label={`${count(group.jobs)} jobs: ${group.title}`}>{count(group.jobs)}</Link>
-        <Bar whole={1} parts={[{key: "share", title: "of all that wait", value: group.share, text: percent(group.share, 1), color: "var(--l-queue)"}]} /></div>
+        <Bar whole={1} parts={[{key: "share", title: "of all waiting jobs", value: group.share, text: percent(group.share, 1), color: "var(--l-queue)"}]} /></div>
     ), text: (group) => group.jobs, number: true},
     {title: "Waits for", cell: (group) => (
       <div><b>{group.title}</b>{limitText(group) ? <div><Name>{limitText(group)}</Name></div> : null}{lines(group).map((text) => <div key={text} className="muted"><Clamp text={text} /></div>)}</div>
     ), text: (group) => [group.title, limitText(group), ...lines(group)].filter(Boolean).join("; ")},
-    {title: "Last one starts", help: "When the last of these jobs is expected to start, by what is also said of each job", cell: (group) => lastStart(group, now), text: false},
+    {title: "Last one starts", help: "When the last of these jobs is expected to start, based on the estimate for each job", cell: (group) => lastStart(group, now), text: false},
     {title: "Last one starts from", hidden: true, text: ({start}) => iso(start?.since)},
     {title: "Last one starts until", hidden: true, text: ({start}) => iso(start?.until)},
     {title: "Longest wait", csvTitle: "Longest wait, s", cell: (group) => duration(now - group.oldest), text: (group) => Math.round(now - group.oldest), number: true},
     {title: "cpus requested", cell: (group) => count(group.cpus), text: (group) => group.cpus, number: true},
     {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
-    {title: "What would change it", cell: (group) => <Clamp text={byWhom(group)} />, text: byWhom},
+    {title: "What to do", cell: (group) => <Clamp text={byWhom(group)} />, text: byWhom},
   ];
-  return <Table name="Waiting jobs" rows={rows} columns={columns} empty="Nothing waits." keyOf={({key, site, limit}) => `${key} ${site} ${limit}`} />;
+  return <Table name="Waiting jobs" rows={rows} columns={columns} empty="No job is waiting." keyOf={({key, site, limit}) => `${key} ${site} ${limit}`} />;
 }
 
 function Queues() {
@@ -63,22 +64,22 @@ function Queues() {
     {title: "Queue", cell: (row) => row.queue ?? "", has: (row) => row.queue},
     {title: "cpus of each", csvTitle: "Most cpus of each", cell: size, text: (row) => row.most_cpus, number: true},
     {title: "Half started within", csvTitle: "Half started within, s", cell: (row) => duration(row.median), text: (row) => row.median, number: true},
-    {title: "95 of 100 started within", csvTitle: "95 of 100 started within, s", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
+    {title: "95 % started within", csvTitle: "95 % started within, s", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
     {title: "Count", cell: (row) => count(row.count), text: (row) => row.count, number: true},
   ];
   return <AnswerSection title="Waits by size" asked={asked}>{(found) => <Table name="Waits by size" rows={found} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
 }
 
-const SOURCES: Record<StartSource, string> = {forecast: "By Lading's plan", batch_system: "By the batch system", backlog: "By the jobs before them", past_waits: "By the waits of earlier tries"};
+const SOURCES: Record<StartSource, string> = {forecast: "Lading's plan", batch_system: "The batch system's estimate", backlog: "The jobs ahead", past_waits: "The waits of earlier tries"};
 const MONTH = 30 * 86400;
-/** How often jobs have started when it was said that they would. */
+/** How often jobs started within the predicted interval. */
 function Accuracy() {
   const asked = useAnswer<StartAccuracy[]>("starts", {}, 300, () => ({since: Date.now() / 1000 - MONTH}), "month");
   const some = (found: StartAccuracy[] | null) => found?.filter(({said}) => said) ?? [];
   if (!some(asked[0]).length && !asked[1]) return null;
   return (
     <AnswerSection title="Accuracy of expected starts" asked={asked}>{(found) =>
-      some(found).map(({source, said, within}) => <p key={source}>{SOURCES[source]}: {percent(within, said)} of {count(said)} jobs of the last 30 days started within the interval that was expected first.</p>)}
+      some(found).map(({source, said, within}) => <p key={source}>{SOURCES[source]}: {percent(within, said)} of {count(said)} jobs in the last 30 days started within the interval first predicted for them.</p>)}
     </AnswerSection>
   );
 }
@@ -90,7 +91,7 @@ export function WaitsPage({chosen, summary}: PageProps) {
   const more = (
     <Row>
       {found ? <Link to={pagePath({view: "jobs", state: WAITING})}>All {count(found.jobs)} jobs</Link> : null}
-      <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
+      <Select label="Filter by site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
     </Row>
   );
   return (

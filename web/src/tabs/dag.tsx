@@ -1,4 +1,4 @@
-// The tab of a Dag: cost and efficiency of its runs, and what its tasks could ask for.
+// The tab of a Dag: cost and efficiency of its runs, and what its tasks should request.
 import * as React from "react";
 import {get} from "../api";
 import type {RunPage, RunTotals} from "../api_types";
@@ -13,11 +13,11 @@ import {Table, type Column} from "../ui/table";
 
 const cpusUsed = (run: RunTotals) => percent(run.cpu_hours_used, run.cpu_hours_measured);
 
-/** What a run has cost, with its part of what no job was charged of machines. */
+/** The cost of a run, including its share of idle and booting machines. */
 export const runCost = ({usd: charged, billed}: Pick<RunTotals, "usd" | "billed">): number | null =>
   charged === null ? null : charged + (billed.usd_idle ?? 0) + (billed.usd_boot ?? 0);
 
-/** What jobs that run have cost: no part of a bill has it yet. */
+/** The cost of running jobs, which the bill does not include yet. */
 export function runningPart({usd: charged, cpu_hours: hours, billed}: Pick<RunTotals, "usd" | "cpu_hours" | "billed">, inUsd: boolean): Part {
   const value = Math.max(0, inUsd ? (charged ?? 0) - (billed.usd_used ?? 0) - (billed.usd_unused ?? 0) : hours - billed.cpu_hours_used - billed.cpu_hours_unused);
   return {key: "running", title: "Running", value: value < 1e-6 ? 0 : value, text: inUsd ? usd(value) : cpuHours(value), color: "var(--l-hidden)"};
@@ -34,7 +34,7 @@ export function DagTab({dagId}: {dagId: string}) {
     {title: "Took", csvTitle: "Took, s", cell: (run) => duration(took(run, now)), text: (run) => took(run, now), number: true},
     {title: "Jobs", cell: (run) => <Link to={pagePath({view: "jobs", dag: dagId, run: run.run_id})} label={`${count(run.jobs)} jobs of ${run.run_id}`}>{count(run.jobs)}</Link>, text: (run) => run.jobs, number: true},
     {title: "Failed", cell: (run) => count(run.failed), text: (run) => run.failed, number: true},
-    {title: "USD", help: "Its jobs until now, and its part of the idle and boot time of machines that have ended", cell: (run) => usd(runCost(run)), text: runCost, has: (run) => run.usd !== null, sort: "cost", number: true},
+    {title: "USD", help: "Its jobs until now, and its share of the idle and boot time of machines that have ended", cell: (run) => usd(runCost(run)), text: runCost, has: (run) => run.usd !== null, sort: "cost", number: true},
     spentColumn(({billed}) => billed, inUsd, most, (run) => [runningPart(run, inUsd)]),
     ...shareColumns<RunTotals>(({billed}) => billed),
     {title: "cpu-hours / used", cell: (run) => `${count(run.cpu_hours)} / ${cpusUsed(run)}`, text: false, number: true},
@@ -46,8 +46,8 @@ export function DagTab({dagId}: {dagId: string}) {
   const allRuns = async () => (await get<RunPage>(`dags/${encodeURIComponent(dagId)}/runs`, {sort, limit: 1000})).runs;
   const links = (
     <Row>
-      <Link to={pagePath({view: "jobs", dag: dagId})}>Its jobs</Link>
-      <Link to={pagePath({view: "jobs", dag: dagId, state: "failed"})}>Its failures</Link>
+      <Link to={pagePath({view: "jobs", dag: dagId})}>All jobs</Link>
+      <Link to={pagePath({view: "jobs", dag: dagId, state: "failed"})}>Failed jobs</Link>
     </Row>
   );
   return (

@@ -1,4 +1,4 @@
-// The tasks of a run over time: what each has waited for and run, what is to come, and which make it as long.
+// The tasks of a run over time: when each waited and ran, when pending ones are expected, and the critical path.
 import * as React from "react";
 import {useState} from "react";
 import type {GanttTask, RunGantt} from "../api_types";
@@ -11,20 +11,20 @@ import {Table, type Column} from "../ui/table";
 export interface Span {since: number; until: number}
 const WIDTH = 600, LANE = 7, MOST_LANES = 8;
 
-/** From when to when the chart is, with what is to come. */
+/** The time range of the chart, including expected times. */
 export function spanOf({now, began_at: began, ended_at: ended, expected_end: end, tasks}: RunGantt): Span {
   const since = began ?? now;
   const last = Math.max(ended ?? now, end ?? 0, ...tasks.map(({expected, until}) => Math.max(expected?.until ?? 0, until ?? 0)));
   return {since, until: Math.max(last, since + 1)};
 }
 
-/** What is shown first: where the end is expected in weeks, four times as long as the run has taken, else all of it. */
+/** The time range to show first: all of it, but at most four times as long as the run has taken so far. */
 export function firstSpan(whole: Span, now: number): Span {
   const shown = 4 * Math.max(60, now - whole.since);
   return whole.until - whole.since > shown ? {since: whole.since, until: whole.since + shown} : whole;
 }
 
-/** A part of the span so many times as long, moved by a share of its length; null: all of it. */
+/** The span scaled by a factor and shifted by a fraction of its new length, within `whole`; null: all of it. */
 export function zoomed({since, until}: Span, whole: Span, by: number, shift = 0): Span | null {
   const length = Math.max(10, (until - since) * by);
   if (length >= whole.until - whole.since) return null;
@@ -32,7 +32,7 @@ export function zoomed({since, until}: Span, whole: Span, by: number, shift = 0)
   return {since: from, until: from + length};
 }
 
-/** The tries of a task in as few lanes as have no two at a time; those beyond the last lane share it. */
+/** Assigns the tries of a task to as few lanes as possible without overlap; tries beyond the last lane share it. */
 export function lanesOf(task: GanttTask, now: number): {since: number; until: number; lane: number; index: number}[] {
   const ends: number[] = [];
   return task.tries.map(({phases}, index) => {
@@ -69,7 +69,7 @@ export function Bars({task, span, now}: {task: GanttTask; span: Span; now: numbe
 }
 
 const STEPS = [10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 604800, 2592000];
-/** Four round times at most, none at the very end, where its label has no room: dates are longer than times. */
+/** At most four round times, none near the end, where its label has no room; dates need more room than times. */
 export function ticksOf({since, until}: Span): number[] {
   const whole = until - since, step = STEPS.find((each) => whole / each <= 4) ?? Math.ceil(whole / 4), found = [];
   for (let at = Math.ceil(since / step) * step; at < until - whole * (whole > 43200 ? 0.22 : 0.12); at += step) found.push(at);
@@ -86,7 +86,7 @@ function Axis({span}: {span: Span}) {
   );
 }
 
-/** The fills of the bars, once for all of them: the same lines as in the legend. */
+/** The patterns that all bars are filled with: the same hatching as in the legend. */
 function Hatches() {
   const fills = {...PHASE_SLANTS, failed: SLANTS.failed};
   return (
@@ -111,7 +111,7 @@ export function Gantt({asked, dagId, runId}: {asked: readonly [RunGantt | null, 
 }
 
 function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId: string; runId: string}) {
-  // null: all of it; undefined: nothing is chosen.
+  // null: the whole range; undefined: not zoomed yet.
   const [zoom, setZoom] = useState<Span | null | undefined>(undefined);
   const whole = spanOf(found), span = zoom === undefined ? firstSpan(whole, now) : zoom ?? whole, last = found.last_run;
   const isPart = span.since > whole.since || span.until < whole.until;
@@ -137,7 +137,7 @@ function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId:
     {title: "Longest wait", csvTitle: "Longest wait, s", hidden: true, text: (task) => task.longest_wait},
     {title: "Took", csvTitle: "Took, s", cell: (task) => <div>{duration(took(task))}{against(task).map((text) => <div key={text}><Muted>{text}</Muted></div>)}</div>, text: took, number: true},
     {title: "Last run", csvTitle: "Last run, s", hidden: true, text: (task) => task.last_seconds},
-    {title: "Used", help: "Of the cpus, the memory and the time that its tries requested", cell: (task) => <Used task={task} />, text: false},
+    {title: "Used", help: "Percentage of the cpus, memory and time that its tries requested", cell: (task) => <Used task={task} />, text: false},
     {title: "cpus used", hidden: true, text: (task) => task.cpus_used},
     {title: "Memory used", hidden: true, text: (task) => task.memory_used},
     {title: "Time used", hidden: true, text: (task) => task.time_used},

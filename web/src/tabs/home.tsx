@@ -1,4 +1,4 @@
-// The tile on Airflow's Home.
+// The tile on Airflow's home page.
 import * as React from "react";
 import {FORBIDDEN} from "../api";
 import type {Summary} from "../api_types";
@@ -12,7 +12,7 @@ import {addStyle} from "../ui/style";
 export function HomeTile() {
   const asked = useAnswer<Summary>("summary", {}, 10), today = useToday();
   addStyle();
-  // Nothing is said to who may not see the page, nor before there is anything to say.
+  // Show nothing to users who cannot see the page, nor before the first answer.
   if (!asked[0] && (asked[1] === null || asked[1].includes(FORBIDDEN))) return null;
   return (
     <div className="lading tab" style={{height: "auto", padding: 0, overflow: "visible"}}>

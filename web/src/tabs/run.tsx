@@ -1,4 +1,4 @@
-// The tab of a run: what it took, how long beside the least it could take, its tasks over time, and its packing.
+// The tab of a run: its duration, also compared to a lower bound, its cost, its tasks over time, and its packing.
 import * as React from "react";
 import {useMemo, useState} from "react";
 import {hurry} from "../api";
@@ -16,7 +16,7 @@ import {Gantt} from "./gantt";
 
 interface Run {dagId: string; runId: string}
 
-/** Its own time is what is looked at; what was shortly before and after is where the slider is. */
+/** The packing chart, zoomed to the run's own time range; the slider reaches a little further. */
 function RunPacking({dagId, runId, began, ended, now}: Run & {began: number; ended: number | null; now: number}) {
   const [packing, trouble] = usePacking(windowOfRun(began, ended));
   const mine = useMemo(() => (job: ChartJob) => job.dagId === dagId && job.runId === runId, [dagId, runId]);
@@ -24,27 +24,27 @@ function RunPacking({dagId, runId, began, ended, now}: Run & {began: number; end
     const margin = Math.max(5, 0.03 * ((ended ?? now) - began));
     return [began - margin, ended === null ? null : ended + margin];
   }, [began, ended]);
-  return <Section title="Packing" more={<Muted>its own machines first, other runs are pale</Muted>}><Trouble text={trouble} /><Packing packing={packing} mine={mine} look={look} /></Section>;
+  return <Section title="Packing" more={<Muted>this run's machines first; other runs are pale</Muted>}><Trouble text={trouble} /><Packing packing={packing} mine={mine} look={look} /></Section>;
 }
 
 const HURRIES = [["", "hurry: as its Dag says"], ["cheap", "hurry: cheap"], ["balanced", "hurry: balanced"], ["fast", "hurry: fast"]] as const;
 
-/** What is sent when the user asks: what was chosen and typed, in the place of all that was asked before. */
+/** The request to hurry a run; it replaces earlier ones. */
 export const hurryBody = (worth: string, end: string) => ({hurry: worth || null, finish_by: end.trim() || null});
 
-/** What the end of a live run is worth; who may change the run can ask for something else. */
+/** The hurry and deadline of a live run, with controls for users who are allowed to change the run. */
 export function Outlook({dagId, runId, outlook, mayEdit}: Run & {outlook: RunOutlook; mayEdit: boolean}) {
   const [worth, setWorth] = useState(""), [end, setEnd] = useState("");
   const isAsked = outlook.asked_by !== null;
   return (
-    <Section title="End of the run">
+    <Section title="Deadline and hurry">
       {outlookLines(outlook).map((text) => <p key={text} role={outlook.trouble && text.includes("cannot end by") ? "alert" : undefined}>{text}</p>)}
       {mayEdit ? (
         <Row>
           <Select label="Hurry" value={worth} options={HURRIES} onChange={setWorth} />
           <Input label="Finish by" value={end} placeholder="finish by: 2h, 06:00 …" onChange={setEnd} />
           {worth || end.trim() ? <Confirmed label="Apply" question="Apply this to the run?" onYes={() => hurry(dagId, runId, hurryBody(worth, end))} /> : null}
-          {isAsked ? <Confirmed label="Reset" question="Use the setting of the Dag again?" onYes={() => hurry(dagId, runId, hurryBody("", ""))} /> : null}
+          {isAsked ? <Confirmed label="Reset" question="Restore the settings of the Dag?" onYes={() => hurry(dagId, runId, hurryBody("", ""))} /> : null}
         </Row>
       ) : null}
     </Section>
@@ -54,7 +54,7 @@ export function Outlook({dagId, runId, outlook, mayEdit}: Run & {outlook: RunOut
 export function RunTab({dagId, runId}: Run) {
   const path = runData(dagId, runId), asked = useAnswer<RunSummary>(path), [found, , now] = asked;
   const gantt = useAnswer<RunGantt>(`${path}/gantt`, {}, 5);
-  if (found && (!found.totals.jobs || found.totals.began_at === null)) return <Frame isTab><Muted>Lading has no record of this run: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted></Frame>;
+  if (found && (!found.totals.jobs || found.totals.began_at === null)) return <Frame isTab><Muted>Lading has no record of this run: it was not run by Lading, or its records have been purged (job_retention_days).</Muted></Frame>;
   return (
     <Frame isTab>
       <AnswerSection title="Run" asked={asked}>{(run) => <Took run={run} end={gantt[0]?.expected_end ?? null} held={gantt[0]?.held ?? null} now={now} dagId={dagId} runId={runId} />}</AnswerSection>
@@ -66,16 +66,16 @@ export function RunTab({dagId, runId}: Run) {
   );
 }
 
-/** How far a run is, and when it ends, in one line.
+/** The progress and expected end of a run in one line.
  *
- * @param end: when it is expected to end, epoch seconds; null: it has ended, or nothing says it
- * @param held: what holds jobs of it, so that no end is expected; null: nothing does
+ * @param end: when it is expected to end, epoch seconds; null: it has ended, or its end is unknown
+ * @param held: what holds some of its jobs, so that no end can be predicted; null: nothing does
  */
 export function progress({totals: {jobs, live, failed}, states}: Pick<RunSummary, "totals" | "states">, end: number | null, held: string | null = null): string {
   const failures = failed ? `, of these ${count(failed)} failed` : "";
   if (!live) return `All ${jobsText(jobs)} finished${failures}.`;
   const running = states.running ?? 0;
-  return `${count(running)} of ${jobsText(jobs)} running, ${count(live - running)} waiting, ${count(jobs - live)} finished${failures}. ${held !== null ? `No end is expected: ${held}.` : end === null ? "When it ends is unknown." : `Ends at about ${date(end)}.`}`;
+  return `${count(running)} of ${jobsText(jobs)} running, ${count(live - running)} waiting, ${count(jobs - live)} finished${failures}. ${held !== null ? `Its end cannot be predicted: ${held}.` : end === null ? "Its end is unknown." : `Expected to end at about ${date(end)}.`}`;
 }
 
 function Took({run: found, end, held, now, dagId, runId}: Run & {run: RunSummary; end: number | null; held: string | null; now: number}) {
@@ -93,7 +93,7 @@ function Took({run: found, end, held, now, dagId, runId}: Run & {run: RunSummary
           <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of the memory requested, by measured peaks" />
           <Tile label="Time used" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : "of the limits"} />
           <Tile label="Took" value={duration(took(totals, now))} help={[totals.live ? "until now" : null, found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`].filter(Boolean).join("; ")} />
-          <Tile label="Most at once" value={count(found.most_at_once)} />
+          <Tile label="Most jobs at once" value={count(found.most_at_once)} />
           <Tile label="Median wait" value={duration(found.median_wait)} help={`longest ${duration(found.longest_wait)}`} />
         </Tiles>
     </>

@@ -1,4 +1,4 @@
-// The tab of a task instance: each try, where it was and why, and what it used of what it asked for.
+// The tab of a task instance: where each try ran and why, and what it requested and used.
 import * as React from "react";
 import type {TrySummary} from "../api_types";
 import type {TryPage} from "../api_types";
@@ -19,7 +19,7 @@ export function TaskTab({dagId, runId, taskId, mapIndex}: {dagId: string; runId:
   return (
     <Frame isTab>
       <Trouble text={trouble} />
-      {found.jobs.length ? null : <Muted>Lading has no record of this task: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted>}
+      {found.jobs.length ? null : <Muted>Lading has no record of this task: it was not run by Lading, or its records have been purged (job_retention_days).</Muted>}
       {indexes.size > 1
         ? <Section title="Mapped instances" more={<Row>{found.after === null ? null : <Muted>the newest {count(found.jobs.length)}</Muted>}<Link to={pagePath({view: "jobs", dag: dagId, run: runId, task: taskId})}>All jobs of this task, with reasons</Link></Row>}><TryTable name="Tries" jobs={found.jobs} now={now} empty="" load={() => allJobs(path, parameters)} /></Section>
         : found.jobs.map((job) => (

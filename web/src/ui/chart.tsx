@@ -1,4 +1,4 @@
-// The packing chart as a component; without ECharts the tables beside it say the same.
+// The packing chart as a component. If ECharts fails to load, the tables show the same data.
 import * as React from "react";
 import {memo, useEffect, useLayoutEffect, useMemo, useRef, useState} from "react";
 import {SLANTS, hatched, shownState, type ShownState} from "../chart/colors";
@@ -9,7 +9,7 @@ import {keyOf, taskPath} from "../paths";
 import {useNavigate} from "./choices";
 import {Button, Muted, Spinner, Legend, useDark} from "./parts";
 
-/** What the colours of the jobs that are there mean. */
+/** The legend for the job states that occur. */
 function Key({jobs}: {jobs: Data["jobs"]}) {
   const there = new Set<ShownState | "hidden">();
   for (const job of jobs.values()) there.add(shownState(job.state, job.hidden));
@@ -30,12 +30,12 @@ function Fold({groups, onFold}: {groups: readonly Group[]; onFold: (group: Group
 interface Props {
   packing: Data | null;
   mine?: (job: ChartJob) => boolean;
-  /** From when to when is shown first; null: until now. */
+  /** The time range to show first; null: until now. */
   look?: [number, number | null];
-  /** What the user has opened or folded, by the key of the group, and what is told of the next choice. */
+  /** The groups that the user has opened or folded, by key, and the callback for changes. */
   opened?: Record<string, boolean>;
   onOpened?: (opened: Record<string, boolean>) => void;
-  /** What the lower chart shows. */
+  /** The unit of the lower chart. */
   measure?: Measure;
 }
 
@@ -61,10 +61,10 @@ export const Packing = memo(function Packing({packing, mine, look, opened: given
     return () => { isGone = true; observer.disconnect(); chart.current?.dispose(); chart.current = null; };
   }, []);
   const layout = useMemo(() => (packing ? rowsOf(packing, mine, opened) : null), [packing, mine, opened]);
-  // Before the browser paints the rest: the chart is what is waited for.
+  // Draw before the browser paints the rest: the chart is what the user waits for.
   useLayoutEffect(() => {
     if (!ready || !chart.current || !element.current) return;
-    // Another window is loaded: what was in the last one is not in it.
+    // Another window is being loaded: remove the content of the previous one.
     if (!packing || !layout) { chart.current.clear(); delete element.current.dataset.redrawMs; return; }
     const began = performance.now();
     chart.current.update(packing, dark, mine, look ?? null, layout, measure);
@@ -77,8 +77,8 @@ export const Packing = memo(function Packing({packing, mine, look, opened: given
       {packing && layout ? <div className="row" style={{justifyContent: "space-between"}}><Key jobs={packing.jobs} /><Fold groups={layout.groups} onFold={fold} /></div> : <Spinner />}
       <div ref={element} role="img" data-testid="packing-chart" aria-label="What ran where" style={{height: Math.max(320, 190 + rows * 26), width: "100%"}} />
       {failed ? <p role="alert">The chart could not be drawn: {failed}</p> : null}
-      {layout?.rows.some((row) => row.below) ? <Muted>A job below the grey of its machine had no adjacent cpus free there. </Muted> : null}
-      {packing?.truncated ? <Muted>There are too many jobs to draw: only the newest are shown. Choose a shorter time.</Muted> : null}
+      {layout?.rows.some((row) => row.below) ? <Muted>A job drawn below the grey area of its machine had no contiguous cpus free there. </Muted> : null}
+      {packing?.truncated ? <Muted>There are too many jobs to draw: only the newest are shown. Choose a shorter time range.</Muted> : null}
     </div>
   );
 });

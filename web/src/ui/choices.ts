@@ -1,4 +1,4 @@
-// What the user has chosen, kept in the address: it can be sent to another, and the back button undoes it.
+// The user's choices, kept in the URL, so that they can be shared as a link and undone with the back button.
 import {useEffect, useMemo, useState} from "react";
 import {router} from "../host/globals";
 import {PAGE, search, type Choices} from "../paths";
@@ -28,20 +28,20 @@ const useSearch = router.useLocation ? useHostSearch : useOwnSearch;
 export interface Chosen {
   get: (name: string) => string | null;
   all: (name: string) => string[];
-  /** Makes choices beside those that are made; null takes one back. `replace`: the back button does not stop here. */
+  /** Adds to the current choices; null removes one. `replace`: the back button skips this state. */
   set: (changes: Choices, options?: {replace?: boolean}) => void;
-  /** The address of the page with these choices beside those that are made. */
+  /** The URL of the page with these changes to the current choices. */
   href: (changes: Choices) => string;
 }
 
-/** The address of the page, or of a tab, with choices beside those of a search string. */
+/** The URL of the page or a tab with changes to the choices of a query string. */
 function withChanges(path: string, text: string, changes: Choices): string {
   const now = new URLSearchParams(text), all: Record<string, Choices[string]> = {};
   for (const name of now.keys()) all[name] = now.getAll(name);
   return path + search({...all, ...changes});
 }
 
-/** The choices of the page, or of a tab. */
+/** The choices of the page or a tab. */
 export function useChoices(): Chosen {
   const text = useSearch(), path = usePath(), go = useGo();
   return useMemo(() => {
@@ -49,7 +49,7 @@ export function useChoices(): Chosen {
     return {
       get: (name: string) => now.get(name),
       all: (name: string) => now.getAll(name),
-      // Beside what the address says by now: on a busy machine it may have changed since the page was drawn.
+      // Based on the current URL, which on a busy machine can have changed since the last render.
       set: (changes: Choices, options?: {replace?: boolean}) => go(withChanges(path, location.search, changes), options),
       href: (changes: Choices) => withChanges(path, text, changes),
     };

@@ -1,4 +1,4 @@
-// The parts that pages are made of: Chakra's where the host has it, else plain HTML with the same text.
+// The components that pages are made of: Chakra's if the host has it, otherwise plain HTML with the same text.
 import * as React from "react";
 import {Component, createContext, useContext, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, portal, router} from "../host/globals";
@@ -7,7 +7,7 @@ import {taskName, type TaskKey} from "../paths";
 import {poller, useConnection} from "../polling";
 import {addStyle} from "./style";
 
-/** An error in one component must not take Airflow's page down. */
+/** Keeps an error in a component from breaking Airflow's page. */
 export class Guarded extends Component<{children: ReactNode}, {error: Error | null}> {
   state: {error: Error | null} = {error: null};
   static getDerivedStateFromError(error: Error) { return {error}; }
@@ -26,7 +26,7 @@ function Banner() {
   );
 }
 
-/** What something asked for by a button came to, for those who listen to the page. */
+/** Announces the result of a button to screen readers. */
 let announce: (text: string) => void = () => undefined;
 function Live() {
   const [text, setText] = useState("");
@@ -54,10 +54,10 @@ export const Swatch = ({color}: {color: string}) => <span className="swatch" sty
 export const Row = ({children}: {children: ReactNode}) => <div className="row">{children}</div>;
 export const Muted = ({children}: {children: ReactNode}) => <span className="muted">{children}</span>;
 export const Spinner = () => (chakra.Spinner ? <chakra.Spinner size="sm" aria-label="loading" /> : <p>loading …</p>);
-/** Why something is missing, or is not up to date; others of the page may be. */
+/** Why a part of the page is missing or outdated. */
 export const Trouble = ({text}: {text: string | null}) =>
   text ? <p role="alert" className="trouble">{text}. <Button onClick={() => poller.try()}>Try now</Button></p> : null;
-/** While there is no answer: why, or that it is loaded. */
+/** Shown until there is an answer: the trouble, or a spinner. */
 export const Awaited = ({trouble}: {trouble: string | null}) => (trouble ? <Trouble text={trouble} /> : <Spinner />);
 
 export function Section({title, more, children}: {title: string; more?: ReactNode; children: ReactNode}) {
@@ -70,12 +70,12 @@ export function Section({title, more, children}: {title: string; more?: ReactNod
     </section>
   );
 }
-/** A section of one answer. Where it has none it says why, and where it is old, since when. */
+/** A section for one answer. Without an answer it shows why; with an outdated one, since when. */
 export function AnswerSection<Answer>({title, more, asked: [found, trouble], children}: {title: string; more?: ReactNode; asked: readonly [Answer | null, string | null, ...unknown[]]; children: (found: Answer) => ReactNode}) {
   return <Section title={title} more={more}>{found === null ? <Awaited trouble={trouble} /> : <><Trouble text={trouble} />{children(found)}</>}</Section>;
 }
 const HeadSlot = createContext<HTMLElement | null>(null);
-/** Shown beside the heading of the section, which stays in sight; in a line of its own where the host has no portals. */
+/** Shows its children next to the section's heading, which stays visible; on their own line if the host lacks portals. */
 export function InHead({children}: {children: ReactNode}) {
   const slot = useContext(HeadSlot);
   return slot && portal ? <>{portal(children, slot)}</> : <div className="tools">{children}</div>;
@@ -103,10 +103,10 @@ export function Button({children, ...more}: ButtonProps) {
   return <button type="button" className="plain" {...more}>{children}</button>;
 }
 
-/** A button that asks once more before it does something; what went wrong is said beside it.
+/** A button that asks for confirmation and shows the result next to it.
  *
- * @param label: what it shows
- * @param name: what it is called, where many show the same: with what it is for
+ * @param label: the visible text
+ * @param name: the accessible name, with the target, if several buttons have the same label
  */
 export function Confirmed({label, name, question, onYes}: {label: string; name?: string; question: string; onYes: () => Promise<unknown>}) {
   const [asks, setAsks] = useState(false), [said, setSaid] = useState<string | null>(null), [refused, setRefused] = useState(false);
@@ -120,7 +120,7 @@ export function Confirmed({label, name, question, onYes}: {label: string; name?:
   return <span role="alertdialog" aria-label={question} onKeyDown={escape}>{question} <Button onClick={() => void yes()}>Yes</Button> <Button onClick={no} autoFocus>No</Button></span>;
 }
 
-/** A link within Airflow's own router, so that the page is not loaded anew. */
+/** A link through Airflow's own router, which does not reload the page. */
 export function Anchor({to, className, children, ...more}: {to: string; className?: string; children: ReactNode; "aria-current"?: "page"; title?: string; "aria-label"?: string}) {
   if (router.Link) return <router.Link to={to} className={className} {...more}>{children}</router.Link>;
   return <a href={new URL(to.replace(/^\//, ""), document.baseURI).href} className={className} {...more}>{children}</a>;
@@ -128,12 +128,12 @@ export function Anchor({to, className, children, ...more}: {to: string; classNam
 export const Link = ({to, children, label}: {to: string | null; children: ReactNode; label?: string}) =>
   to ? <Anchor to={to} className="link" aria-label={label}>{children}</Anchor> : <>{children}</>;
 
-/** A name that users have given: it may be written from right to left, and be too long for a table. */
+/** A name chosen by users, which can be written right to left or be too long for a table. */
 export function Name({children}: {children: ReactNode}) {
   const short = typeof children === "string" ? middle(children) : children;
   return <bdi title={short === children ? undefined : children as string}>{short}</bdi>;
 }
-/** A Dag and a task of it, in this order however each is written. */
+/** A Dag and one of its tasks, in this order even if one of them is written right to left. */
 export const TaskName = ({job}: {job: TaskKey & {hidden?: boolean}}) => {
   const {dag_id: dag, task_id: task} = job;
   return job.hidden || !task || !dag ? <Name>{taskName(job)}</Name> : <span dir="ltr"><Name>{dag}</Name>.<Name>{taskName({...job, dag_id: null})}</Name></span>;
@@ -155,9 +155,9 @@ export function Input({label, value, placeholder, onChange, onEnter, type = "tex
   return chakra.Input ? <chakra.Input size="xs" width={width} {...props} /> : <input className="plain" style={{width}} {...props} />;
 }
 
-/** What is shorter has room in three lines, however narrow its column is. */
+/** Text up to this length fits into three lines of even the narrowest column. */
 const SHORT = 40;
-/** Text in three lines, with a button that shows all of it where it has more. */
+/** Text clamped to three lines, with a button that shows the rest. */
 export function Clamp({text}: {text: string}) {
   const [whole, setWhole] = useState(false), [isCut, setCut] = useState(false), box = useRef<HTMLDivElement>(null);
   const isShort = text.length <= SHORT;
@@ -180,10 +180,10 @@ export function Clamp({text}: {text: string}) {
 }
 
 export interface Part {key: string; title: string; value: number; text: string; color: string}
-/** Shares of a whole as one bar; its name has them as text. */
+/** Parts of a whole as a stacked bar, with its accessible name as text. */
 export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?: string; whole?: number; height?: number}) {
   const sum = parts.reduce((all, {value}) => all + value, 0), rest = Math.max(0, (whole ?? sum) - sum);
-  // Parts of a hundred: where what grows adds up to less than 1, as USD do, a flexible box fills that part of it alone.
+  // In percent, because flex items whose flex-grow adds up to less than 1, such as small USD amounts, do not fill the box.
   const part = (value: number) => (100 * value) / (sum + rest);
   const label = `${name ? `${name}: ` : ""}${parts.map(({title, text}) => `${title} ${text}`).join(", ")}`;
   return (
@@ -193,12 +193,12 @@ export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?
     </div>
   );
 }
-/** How much of something is used, below the numbers that say it. */
+/** A thin bar for how much of something is used, to go below the numbers. */
 export function UseBar({title, used, most, color = "var(--l-running)"}: {title: string; used: number; most: number | null | undefined; color?: string}) {
   if (!most) return null;
   return <Bar whole={Math.max(most, used)} height={6} parts={[{key: "used", title, value: used, text: percent(used, most), color}]} />;
 }
-/** What is promised to running jobs of the memory there is, and the part of it that they have used at most, MiB. */
+/** The memory that running jobs requested out of all memory that is up, and the sum of their peaks, MiB. */
 export function MemoryUse({promised, used, up}: {promised: number; used: number; up: number | null | undefined}) {
   if (!up) return null;
   const rest = Math.max(0, promised - used);
@@ -206,8 +206,8 @@ export function MemoryUse({promised, used, up}: {promised: number; used: number;
     <>
       <div className="line">{memory(promised)} / {memory(up)}</div>
       <Bar whole={Math.max(up, promised, used)} height={6} name="memory" parts={[
-        {key: "used", title: "used at most", value: used, text: memory(used), color: "var(--l-used)"},
-        {key: "promised", title: "promised", value: rest, text: memory(promised), color: "var(--l-running)"},
+        {key: "used", title: "used at peak", value: used, text: memory(used), color: "var(--l-used)"},
+        {key: "promised", title: "requested", value: rest, text: memory(promised), color: "var(--l-running)"},
       ]} />
       {used > 0 ? <div className="line"><Muted>{memory(used)} used</Muted></div> : null}
     </>

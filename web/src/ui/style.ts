@@ -1,4 +1,4 @@
-// The style of the page, in Chakra's variables where the host has them.
+// The page's style sheet, which uses Chakra's variables if the host has them.
 import {DARK, LIGHT, type Palette} from "../chart/colors";
 
 const variables = ({running, succeeded, failed, cancelled, hidden, phases, shares, page}: Palette) =>
@@ -107,7 +107,7 @@ const CSS = `
 @media print { .lading { overflow: visible; height: auto; } .lading .scroll { max-height: none; overflow: visible; } }
 `;
 
-/** Puts the style into the document, once. */
+/** Adds the style sheet to the document once. */
 export function addStyle(): void {
   if (document.getElementById("lading-style")) return;
   const element = document.createElement("style");

@@ -1,4 +1,4 @@
-// Tables, which can be had as CSV.
+// Tables with an export as CSV.
 import * as React from "react";
 import {useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {csv, type CsvColumn} from "../csv";
@@ -6,17 +6,17 @@ import {Button, InHead, Muted} from "./parts";
 
 export interface Column<Row> extends CsvColumn<Row> {
   cell?: (row: Row) => ReactNode;
-  /** What its heading shows, where that is not its title. */
+  /** The content of the heading if it differs from the title. */
   head?: ReactNode;
-  /** What its heading means, where that is not plain. */
+  /** An explanation of the heading. */
   help?: string;
   /** Right-aligned. */
   number?: boolean;
-  /** Only in the CSV, where times are ISO 8601 in UTC, and amounts numbers without a unit. */
+  /** Only included in the CSV, where times are ISO 8601 in UTC and amounts are numbers without a unit. */
   hidden?: boolean;
-  /** Whether a row has anything there: the column is shown where some row has. */
+  /** Whether a row has a value; the column is shown if any row has one. */
   has?: (row: Row) => unknown;
-  /** The key by which rows can be sorted, and what it sorts by. */
+  /** The key to sort rows by; without it the column is not sortable. */
   sort?: string;
 }
 
@@ -26,11 +26,11 @@ interface Props<Row> {
   columns: readonly Column<Row>[];
   rows: readonly Row[];
   empty: ReactNode;
-  /** So many rows are shown until all are asked for: more would make each redraw slow. */
+  /** The rows shown until the user requests all, so that redraws stay fast. */
   few?: number;
-  /** What the CSV has, where that is more than the rows. */
+  /** Loads the rows of the CSV if it contains more than the table. */
   load?: () => Promise<readonly Row[]>;
-  /** Where the CSV is, where the server writes it. */
+  /** The URL of the CSV if the server writes it. */
   href?: string;
   sorting?: Sorting;
   more?: ReactNode;
@@ -39,7 +39,7 @@ interface Props<Row> {
 
 const ROWS_AT_ONCE = 50;
 
-// A table is one stop for the Tab key; arrow keys move from row to row. Else what follows a long table is out of reach.
+// A table is a single tab stop, and arrow keys move between rows; otherwise content after a long table would be out of reach.
 function useRows(count: number) {
   const table = useRef<HTMLDivElement>(null), active = useRef(0);
   const rows = () => [...(table.current?.querySelectorAll<HTMLTableRowElement>("tbody > tr") ?? [])];

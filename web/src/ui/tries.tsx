@@ -1,4 +1,4 @@
-// Tries of tasks: where, why, their phases as a bar, and what they used of what they asked for.
+// Tries of tasks: where and why, their phases as a bar, and what they requested and used.
 import * as React from "react";
 import {ask, get} from "../api";
 import type {TryPage, TryPhase, TrySummary} from "../api_types";
@@ -12,7 +12,7 @@ import {Table, type Column} from "./table";
 const PHASES = Object.keys(LIGHT.phases);
 const phaseColor = (key: string) => (PHASES.includes(key) ? hatched(`var(--l-${key})`, PHASE_SLANTS[key]) : "var(--l-hidden)");
 
-/** In a table only the longest phase is said as text, all of them where the pointer is; `whole` says all. */
+/** The phases of a try as a bar. Its legend names only the longest phase; `whole`: all of them. */
 export function Phases({job, now, whole = false}: {job: TrySummary; now: number; whole?: boolean}) {
   const end = job.ended_at ?? now;
   const part = (phase: TryPhase) => Math.max(0, (phase.until ?? end) - phase.since);
@@ -24,7 +24,7 @@ export function Phases({job, now, whole = false}: {job: TrySummary; now: number;
 export const NOWHERE = "–";
 export const where = (job: TrySummary): string =>
   job.held ? `room is held at ${job.held}` : [job.site, job.location !== job.site ? job.location : null, job.node].filter(Boolean).join(" / ") || NOWHERE;
-/** Where a job is or was, with the other jobs of that machine. */
+/** Where a job is or was, linked to the jobs of that machine. */
 export function Where({job}: {job: TrySummary}) {
   const {site, location} = job, text = where(job);
   if (job.held || !site || !location) return <Clamp text={text} />;
@@ -43,13 +43,13 @@ export function Facts({job, now, more = []}: {job: TrySummary; now: number; more
   const facts: [string, React.ReactNode][] = [
     ["State", <span><Badge word={job.state} />{cause ? ` ${cause}` : ""} {job.state === "attempted" ? <Confirmed label="Wake" name={`Wake try ${job.try_number}`} question="Look for room now?" onYes={() => ask("wake", job.id)} /> : null}</span>],
     ...more,
-    ["Why", job.reason ? <Name>{spoken(job.reason)}</Name> : isWaiting(job) ? "no reason was given yet" : null],
-    ["What would change it", job.remedy],
+    ["Why", job.reason ? <Name>{spoken(job.reason)}</Name> : isWaiting(job) ? "no reason yet" : null],
+    ["What to do", job.remedy],
     ["Team", job.team],
     ["Where", <Where job={job} />],
-    ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first site that takes it had room"],
+    ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first eligible site had room"],
     ["Native id", job.native_id],
-    ["Its script", job.native_id && job.dag_id ? <code style={{userSelect: "all"}}>{`airflow lading script --dag ${job.dag_id} --task ${job.task_id}`}</code> : null],
+    ["Job script", job.native_id && job.dag_id ? <code style={{userSelect: "all"}}>{`airflow lading script --dag ${job.dag_id} --task ${job.task_id}`}</code> : null],
     ["Requested queue", job.queue],
     ["cpus requested / used", `${count(cpus(job))} / ${used === null ? "–" : `${count(used)} (${percent(used, cpus(job))})`}`],
     ["Memory requested / peak", `${memory(job.memory)}${limit(job.memory_limit, memory)} / ${job.peak_memory === null ? "–" : `${memory(job.peak_memory)} (${percent(job.peak_memory, job.memory)})`}`],
@@ -67,7 +67,7 @@ export function Facts({job, now, more = []}: {job: TrySummary; now: number; more
   );
 }
 
-/** All jobs of an answer that comes in pages. */
+/** Fetches all jobs of a paged answer. */
 export async function allJobs(path: string, parameters: Parameters): Promise<TrySummary[]> {
   const jobs: TrySummary[] = [];
   for (let after: string | null = null; ;) {
