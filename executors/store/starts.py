@@ -169,15 +169,8 @@ class Outlook:
         if held:
             return NoStart(commonest(held)[0])
         found = [start for row in rows for start in self.known_starts(row)]
-        last: dict[tuple[Place, ShareLine], Any] = {}
-        unsaid = Counter[tuple[Place, ShareLine]]()
-        for row in rows:
-            if row.unsaid:
-                line = place_of(row), self.backlogs.line_of(row)
-                unsaid[line] += row.unsaid
-                last[line] = max(last.get(line, row), row, key=turn_of)
-        for line, _ in sorted(unsaid.items(), key=lambda each: (-each[1], str(each[0])))[:MOST_LINES]:
-            job = self._last_job(last[line])
+        for last in self._last_rows([row for row in rows if row.unsaid]):
+            job = self._last_job(last)
             if job is None:  # it has started since the jobs were counted
                 continue
             self.learn([job])
@@ -186,6 +179,22 @@ class Outlook:
                 return start
             found.append(start)
         return max(found, key=lambda each: each.at, default=None)
+
+    def _last_rows(self, rows: Iterable[Any]) -> Iterable[Any]:
+        """Yield the last row of each line at the places for which most jobs wait.
+
+        Where the rate is unknown, so is the order of the lines: there the row that was queued last stands for all.
+        """
+        places: dict[Place, list[Any]] = {}
+        for row in rows:
+            places.setdefault(place_of(row), []).append(row)
+        for place in sorted(places, key=lambda each: (-unsaid_jobs(places[each]), str(each)))[:MOST_LINES]:
+            lines: dict[ShareLine | None, list[Any]] = {}
+            for row in places[place]:
+                line = None if self.backlogs.rate(place) is None else self.backlogs.line_of(row)
+                lines.setdefault(line, []).append(row)
+            for line in sorted(lines, key=lambda each: (-unsaid_jobs(lines[each]), str(each)))[:MOST_LINES]:
+                yield max(lines[line], key=turn_of)
 
     def _last_job(self, row: Any) -> Any:
         """Return the last of the jobs counted together whose start is not predicted by a plan or batch system."""
@@ -200,6 +209,10 @@ class Outlook:
             ),
         )  # fmt: skip
         return self.session.execute(query.order_by(JobRow.queued_at.desc(), JobRow.token.desc()).limit(1)).first()
+
+
+def unsaid_jobs(rows: Iterable[Any]) -> int:
+    return sum(row.unsaid for row in rows)
 
 
 def commonest(held: Counter[str]) -> tuple[str, int]:

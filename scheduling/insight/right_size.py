@@ -138,13 +138,12 @@ def sizes(usage: Usage) -> Sizes:
     def point(use: Use, value: float, seconds: float | None = None) -> Point:
         return Point(measure(use.input_size, by_length=by_length), value, use.seconds if seconds is None else seconds)
 
-    memory = [
-        (use, use.peak_memory)
-        for use in sample
-        if use.cause is None and use.peak_memory is not None
-        if use.seconds >= SHORTEST_SAMPLED or not use.is_sampled
-    ]
+    measured = [(use, use.peak_memory) for use in sample if use.cause is None and use.peak_memory is not None]
+    memory = [(use, peak) for use, peak in measured if use.seconds >= SHORTEST_SAMPLED or not use.is_sampled]
     too_little = [point(use, bound) for use in sample if (bound := use.memory_bound)]
+    if memory:
+        # Short tries may have needed more than was sampled, so they only raise the fit.
+        too_little += [point(use, peak) for use, peak in measured if use.seconds < SHORTEST_SAMPLED and use.is_sampled]
     cpus = [(use, use.busy_cpus) for use in sample if use.busy_cpus is not None]
     mean_cpus = [(use, use.mean_cpus) for use in sample if use.mean_cpus is not None]
     time = [(use, use.seconds) for use in sample if use.cause is None]

@@ -765,7 +765,8 @@ def test_a_failure_whose_reason_has_a_remedy_of_its_own_is_no_failed_machine(
 def test_a_job_that_waits_says_when_it_is_expected(session: Session, client: TestClient) -> None:
     now = time.time()  # the time of the module may be half an hour ago; the job would have waited too long
     for number in range(10):
-        ended(session, f"job{number}", queued_at=now - 2000, started_at=now - 2000 + 60 * (number + 1))
+        times = {"queued_at": now - 2000, "started_at": now - 2000 + 60 * (number + 1), "ended_at": now - 900}
+        ended(session, f"job{number}", **times)
     add(session, "wait", state=State.QUEUED, queued_at=now - 30)
     session.commit()
     [job] = client.get("/jobs", params={"state": "queued"}).json()["jobs"]

@@ -116,6 +116,13 @@ def test_a_short_try_whose_memory_was_sampled_seldom_tells_nothing_of_it() -> No
     assert longer.at(None) > 60
 
 
+def test_no_try_gets_less_than_what_short_tries_were_seen_to_use() -> None:
+    short = [Use(1, 512, 1.2, peak_memory=32, is_sampled=True)] * 20
+    found = sizes(usage([*short, *[Use(1, 512, 3.0, peak_memory=2, is_sampled=True)] * 2])).memory
+    assert found is not None
+    assert found.at(None) > 32
+
+
 def test_where_inputs_explain_the_need_the_line_is_an_expression_that_suffices() -> None:
     uses = [
         Use(4, 65536, 600, peak_memory=600 + 2000 * size, input_size=size * 2**30) for size in (1, 2, 3, 4, 6, 8, 10)
