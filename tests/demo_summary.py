@@ -168,9 +168,18 @@ def packed_lines(runs: Sequence[Sequence[Job]], cpus: float, memory: int) -> lis
     return [
         ("This machine", f"{cpus:g} cores and {memory / GIB:.1f} GiB for tasks"),
         ("First run", f"{run_line(first)}; they {memory_line(first)}"),
-        ("Second run", f"{run_line(second)}; sized by what the first run used, they {memory_line(second)}"),
+        ("Second run", f"{run_line(second)}; {sized_line(first, second)}, they {memory_line(second)}"),
         ("LocalExecutor", local_executor(second, cpus, memory)),
     ]
+
+
+def sized_line(first: Sequence[Job], second: Sequence[Job]) -> str:
+    """How many jobs of the second run requested another amount of memory than those of their task in the first run."""
+    requested = {job.task: job.memory for job in first}
+    sized = sum(job.memory != requested.get(job.task) for job in second)
+    if not sized:
+        return "too short to be sized by what the first run used"
+    return f"{sized} of them sized by what the first run used"
 
 
 def local_executor(jobs: Sequence[Job], cpus: float, memory: int) -> str:

@@ -44,6 +44,19 @@ from lading.scheduling.text.units import format_moment, format_time
 SECONDS_OF_ACCURACY = 7 * 86400.0
 
 
+def no_job(args: Namespace, indexes: Sequence[int]) -> str:
+    """Say that there is no such job.
+
+    :param indexes: the map indexes of the jobs of this task in this run; -1: it is not mapped
+    """
+    task = f"{args.dag_id}.{args.task_id}"
+    mapped = [index for index in indexes if index >= 0]
+    if args.map_index < 0 and mapped:
+        return f"{task} is mapped: add the index of one of its jobs, {min(mapped)} to {max(mapped)}"
+    index = f"[{args.map_index}]" if args.map_index >= 0 else ""
+    return f"Lading has no job of {task}{index} in run {args.run_id}"
+
+
 @as_command
 def explain(args: Namespace) -> None:
     """Print the steps for the last try of a task instance, with the current state of the sites, and its own state."""
@@ -52,8 +65,7 @@ def explain(args: Namespace) -> None:
         of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)
         query = select(JobRow).where(*of_task, JobRow.map_index == args.map_index).order_by(JobRow.try_number.desc())
         if (job := session.scalars(query.limit(1)).first()) is None:
-            index = f"[{args.map_index}]" if args.map_index >= 0 else ""
-            raise SystemExit(f"Lading has no job of {args.dag_id}.{args.task_id}{index} in run {args.run_id}")
+            raise SystemExit(no_job(args, session.scalars(select(JobRow.map_index).where(*of_task)).all()))
         try:
             sites = load_sites(settings)
             known = rules_of(settings.sites_file, plugins_rules())

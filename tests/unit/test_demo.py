@@ -44,9 +44,11 @@ def test_the_summary_says_how_the_second_run_was_packed_by_the_first() -> None:
         "40 jobs in 200 s, at most 2 at once; they requested 20.0 GiB in all, of which they used 3.9"
     )
     assert lines["Second run"] == (
-        "40 jobs in 50 s, at most 8 at once; sized by what the first run used, they requested 5.0 GiB in all, of which "
-        "they used 3.9"
+        "40 jobs in 50 s, at most 8 at once; 40 of them sized by what the first run used, they requested 5.0 GiB in "
+        "all, of which they used 3.9"
     )
+    again = dict(packed_lines([run(40), run(40)], 2.0, 8192))["Second run"]
+    assert "; too short to be sized by what the first run used, they requested 20.0 GiB in all" in again
 
 
 @pytest.mark.parametrize(("tasks", "started"), [(40, 32), (12, 12)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
 from lading.plugin.sites import load_sites
-from lading.plugin.subcommands.explain import report
+from lading.plugin.subcommands.explain import no_job, report
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.reasons import because
 from tests.clusters.sites import make_settings
@@ -277,3 +278,16 @@ def test_a_gang_is_explained_with_all_its_members(
     start = found.index("5. gang 'ray':") + 1
     assert found[start : start + len(lines)] == lines
     assert found[-1] == "6. queued: waits for its turn"
+
+
+@pytest.mark.parametrize(
+    ("index", "indexes", "said"),
+    [
+        (-1, [], "Lading has no job of d.t in run r"),
+        (7, [], "Lading has no job of d.t[7] in run r"),
+        (7, [0, 1], "Lading has no job of d.t[7] in run r"),
+        (-1, [3, 0, 11], "d.t is mapped: add the index of one of its jobs, 0 to 11"),
+    ],
+)
+def test_a_mapped_task_is_asked_for_with_an_index(index: int, indexes: list[int], said: str) -> None:
+    assert no_job(Namespace(dag_id="d", task_id="t", run_id="r", map_index=index), indexes) == said
