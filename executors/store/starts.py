@@ -71,6 +71,8 @@ COLUMNS = (
     JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
     JobRow.said_at, JobRow.team, JobRow.dag_owner, JobRow.dag_tags,
 )  # fmt: skip
+# What decides to which declared share a job of a Dag belongs.
+TENANT: Mapping[str, Any] = {"team": JobRow.team, "dag_owner": JobRow.dag_owner, "dag_tags": JobRow.dag_tags}
 # Jobs that start within this many seconds need no estimate.
 SECONDS_UNTIL_SAID = 30.0
 # A planned start is stored again if it moves by this many seconds and by this part of the remaining time.
@@ -401,7 +403,7 @@ class Backlogs:
             "task_id": JobRow.task_id,
         }
         if self.shares.table:
-            names |= {"team": JobRow.team, "dag_owner": JobRow.dag_owner, "dag_tags": JobRow.dag_tags}
+            names |= TENANT
         conditions: list[Any] = []
         if asked is not None and all(job.reason_code in LIMITED for job in asked):
             conditions = [is_limited, JobRow.dag_id.in_({job.dag_id for job in asked})]
@@ -518,7 +520,7 @@ class Backlogs:
     def _running(self, place: Place) -> Sequence[Any]:
         """Return the jobs that run there; those of a task that started within the same minute are counted together."""
         names = [JobRow.dag_id, JobRow.task_id, JobRow.priority, cast(JobRow.started_at / SECONDS_TOGETHER, Integer)]
-        names += [JobRow.team, JobRow.dag_owner, JobRow.dag_tags] if self.shares.table else []
+        names += TENANT.values() if self.shares.table else []
         amounts = (
             func.sum(CPUS).label("cpus"),
             func.avg(JobRow.started_at).label("started_at"),

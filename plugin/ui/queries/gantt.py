@@ -202,7 +202,7 @@ def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple
     query = select(JobRow.task_id, begun).where(*at_work).group_by(JobRow.task_id)
     found: dict[str, float | None] = {str(task_id): at for task_id, at in session.execute(query)}
     whose = {"dag_id": JobRow.dag_id, "run_id": JobRow.run_id, "task_id": JobRow.task_id}
-    rows = starts.together(session, now, whose, *mine)
+    rows = starts.together(session, now, {**whose, **starts.TENANT}, *mine)
     outlook = starts.Outlook(session, now, rows)
     held: Counter[str] = Counter()
     for row in rows:

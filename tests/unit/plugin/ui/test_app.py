@@ -882,6 +882,22 @@ def test_shares_say_what_they_use_of_what_is_kept_for_them(session: Session, cli
     assert (second["name"], second["is_over"], second["guarantees"]) == ("mine", False, []), "not the one of hush_*"
 
 
+@pytest.mark.parametrize(
+    "path", ["/summary", "/waits", "/jobs", "/dags/mine/runs/r", "/dags/mine/runs/r/gantt", "/dags/mine/runs/r/tasks/t"]
+)
+def test_where_shares_are_declared_starts_are_shown_everywhere(session: Session, client: TestClient, path: str) -> None:
+    add_house(session)
+    shares = Shares((Share("a", Who(team="a"), 3), Share("mine", Who(dag="mi*"), 1)))
+    save_standings(session, share_standings(shares, Standing(ShareAmounts(24.0))), NOW)
+    for number in range(10):
+        times = {"queued_at": NOW - 2000, "started_at": NOW - 1000, "ended_at": NOW - 10 * number}
+        ended(session, f"old{number}", **times)
+    for number in range(5):
+        add(session, f"late{number}", state=State.QUEUED, reason=because("max_allocations", used=4, most=4))
+    session.commit()
+    assert client.get(path).status_code == 200
+
+
 def test_how_long_allocations_and_instances_took_to_start(session: Session, client: TestClient) -> None:
     add_house(session)
     session.add(SiteRow(name="cloud", kind="ec2", position=9, limits="{}"))
