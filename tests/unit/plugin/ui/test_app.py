@@ -893,7 +893,9 @@ def test_where_shares_are_declared_starts_are_shown_everywhere(session: Session,
         times = {"queued_at": NOW - 2000, "started_at": NOW - 1000, "ended_at": NOW - 10 * number}
         ended(session, f"old{number}", **times)
     for number in range(5):
-        add(session, f"late{number}", state=State.QUEUED, reason=because("max_allocations", used=4, most=4))
+        full = because("max_allocations", used=4, most=4)
+        add(session, f"late{number}", state=State.QUEUED, queued_at=NOW - 900, reason=full)
+    session.add(dag_run("r"))
     session.commit()
     assert client.get(path).status_code == 200
 
