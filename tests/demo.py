@@ -72,6 +72,12 @@ def airflow_of(demo: Demo) -> Airflow:
     return airflow
 
 
+def page_line(airflow: Airflow) -> str:
+    """Where the page is, which is up after the summary only if it is kept."""
+    kept = "" if os.environ.get("KEEP") else " until Airflow stops; make demo KEEP=1 keeps it up"
+    return f"{airflow.url}{MACHINES}{kept}"
+
+
 def show_how_to_look(airflow: Airflow, demo: Demo) -> None:
     """Print how another terminal asks this Airflow: its variables are in a file, for some are secret."""
     names = sorted(name for name in airflow.environment if name.startswith(("AIRFLOW", "AWS_")))
@@ -101,7 +107,7 @@ def demonstrate(airflow: Airflow, demo: Demo) -> str:
             return state
     show_result(airflow.xcom(demo.dag, run_id, demo.result))
     console.print(table(runs))
-    lines = [*demo.lines(airflow, run_id, runs), ("Machines page", f"{airflow.url}{MACHINES}")]
+    lines = [*demo.lines(airflow, run_id, runs), ("Machines page", page_line(airflow))]
     grid = Table.grid(padding=(0, 2, 0, 0))
     for about, line in lines:
         grid.add_row(Text(about), Text(line))

@@ -61,7 +61,7 @@ def option(*flags: str, **settings: Any) -> Option:
     return Option(flags, settings)
 
 
-STATE = option("--state", nargs="+", choices=STATES, help="Only jobs in these states")
+STATE = option("--state", nargs="+", choices=STATES, help="Only jobs in these states; separate several with spaces")
 RUN_ID = option("--run-id", type=utf8_name, help="Only jobs of this run")
 LIMIT = option(
     "--limit",
