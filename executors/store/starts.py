@@ -463,7 +463,8 @@ class Backlogs:
             cpus = sum(each.cpus for each in at_work)
             if not cpus:
                 # Jobs keep finishing at the measured rate: cpus are rounded up to whole jobs, and lengths stretched.
-                unit = sum(turn.cpus for turn in turns.values()) / sum(turn.jobs for turn in turns.values()) or 1.0
+                jobs = sum(turn.jobs for turn in turns.values())
+                unit = sum(turn.cpus for turn in turns.values()) / max(1, jobs) or 1.0
                 cpus = unit * math.ceil(rate.cpus / unit)
                 stretch = cpus / rate.cpus
                 for turn in turns.values():

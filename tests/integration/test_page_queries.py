@@ -17,7 +17,17 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import metrics
-from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, reason_values, usage
+from lading.executors.store import (
+    Capacity,
+    JobRow,
+    LocationRow,
+    SiteRow,
+    State,
+    reason_values,
+    share_rows,
+    starts,
+    usage,
+)
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.jobs import CHUNK
 from lading.plugin.subcommands.jobs import youngest
@@ -33,8 +43,12 @@ from lading.plugin.ui.queries.now import WaitGroups, summary, waits
 from lading.plugin.ui.queries.runs import run, runs, tries
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
 from lading.scheduling.insight.periods import Period
+from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
+from lading.scheduling.shares.table import Share, ShareAmounts, Shares
+from lading.scheduling.shares.usage import Standing, share_standings
+from lading.scheduling.shares.who import Who
 from tests.conftest import DATABASES
 
 NOW, HOUR, DAY = 1_800_000_000.0, 3600.0, 86400.0
@@ -424,6 +438,32 @@ def test_a_group_names_no_task_of_a_dag_that_the_user_may_not_see(session: Sessi
     session.flush()
     assert "secret" in waits(session, EVERYTHING, NOW).model_dump_json()
     assert "secret" not in waits(session, Sight(frozenset({"mine"})), NOW).model_dump_json()
+
+
+def test_starts_follow_from_shares_and_from_what_runs_and_has_finished(session: Session) -> None:
+    """Four jobs run at a time, for 400 s each; of two shares of one weight, one has jobs of two cpus."""
+    shares = Shares((Share("a", Who(team="a")), Share("b", Who(team="b"))))
+    share_rows.save_standings(session, share_standings(shares, Standing(ShareAmounts(4.0))), NOW)
+    for number in range(20):
+        times = {
+            "queued_at": NOW - 3600,
+            "started_at": NOW - 2400 + 100 * number,
+            "ended_at": NOW - 2000 + 100 * number,
+        }
+        add(session, f"old{number:02}", state=State.SUCCEEDED, site="hpc", **times)
+    for number in range(4):
+        add(session, f"runs{number}", state=State.RUNNING, site="hpc", started_at=NOW - 100 * number, team="a")
+    full = reason_values(because("max_allocations", used=4, most=4).at("hpc"))
+    for number in range(8):
+        for team, cpus in (("a", 1.0), ("b", 2.0)):
+            names = {"team": team, "cpus": cpus, "queued_at": NOW - 900 + number, "site_hint": "hpc"}
+            add(session, f"{team}{number}", state=State.QUEUED, **names, **full)
+    session.flush()
+    found = starts.expected_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW)
+    at = {token: start.at - NOW for token, start in found.items() if isinstance(start, ExpectedStart)}
+    assert len(at) == 16
+    assert at["a0"] < at["a7"] < at["b7"], "b needs twice as much"
+    assert at["b7"] == pytest.approx(24 * 400 / 4, rel=0.3), "24 cpus on 4, 400 s each"
 
 
 def test_a_job_that_has_just_been_queued_leaves_the_end_of_its_run_known(session: Session) -> None:
