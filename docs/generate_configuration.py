@@ -79,8 +79,8 @@ See how to connect [a batch cluster](clusters.md), [machines behind SSH](machine
 
 ## This machine
 
-`local`, the machine of the controller, is a site with all defaults and comes before the first table of the file, unless
-a table has `kind = "local"` or is named `local`. To run nothing on this machine:
+Unless a table has `kind = "local"` or is named `local`, the machine of the controller is a site, too: it is named
+`local`, has all defaults and comes before the sites of the file. To run nothing on this machine:
 
 ```toml
 [sites.local]

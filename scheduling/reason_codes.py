@@ -239,7 +239,7 @@ CAUSES: Mapping[str, Cause] = {
 
 _LESS = (
     "It got less than it prefers",
-    "Nothing to do. To change this, check [[rules]] of the sites file and the minimum that its hints name.",
+    "Nothing to do. To change this, check the minimum in its hints, and [[rules]] of the sites file.",
 )
 _CLEAR = "then clear the task."
 _INPUTS = (
@@ -583,7 +583,8 @@ _TABLE = (
         "quota",
         "A quota of the account is reached",
         "{used:g} of {most:g} vCPUs of the quota {quota} are in use, and {type} needs {vcpus:g}",
-        "Raise the quota in AWS and max_vcpus of the site, or allow types of another family, or spot.",
+        "Raise the quota in AWS and max_vcpus of the site, or allow what counts against another quota: types of "
+        "another family, or spot instances.",
         _OPERATOR,
         "quota {quota}",
     ),

@@ -79,7 +79,7 @@ class ArrayRange:
         """
         indices, percent, most = text.partition("%")
         if percent and not _COUNT.fullmatch(most):
-            raise ValueError(f"array {text!r} is not valid; write for example 1-10, 0-9:3, 1,3,7-9 or 1-10%4")
+            raise ValueError(f"array {text!r} is not valid; write for example '1-10', '0-9:3', '1,3,7-9' or '1-10%4'")
         return cls(indices, int(most) if percent else None)
 
     @property

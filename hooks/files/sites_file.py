@@ -59,8 +59,8 @@ def read_sites(path: Path) -> dict[str, Any]:
         local.setdefault("kind", "local")
     if doubtful := [name for name in tables if ACCOUNT in name]:
         raise SitesError(
-            f"{path}: [sites.{cut(printable(doubtful[0]))}]: {ACCOUNT} is reserved for the names of accounts, which "
-            "are made from the key accounts of a site; give it another name"
+            f"{path}: [sites.{cut(printable(doubtful[0]))}]: {ACCOUNT} is reserved for the names of accounts; to "
+            "declare an account, add it to 'accounts' of its site, otherwise rename this table"
         )
     for name, table in tables.items():
         if isinstance(table, dict) and RUN_AS in table:

@@ -127,7 +127,8 @@ def valid_jobname(jobname: str) -> str:
     """
     if re.match(r"\d", jobname) or re.search(r"[\s/:@\\*?]", jobname):
         raise Unsupported(
-            f"jobname {shortened(jobname)} begins with a digit or has a blank or one of / : @ \\ * ?; leave them out"
+            f"jobname {shortened(jobname)} is not valid: it must not begin with a digit or contain "
+            "blanks or / : @ \\ * ?"
         )
     return jobname
 
