@@ -168,18 +168,21 @@ def packed_lines(runs: Sequence[Sequence[Job]], cpus: float, memory: int) -> lis
     return [
         ("This machine", f"{cpus:g} cores and {memory / GIB:.1f} GiB for tasks"),
         ("First run", f"{run_line(first)}; they {memory_line(first)}"),
-        ("Second run", f"{run_line(second)}; {sized_line(first, second)}, they {memory_line(second)}"),
+        ("Second run", f"{run_line(second)}; {sized_line(first, second)}they {memory_line(second)}"),
         ("LocalExecutor", local_executor(second, cpus, memory)),
     ]
 
 
 def sized_line(first: Sequence[Job], second: Sequence[Job]) -> str:
-    """How many jobs of the second run requested another amount of memory than those of their task in the first run."""
-    requested = {job.task: job.memory for job in first}
-    sized = sum(job.memory != requested.get(job.task) for job in second)
-    if not sized:
-        return "too short to be sized by what the first run used"
-    return f"{sized} of them sized by what the first run used"
+    """How many jobs requested less memory than those of their task did at first; empty: none.
+
+    Tries of less than two seconds size no task, so on a fast machine there may be none.
+    """
+    requested: dict[str, int] = {}
+    for job in first:
+        requested[job.task] = max(job.memory, requested.get(job.task, 0))
+    sized = sum(job.memory < requested.get(job.task, 0) for job in second)
+    return f"{sized} of them sized by what the first run used, " if sized else ""
 
 
 def local_executor(jobs: Sequence[Job], cpus: float, memory: int) -> str:

@@ -48,7 +48,7 @@ def test_the_summary_says_how_the_second_run_was_packed_by_the_first() -> None:
         "all, of which they used 3.9"
     )
     again = dict(packed_lines([run(40), run(40)], 2.0, 8192))["Second run"]
-    assert "; too short to be sized by what the first run used, they requested 20.0 GiB in all" in again
+    assert "at most 2 at once; they requested 20.0 GiB in all" in again
 
 
 @pytest.mark.parametrize(("tasks", "started"), [(40, 32), (12, 12)])
