@@ -77,14 +77,10 @@ def test_demo_shows_what_ran_where_and_leaves_nothing_behind(demo: Callable[...,
     found = {task: (int(jobs), cpus, first, second) for task, jobs, cpus, first, second in rows}
     assert found["duplicated"] == (1, "1", "1,024", ""), printed
     assert [found[task][1] for task in ("small", "medium", "large")] == ["0.25", "0.5", "1"]
-    # The jobs of the first run get the default, 512 MiB, until some have ended; those of the second what these used.
-    # A tick may place jobs of one task before it has time to size them, as many as there are cores for, and the table
-    # shows medians: so most of the mapped tasks. Where the first run was sized early, both medians may be the same.
-    requested = [int(found[task][3] or found[task][2]) for task in ("small", "medium", "large")]
+    # The jobs of the first run get the default until some have ended, those of the second run what these used.
     first, second = (float(each) for each in re.findall(r"requested ([\d.]+)\s+GiB", printed))
     # Tries of less than two seconds size no task: which tasks are sized depends on the machine.
     if re.search(r"^Second run +\d+ jobs in \d+ s, at most \d+ at once; \d+ of them sized by", printed, re.MULTILINE):
-        assert min(requested) < 512, printed
         assert second < first, printed
     else:
         assert second == first, printed
