@@ -112,7 +112,7 @@ def test_demo_ends_cleanly_on_ctrl_c_and_a_second_one_is_refused_meanwhile(
     printed, _ = second.communicate(timeout=300)
     assert second.returncode != 0
     assert "another demo is running" in printed
-    await_line(first, "running")
+    await_line(first, "queued|running")  # of short tasks the demo may see none running
     rest = interrupt(first)
     assert "left processes behind" not in rest
     assert first.returncode != 0
