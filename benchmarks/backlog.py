@@ -7,7 +7,7 @@ It uses PostgreSQL, an Airflow task instance for each job, and a mock site that 
 ``queue_workload``. For each number of waiting jobs, it prints: the statements and the milliseconds of the database per
 tick, with the most expensive statements; CPU time and memory of the controller; the size of the job table, and how many
 of its updates were HOT; and how long it took to place the next job after room became free. With ``--drain``, 1,000
-slots then run all jobs, each of which finishes as soon as it has started.
+slots then run all jobs; each finishes as soon as it has started.
 
 ``--idle`` runs two controllers, one of them on standby, and the executors of four schedulers, with nothing to do. It
 prints how many statements they send per minute, and how much CPU time each of them uses.

@@ -96,8 +96,8 @@ All tasks then run at the other sites. A task that itself reads the sites file, 
 * **Which site**: the first of the file, unless it has `accept_untargeted = false`, and those with
   `accept_untargeted = true`. `local` without a table counts as the first, unless a site of the file has
   `accept_untargeted = true`.
-* **If there are several**: the first one that can ever run the task, also on machines that could be launched. A task
-  that fits none of them is an import error, even if another site could run it.
+* **If there are several**: the first one that can ever run the task, also on machines that could be launched. If
+  none of these sites can run the task, the Dag has an import error, even if a site outside this list could.
 * **If it has no room**, or the site is in trouble, the task goes to the next one. With `burst_after = "10 min"`, the
   task first waits there for ten minutes.
 

@@ -412,7 +412,7 @@ _TABLE = (
     _gang_try("gang_no_room", "{place}: no room for {left} of {jobs} jobs of task {task!r}"),
     _gang_try(
         "gang_no_room_apart",
-        "{place}: no room for {left} of {jobs} jobs of task {task!r}, each of which needs its own location",
+        "{place}: no room for {left} of {jobs} jobs of task {task!r}; each needs a location of its own",
     ),
     _gang_try("gang_no_room_for_one", "{place}: no room for the job of task {task!r}"),
     _gang_try("hold_lost", "location {location!r} of site {site!r}{also:after_or_lost}"),
@@ -1479,7 +1479,7 @@ _TABLE = (
         "Airflow's execution API was unreachable",
         f"Nothing to do: the task had not started, and it is retried. {_CHECK}",
     ),
-    _end("batch_asked_to_end", "lost", "the batch system told the job to stop"),
+    _end("batch_asked_to_end", "lost", "the batch system asked the job to stop"),
     _end("supervisor_gone", "lost", "the process that supervised the task is gone"),
     _end("supervisor_killed", "lost", "the process that supervised the task was killed by signal {signal}"),
     _end(

@@ -95,8 +95,8 @@ class MachinesConfig(PackedConfig, RemoteConfig):
     reserve_memory: Amount = Field(1024, description="Memory not used by Lading on hosts without `memory`.")
     lost_after: Duration = Field(
         600,
-        description="How long a machine may be unreachable before its jobs count as lost; none of them is started "
-        "elsewhere before that.",
+        description="How long a machine may be unreachable before its jobs count as lost; until then they are not "
+        "started elsewhere.",
     )
     max_poll_interval: Duration = Field(
         30,

@@ -204,7 +204,7 @@ def explained(
     """
     jobs = [job for members in partitions.values() for job in members]
     asked = NOTHING.with_all([job.resources for job in jobs])
-    where = ", each of which needs its own location" if spread else ""
+    where = "; each needs a location of its own" if spread else ""
     yield f"its {len(jobs)} waiting jobs request {format_resources(asked)} in total{where}"
     room, by_name = GangRoom(sites, held), {site.name: site for site in sites}
     options_by_name = {name: options(members, sites, ways) for name, members in partitions.items()}
