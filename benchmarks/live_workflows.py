@@ -28,14 +28,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from airflow import settings
-from airflow.models import import_all_models
-from airflow.models.base import Base
-from sqlalchemy.orm import sessionmaker
 
 from benchmarks.packing import machine
 from benchmarks.workflows import BOOT, DATA, goods
-from lading.executors import store
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.resources import Resources
@@ -45,7 +40,7 @@ from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import expected_lengths
 from tests.clusters.workflow_runs import SaidRuns
-from tests.services.sqlite import open_sqlite
+from tests.services.airflow_tables import create_database, in_airflows_place
 
 MOST = 1_000
 # A node of a cluster, and the longest walltime there, seconds.
@@ -100,19 +95,15 @@ def compare(
         market = Market(NODE, 0, SECONDS, SECONDS / 2, most=20, idle_seconds=120, queue_seconds=queue, hurry=hurry)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        engine = open_sqlite(Path(folder, "airflow.db"), timeout=30)
-        import_all_models()
-        Base.metadata.create_all(engine)
-        store.metadata.create_all(engine)
-        patch.setattr(settings, "NonScopedSession", sessionmaker(engine, expire_on_commit=False))
-        delays = {"queue": queue or 0.0, "lag": lag, "latency": latency}
-        house = SaidRuns(engine, {"d": workflow}, market, Path(folder), patch, **delays)
-        runs = []
-        for number in (1, 2):
-            since = house.clock.now
-            runs.append((house.run([(0.0, "d", f"r{number}")]), house.accuracy(since)))
-        house.close()
-        engine.dispose()
+        create_database(file := Path(folder, "airflow.db"))
+        with in_airflows_place(file, patch) as engine:
+            delays = {"queue": queue or 0.0, "lag": lag, "latency": latency}
+            house = SaidRuns(engine, {"d": workflow}, market, Path(folder), patch, **delays)
+            runs = []
+            for number in (1, 2):
+                since = house.clock.now
+                runs.append((house.run([(0.0, "d", f"r{number}")]), house.accuracy(since)))
+            house.close()
     took = time.perf_counter() - began
     for which, (its, accuracy) in zip(("first", "second"), runs, strict=True):
         usd = f"{its.usd:9.4f} USD, {its.usd / paper.cost:.3f} of the simulator's,"

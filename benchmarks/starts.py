@@ -27,11 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow import settings
-from airflow.models import import_all_models
-from airflow.models.base import Base
 from sqlalchemy import Engine, func, select
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from benchmarks.packing import machine
 from lading.executors import store
@@ -41,7 +38,7 @@ from lading.executors.store import JobRow, State, starts
 from tests.clusters.agents import AgentSite
 from tests.clusters.bought import Clock
 from tests.clusters.sites import make_settings, rest
-from tests.services.sqlite import open_sqlite
+from tests.services.airflow_tables import create_database, in_airflows_place
 
 LOOK = 30.0
 # Airflow's scheduler queues the instances of a mapped task one after the other, seconds.
@@ -236,16 +233,12 @@ def report(engine: Engine, name: str, took: float) -> None:
 def measure(name: str, seed: int) -> None:
     really, began = time.perf_counter, time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        engine = open_sqlite(Path(folder, "airflow.db"), timeout=30)
-        import_all_models()
-        Base.metadata.create_all(engine)
-        store.metadata.create_all(engine)
-        patch.setattr(settings, "NonScopedSession", sessionmaker(engine, expire_on_commit=False))
-        day = Day(engine, SCENARIOS[name](seed), seed, Path(folder), patch)
-        day.run()
-        day.close()
-        report(engine, f"{name} (seed {seed})", really() - began)
-        engine.dispose()
+        create_database(file := Path(folder, "airflow.db"))
+        with in_airflows_place(file, patch) as engine:
+            day = Day(engine, SCENARIOS[name](seed), seed, Path(folder), patch)
+            day.run()
+            day.close()
+            report(engine, f"{name} (seed {seed})", really() - began)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
