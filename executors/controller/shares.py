@@ -352,7 +352,7 @@ class FairShares:
             return
         self._next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
         if self.history is not None:
-            share_rows.save_means(session, self.history.means, now)
+            share_rows.save_means(session, self.history.means, now, self.shares.half_life)
         share_rows.save_standings(session, share_standings(self.shares, self.standing), now)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from lading.executors.store.jobs import chunks, cpu_hour
 from lading.executors.store.tables import LONGEST_NAME, Base, JobRow, State, UsageRow
 from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit
-from lading.scheduling.shares.table import Kept, Share, Shares
+from lading.scheduling.shares.table import HALF_LIFE, Kept, Share, Shares
 from lading.scheduling.shares.usage import Mean, ShareStanding
 from lading.scheduling.shares.who import Tenant, Who
 from lading.scheduling.text.printable import shortened
@@ -38,6 +38,8 @@ class ShareUseRow(Base):
     weight: Mapped[float] = mapped_column(Double)
     # In epoch seconds.
     at: Mapped[float] = mapped_column(Double)
+    # Seconds after which past use counts half; NULL: stored by a version before 2026-11-30.
+    half_life: Mapped[float | None] = mapped_column(Double)
 
 
 class ShareStandingRow(Base):
@@ -109,17 +111,20 @@ def excess(session: Session, tokens: Sequence[str]) -> list[Any]:
     return [row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk)))]
 
 
-def save_means(session: Session, means: Mapping[str, Mean], at: float) -> None:
-    """Store the recent use of shares, replacing what was stored before."""
+def save_means(session: Session, means: Mapping[str, Mean], at: float, half_life: float = HALF_LIFE) -> None:
+    """Store the recent use of shares, replacing what was stored before.
+
+    :param half_life: seconds after which past use counts half
+    """
     known = {row.name: row for row in session.scalars(select(ShareUseRow))}
     for name in known.keys() - means.keys():
         session.delete(known[name])
     for name, mean in means.items():
         row = known.get(name)
         if row is None:
-            session.add(ShareUseRow(name=name, used=mean.used, weight=mean.weight, at=at))
+            session.add(ShareUseRow(name=name, used=mean.used, weight=mean.weight, at=at, half_life=half_life))
         else:
-            row.used, row.weight, row.at = mean.used, mean.weight, at
+            row.used, row.weight, row.at, row.half_life = mean.used, mean.weight, at, half_life
     session.flush()
 
 
@@ -155,8 +160,8 @@ def standings(session: Session) -> Sequence[ShareStandingRow]:
     return session.scalars(select(ShareStandingRow).order_by(ShareStandingRow.name)).all()
 
 
-def stored_shares(session: Session) -> tuple[Shares, dict[str, float]]:
-    """The shares that the controller applies, and the fraction that each of them has used lately."""
+def stored_shares(session: Session) -> tuple[Shares, dict[str, Mean]]:
+    """Return the shares that the controller applies, and what each of them has used lately."""
     rows = session.scalars(select(ShareStandingRow).order_by(ShareStandingRow.position)).all()
     table = tuple(
         Share(
@@ -169,7 +174,9 @@ def stored_shares(session: Session) -> tuple[Shares, dict[str, float]]:
         )
         for row in rows
     )
-    return Shares(table), {row.name: row.lately for row in rows if row.lately is not None}
+    uses = session.scalars(select(ShareUseRow)).all() if table else []
+    half_life = next((row.half_life for row in uses if row.half_life is not None), HALF_LIFE)
+    return Shares(table, half_life), {row.name: Mean(row.used, row.weight) for row in uses}
 
 
 class TenantCosts(NamedTuple):

@@ -34,9 +34,11 @@ from lading.scheduling.insight.starts import (
     is_still_expected,
     rate_at_full_load,
 )
+from lading.scheduling.prediction import ASSUMED_SPREAD, WEIGHT_WITHIN_A_RUN
 from lading.scheduling.reason_codes import CODES
 from lading.scheduling.shares.queue_ahead import Alike, QueueAhead, Running, ShareLine
 from lading.scheduling.shares.who import Tenant
+from lading.scheduling.unfinished import MOST_SPREAD_OF_ONE_KIND, censored_shift, seconds_left
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from lading.scheduling.reasons import Reason
     from lading.scheduling.shares.table import Shares
+    from lading.scheduling.shares.usage import Mean
 
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # Limits on what is read: the last tries of a task, the tasks at a time, the last jobs of a site.
@@ -64,8 +67,6 @@ CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
 LEAST_SECONDS = 0.001
 # Jobs that run are split into at most this many parts that finish one after the other.
 MOST_PARTS = 20
-# A job that is about to exceed its expected length, or has, is expected to run for this part of it from now.
-LEAST_LEFT = 0.25
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,
     JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
@@ -246,6 +247,7 @@ def site_of(job: Any) -> str | None:
 
 # What a job waits for: ("site", site or None for any, None), ("task", Dag, task) or ("run", Dag, run).
 Place = tuple[str, str | None, str | None]
+ANY_SITE: Place = ("site", None, None)
 # Why a job waits, as far as it matters for its start: the code and limit of its reason, and the Dag that sets the
 # limit, or the site.
 Why = tuple[str | None, str | None, str | None]
@@ -319,6 +321,29 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
     return session.execute(query.group_by(*alike)).all()
 
 
+class Length(NamedTuple):
+    """How long jobs of a task run.
+
+    :param mean: seconds
+    :param spread: the standard deviation of the logarithm
+    :param tries: of how many finished ones
+    """
+
+    mean: float
+    spread: float
+    tries: int
+
+    @property
+    def median(self) -> float:
+        return self.mean / math.exp(self.spread**2 / 2)
+
+    def with_running(self, passed: Iterable[float]) -> Length:
+        """Return the length that also takes into account for how many seconds others run already."""
+        median = self.median
+        logarithms = [math.log(max(each, LEAST_SECONDS) / median) for each in passed]
+        return self._replace(mean=self.mean * math.exp(censored_shift(logarithms, self.tries, self.spread)))
+
+
 @dataclass(slots=True)
 class Turn:
     """Jobs of a line that were queued within a minute.
@@ -355,7 +380,7 @@ class BacklogLines:
         running: Sequence[Running],
         cpus: float,
         shares: Shares,
-        lately: Mapping[str, float],
+        lately: Mapping[str, Mean],
         site: str | None,
     ) -> None:
         self.order: dict[ShareLine, list[tuple[tuple[int, float], Turn]]] = {}
@@ -409,7 +434,7 @@ class Backlogs:
             conditions = [is_limited, JobRow.dag_id.in_({job.dag_id for job in asked})]
         self.rows = together(session, now, names, *conditions)
         ahead = self.database_ahead = database_ahead(session)
-        self.lengths = mean_lengths(session, self.rows)
+        self.lengths = known_lengths(session, self.rows)
         self.waiting: dict[Place, list[Any]] = {}
         self.oldest: dict[Place, float] = {}
         for row in self.rows:
@@ -439,21 +464,21 @@ class Backlogs:
         """Return the jobs that wait for a place."""
         if place not in self.lines:
             running = self._running(place)
-            self.lengths |= mean_lengths(self.session, [each for each in running if task_of(each) not in self.lengths])
+            self.lengths |= known_lengths(self.session, [each for each in running if task_of(each) not in self.lengths])
             is_site = place[0] == "site"
             lengths = self._lengths(running, rate)
             turns: dict[tuple[ShareLine, int, int], Turn] = {}
-            for row in self.waiting.get(place, []):
+            for row, jobs in self._contenders(place):
                 key = self.line_of(row), -row.priority, row.since
                 turn = turns.setdefault(key, Turn(0, row.oldest, row.queued_at))
-                turn.jobs += row.jobs
-                turn.cpus += row.cpus
-                turn.seconds += row.jobs * lengths[task_of(row)]
+                turn.jobs += jobs
+                turn.cpus += row.cpus * jobs / row.jobs
+                turn.seconds += jobs * lengths[task_of(row)].mean
                 turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
             at_work = []
             for each in running:
-                seconds = lengths[task_of(each)]
-                left = max(seconds - self._elapsed(each), LEAST_LEFT * seconds)
+                length = lengths[task_of(each)]
+                left = seconds_left(self._elapsed(each), length.median, length.spread)
                 # Jobs that started together do not finish together.
                 parts = min(each.jobs, MOST_PARTS)
                 share = self.share_of(each) if is_site else ""
@@ -469,11 +494,30 @@ class Backlogs:
                 stretch = cpus / rate.cpus
                 for turn in turns.values():
                     turn.seconds *= stretch
-                length = rate.seconds * stretch / MOST_PARTS
-                at_work = [Running("", cpus / MOST_PARTS, length * (number + 0.5)) for number in range(MOST_PARTS)]
+                apart = rate.seconds * stretch / MOST_PARTS
+                at_work = [Running("", cpus / MOST_PARTS, apart * (number + 0.5)) for number in range(MOST_PARTS)]
             site = place[1] if is_site else None
             self.lines[place] = BacklogLines(turns, at_work, cpus, self.shares, self.lately, site)
         return self.lines[place]
+
+    def _contenders(self, place: Place) -> Iterable[tuple[Any, int]]:
+        """Yield the waiting jobs that can take the room of a place, and how many of each row.
+
+        A job that waits for any site contends with the jobs that wait for one of them, and with those already placed.
+        """
+        yield from ((row, row.jobs) for row in self.waiting.get(place, []))
+        if place == ANY_SITE:
+            pinned = (rows for other, rows in self.waiting.items() if other[0] == "site" and other != ANY_SITE)
+            yield from ((row, row.jobs) for rows in pinned for row in rows)
+        elif place[0] == "site":
+            part = self.cpus_at_work.get(place[1], 0.0) / max(1.0, sum(self.cpus_at_work.values()))
+            yield from ((row, jobs) for row in self.waiting.get(ANY_SITE, []) if (jobs := round(part * row.jobs)))
+
+    @cached_property
+    def cpus_at_work(self) -> dict[str | None, float]:
+        """How many cpus the running jobs of each site use."""
+        query = select(JobRow.site, func.sum(CPUS)).where(JobRow.state == State.RUNNING).group_by(JobRow.site)
+        return {site: float(cpus) for site, cpus in self.session.execute(query)}
 
     def before(self, job: Any, *, is_last: bool = False) -> Backlog:
         """Return the backlog ahead of a job.
@@ -483,8 +527,8 @@ class Backlogs:
         place = place_of(job)
         rate, is_shared = self.rate(place), job.state == State.PLACED
         if rate is None or not rate.cpus:
-            jobs = sum(row.jobs for row in self.waiting.get(place, []) if turn_of(row) <= turn_of(job))
-            return Backlog(max(0, jobs - 1), None, place_text(place), is_shared)
+            ahead = sum(number for row, number in self._contenders(place) if turn_of(row) <= turn_of(job))
+            return Backlog(max(0, ahead - 1), None, place_text(place), is_shared)
         key = -job.priority, job.queued_at
         lines = self.lines_of(place, rate)
         jobs, seconds = lines.before(self.line_of(job), key, job.queued_at, is_last=is_last)
@@ -500,22 +544,20 @@ class Backlogs:
     def _elapsed(self, running: Any) -> float:
         return max(0.0, self.now + self.database_ahead - float(running.started_at))
 
-    def _lengths(self, running: Sequence[Any], rate: Rate) -> dict[tuple[str, str], float]:
-        """Return for how long jobs of each task are expected to run, seconds.
+    def _lengths(self, running: Sequence[Any], rate: Rate) -> Mapping[tuple[str, str], Length]:
+        """Return for how long jobs of each task are expected to run.
 
-        The first jobs of a task to finish are its shortest: while few have, the time of those that run counts as well.
+        The first jobs of a task to finish are its shortest: while few have, those that run count as well. A task of
+        which none has finished is expected to take as long as other jobs do.
         """
-        elapsed = Counter[tuple[str, str]]()
-        longest: dict[tuple[str, str], float] = defaultdict(float)
+        passed: dict[tuple[str, str], list[float]] = defaultdict(list)
         for each in running:
-            elapsed[task_of(each)] += each.jobs * self._elapsed(each)
-            longest[task_of(each)] = max(longest[task_of(each)], self._elapsed(each))
-        lengths = defaultdict(lambda: rate.seconds, {task: mean for task, (mean, _) in self.lengths.items()})
-        for task, most in longest.items():
-            mean, tries = self.lengths.get(task, (rate.seconds, 0))
-            if tries < MOST_TRIES:
-                with_running = mean + elapsed[task] / tries if tries else math.inf
-                lengths[task] = min(with_running, max(mean, 2 * most))
+            passed[task_of(each)] += each.jobs * [self._elapsed(each)]
+        unknown = Length(rate.seconds, MOST_SPREAD_OF_ONE_KIND, 1)
+        lengths = defaultdict(lambda: unknown, self.lengths)
+        for task, seconds in passed.items():
+            if (known := lengths[task]).tries < MOST_TRIES:
+                lengths[task] = known.with_running(seconds)
         return lengths
 
     def _running(self, place: Place) -> Sequence[Any]:
@@ -560,8 +602,8 @@ def task_of(row: Any) -> tuple[str, str]:
     return row.dag_id or "", row.task_id or ""
 
 
-def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], tuple[float, int]]:
-    """Return how long the last tries of tasks ran on average, seconds, and how many there were.
+def known_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], Length]:
+    """Return how long the last tries of tasks ran.
 
     Only the :data:`MOST_TASKS` tasks with most jobs in these rows are read.
     """
@@ -591,9 +633,16 @@ def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str],
     ]
     tries = union_all(*each).subquery()
     whose = tries.c.dag_id, tries.c.task_id
-    query = select(*whose, func.avg(tries.c.seconds), func.count()).group_by(*whose)
-    found = session.execute(query)
-    return {(dag, task): (max(0.0, mean), jobs) for dag, task, mean, jobs in found if mean is not None}
+    means = func.avg(tries.c.seconds), func.avg(tries.c.seconds * tries.c.seconds)
+    found = {}
+    for dag_id, task_id, mean, square, jobs in session.execute(select(*whose, *means, func.count()).group_by(*whose)):
+        if mean is not None and mean > 0:
+            # Of log-normal values.
+            variance = math.log(max(1.0, square / mean**2))
+            assumed = WEIGHT_WITHIN_A_RUN * ASSUMED_SPREAD**2
+            spread = math.sqrt((jobs * variance + assumed) / (jobs + WEIGHT_WITHIN_A_RUN))
+            found[dag_id, task_id] = Length(mean, min(MOST_SPREAD_OF_ONE_KIND, spread), jobs)
+    return found
 
 
 def place_text(place: Place) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from lading.scheduling.forecast.fleet_work import FleetWork
-from lading.scheduling.forecast.forecast import NORMAL, Forecast, WorkflowStep
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.prediction import EXACT
+from lading.scheduling.unfinished import NORMAL
 
 # For a task without finished steps, the part of the spread that is between its steps; the highest quantile of a step
 # that has started; and the shortest remaining time, seconds.

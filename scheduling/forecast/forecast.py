@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import heapq
 import math
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import NormalDist
 from typing import NamedTuple
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.prediction import EXACT
+from lading.scheduling.unfinished import MOST_SPREAD_OF_ONE_KIND, censored_shift, seconds_left
 
-# The expected remaining time of a running step is the median for log-normal lengths, given how long it has run. The
-# largest standard deviation of their logarithms; and the least remaining time of a step that exceeds its expected
-# length, seconds.
-MOST_SPREAD, MOMENT = 1.5, 1.0
-# A larger spread comes from a mixture of different jobs, from which their mean cannot be derived.
-MOST_SPREAD_OF_ONE_KIND = 1.0
-# A step that has run for so many standard deviations less than expected says nothing about the length of others. And
-# the number of bisections in the search for a shift of the mean.
-NEAR, HALVINGS = 3.0, 12
 # Jobs of a task have histories by size. Computing a shift looks at all running steps, so beyond this many histories in
 # a run the first one's shift is used.
 MOST_SHIFTS = 8
-NORMAL = NormalDist()
 
 
 class CycleError(ValueError):
@@ -81,19 +70,10 @@ class WorkflowStep:
     measured: int = 0
 
     def left(self, now: float) -> float:
-        """The expected remaining seconds.
-
-        The less certain its length, the less its expected end says. The longer it exceeds its length, the longer it is
-        expected to continue: the factor by which it exceeds its length is itself a measurement of the spread.
-        """
+        """The expected remaining seconds."""
         if self.begun is None:
             return self.seconds
-        passed = now - self.begun
-        if passed <= 0 or (not self.spread and passed < self.seconds):
-            return self.seconds - passed
-        over = math.log(passed / self.seconds) if self.seconds else 0.0
-        left = passed * math.expm1(_longer(over, min(MOST_SPREAD, max(self.spread, over))))
-        return left if passed < self.seconds else MOMENT + left
+        return seconds_left(now - self.begun, self.seconds, self.spread)
 
     def start(self, ready: float) -> float:
         """When it starts, epoch seconds, if it can start at ``ready`` and there are enough machines."""
@@ -332,47 +312,6 @@ class Forecast:
                 missing[child] -= 1
                 if not missing[child]:
                     heapq.heappush(ready, place(child))
-
-
-def _longer(logarithm: float, spread: float) -> float:
-    """The median excess over ``logarithm`` of those normal values around 0 that exceed it."""
-    if not spread:
-        return 0.0
-    part = math.erfc(logarithm / spread / math.sqrt(2)) / 4
-    return -NORMAL.inv_cdf(max(part, sys.float_info.min)) * spread - logarithm
-
-
-def censored_shift(passed: Sequence[float], measured: float, spread: float) -> float:
-    """By how much the mean of normal values exceeds the mean of the measured ones, if others are only known to exceed a
-    bound.
-
-    Maximum likelihood (Tobin, "Estimation of relationships for limited dependent variables", Econometrica 26, 1958).
-
-    :param passed: the lower bounds of the others, relative to the mean of the measured ones
-    :param measured: the number of measured values, above zero; larger if each of the others counts as a fraction of one
-    :param spread: the standard deviation of all, above zero
-    """
-    near = [each for each in passed if each > -NEAR * spread]  # a step that has just started says nothing
-    if not near:
-        return 0.0
-
-    def is_more(shift: float) -> bool:
-        return spread * math.fsum(_hazard((each - shift) / spread) for each in near) > measured * shift
-
-    low, high = 0.0, max(spread, *near)
-    while is_more(high):
-        low, high = high, 2 * high
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if is_more(middle) else (low, middle)
-    return low
-
-
-def _hazard(value: float) -> float:
-    """The mean of those standard normal values that exceed ``value``."""
-    if value > 8:  # beyond this, erfc soon underflows
-        return value + 1 / value
-    return math.exp(-value * value / 2) * math.sqrt(2 / math.pi) / math.erfc(value / math.sqrt(2))
 
 
 def _common(over: Iterable[float], measured: int) -> float:

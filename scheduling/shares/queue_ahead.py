@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lading.scheduling.shares.table import Share, Shares
+from lading.scheduling.shares.usage import Mean
 from lading.scheduling.site_names import is_named
 
 # Lines are compared this often at most, which takes a fraction of a second; later jobs are assumed to start at the same
@@ -60,7 +61,7 @@ class QueueAhead:
 
     :param lines: the jobs of each, first to last
     :param cpus: of the whole room
-    :param lately: the mean fraction of all resources that each share has used lately, 0 to 1
+    :param lately: what each share has used lately; empty: past use does not count
     :param site: the site whose room it is; None: all sites together
     """
 
@@ -70,7 +71,7 @@ class QueueAhead:
         running: Sequence[Running],
         cpus: float,
         shares: Shares,
-        lately: Mapping[str, float],
+        lately: Mapping[str, Mean],
         site: str | None = None,
     ) -> None:
         self.cpus = cpus
@@ -84,7 +85,7 @@ class QueueAhead:
         lines: dict[ShareLine, list[list[float]]],
         running: Sequence[Running],
         shares: Shares,
-        lately: Mapping[str, float],
+        lately: Mapping[str, Mean],
         site: str | None,
     ) -> None:
         names = {line.share for line in lines} | {each.share for each in running}
@@ -98,11 +99,15 @@ class QueueAhead:
         heapq.heapify(ends)
         now, free = 0.0, self.cpus - sum(used.values())
         waiting = {line for line, its in lines.items() if its}
+        # A share without measurements counts as unused for as long as the others have been measured.
+        unused = Mean(0.0, max((mean.weight for mean in lately.values()), default=0.0))
+        means = {name: lately.get(name, unused) for name in names if lately}
+        parts = {name: mean.part for name, mean in means.items()}
 
         def key(line: ShareLine) -> tuple[tuple[bool, int], bool, float, str]:
             name, need = line.share, lines[line][-1][1]
             is_kept = used[name] + need <= kept[name] + TOLERANCE
-            part = lately.get(name, 0.0) + (used[name] + need / 2) / self.cpus
+            part = parts.get(name, 0.0) + (used[name] + need / 2) / self.cpus
             return line.level, not is_kept, part / table[name].weight, name
 
         compared = 0
@@ -112,7 +117,11 @@ class QueueAhead:
             alike = lines[line][-1]
             _, need, seconds = alike
             if free + TOLERANCE < need:
-                now, name, cpus = heapq.heappop(ends)
+                before, (now, name, cpus) = now, heapq.heappop(ends)
+                for share, mean in means.items():
+                    means[share] = mean.after(now - before, min(1.0, used[share] / self.cpus), shares.half_life)
+                    parts[share] = means[share].part
+                compared += len(means)
                 used[name] -= cpus
                 free += cpus
                 continue

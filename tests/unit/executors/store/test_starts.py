@@ -6,6 +6,7 @@ import heapq
 import random
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from lading.executors.store import JobRow, SiteRow, State, leases, reason_values
 from lading.scheduling.insight.starts import ExpectedStart, StartSource
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.shares.table import Kept, Share, ShareAmounts, Shares
-from lading.scheduling.shares.usage import Standing, share_standings
+from lading.scheduling.shares.usage import Mean, Standing, share_standings
 from lading.scheduling.shares.who import Who
 
 NOW = 1_800_000_000.0
@@ -361,6 +362,57 @@ def test_the_shares_that_were_stored_are_those_of_the_sites_file(session: Sessio
     )
     standing = Standing(ShareAmounts(24.0, 16384.0), {}, {"a": 0.25})
     share_rows.save_standings(session, share_standings(Shares(table), standing), NOW)
+    share_rows.save_means(session, {"a": Mean(0.1, 0.4), "z": Mean(0.0, 0.4)}, NOW, 3600.0)
     shares, lately = share_rows.stored_shares(session)
-    assert shares.table == table
-    assert lately == {"a": 0.25, "z": 0.0}
+    assert shares == Shares(table, 3600.0)
+    assert lately == {"a": Mean(0.1, 0.4), "z": Mean(0.0, 0.4)}
+
+
+def busy(session: Session, site: str, cpus: int) -> None:
+    """Let a site run one job per cpu, as it has for an hour; each takes 400 seconds."""
+    for number in range(20):
+        times = {
+            "queued_at": NOW - 3600,
+            "started_at": NOW - 2900 + 100 * number,
+            "ended_at": NOW - 2500 + 100 * number,
+        }
+        add(session, f"{site}-old{number}", state=State.SUCCEEDED, site=site, **times)
+    for number in range(cpus):
+        started = NOW - 400 * (number + 0.5) / cpus
+        add(session, f"{site}-runs{number}", state=State.RUNNING, site=site, started_at=started)
+
+
+def test_jobs_for_any_site_start_after_those_that_the_sites_have_been_given(session: Session) -> None:
+    busy(session, "hpc", 4)
+    for number in range(8):
+        add(session, f"given{number}", state=State.PLACED, site="hpc", queued_at=NOW - 100 + number)
+    for number in range(8):
+        add(session, f"any{number}", queued_at=NOW - 50 + number, **reason_values(FREE[0]))
+    found = {token: start for token, start in all_starts(session).items() if isinstance(start, ExpectedStart)}
+    assert found["any0"].at >= found["given7"].at
+    assert found["any0"].at == pytest.approx(NOW + 800, abs=150), "eight jobs before it, on four cpus, of 400 s each"
+
+
+def test_a_site_gets_its_part_of_the_jobs_for_any_site(session: Session) -> None:
+    busy(session, "hpc", 6)
+    busy(session, "small", 2)
+    add(session, "last", site_hint="hpc", queued_at=NOW - 40)
+    alone = all_starts(session)["last"]
+    for number in range(40):
+        add(session, f"any{number}", queued_at=NOW - 50 + number / 10, **reason_values(FREE[0]))
+    among = all_starts(session)["last"]
+    assert isinstance(alone, ExpectedStart)
+    assert isinstance(among, ExpectedStart)
+    assert among.at - alone.at == pytest.approx(30 * 400 / 6, rel=0.2), "three of four go to the site of six cpus"
+
+
+def test_the_first_jobs_of_a_task_to_finish_are_its_shortest(session: Session) -> None:
+    for number in range(3):
+        times = {"queued_at": NOW - 3600, "started_at": NOW - 1000, "ended_at": NOW - 800}
+        add(session, f"first{number}", task_id="new", state=State.SUCCEEDED, site="hpc", **times)
+    known = starts.known_lengths(session, [SimpleNamespace(dag_id="d", task_id="new", jobs=1)])["d", "new"]
+    assert known.mean == pytest.approx(200)
+    assert known.tries == 3
+    assert known.with_running([]) == known
+    assert known.with_running([10.0] * 5).mean == pytest.approx(200, rel=0.01), "those that have just begun say nothing"
+    assert 300 < known.with_running([1000.0] * 5).mean < 2000, "and those that take longer say a lot"

@@ -12,17 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.forecast import forecast
-from lading.scheduling.forecast.forecast import (
-    MOMENT,
-    MOST_SPREAD,
-    CycleError,
-    Forecast,
-    RoomWait,
-    WorkflowStep,
-    censored_shift,
-)
+from lading.scheduling.forecast.forecast import CycleError, Forecast, RoomWait, WorkflowStep
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import Resources
+from lading.scheduling.unfinished import MOMENT, MOST_SPREAD, censored_shift
 
 
 def step(name: str, seconds: float, *parents: str, begun: float | None = None, spread: float = 0.0) -> WorkflowStep:
@@ -158,16 +151,6 @@ def test_of_a_task_with_many_histories_few_are_looked_at(monkeypatch: pytest.Mon
     found = forecast_of(*steps).by_those_at_work(20.0)
     assert len(searches) == forecast.MOST_SHIFTS
     assert all(each.seconds > 10 for each in found.steps.values())
-
-
-@given(st.lists(st.floats(-5.0, 5.0), max_size=20), st.integers(1, 50), st.floats(0.04, 1.0), st.floats(0.0, 1.0))
-def test_what_runs_on_makes_the_mean_no_less_and_less_than_the_longest_might(
-    passed: list[float], measured: int, spread: float, more: float
-) -> None:
-    found = censored_shift(passed, measured, spread)
-    assert 0 <= found <= len(passed) / measured * (max([0.0, *passed]) + 2 * spread)
-    assert censored_shift([each + more for each in passed], measured, spread) >= found - 1e-2 * max(1.0, found)
-    assert censored_shift(passed, measured + 1, spread) <= found + 1e-2 * max(1.0, found)
 
 
 @pytest.mark.parametrize(

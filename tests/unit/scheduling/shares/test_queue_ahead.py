@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lading.scheduling.shares import queue_ahead
 from lading.scheduling.shares.queue_ahead import Alike, QueueAhead, Running, ShareLine
 from lading.scheduling.shares.table import Kept, Share, Shares
+from lading.scheduling.shares.usage import Mean
 from lading.scheduling.shares.who import Who
 
 LEVEL = (True, 0)
@@ -55,9 +56,19 @@ def test_what_is_kept_for_a_share_is_given_to_it_first() -> None:
 
 def test_a_share_that_has_used_much_lately_starts_later() -> None:
     lines = {A: [Alike(20, 1, 10)], B: [Alike(20, 1, 10)]}
-    found = QueueAhead(lines, [], 4, shares(a=1, b=1), {"a": 0.5, "b": 0.0})
+    found = QueueAhead(lines, [], 4, shares(a=1, b=1), {"a": Mean(0.5, 1.0)})
     assert starts(found, B, 4) == [0, 0, 0, 10]
     assert starts(found, A, 2) == [0, 10]
+
+
+def test_use_that_was_long_ago_counts_less() -> None:
+    """With a half-life of a minute, two shares soon get equal parts, whatever one of them had before."""
+    lines = {A: [Alike(400, 1, 10)], B: [Alike(400, 1, 10)]}
+    table = Shares(shares(a=1, b=1).table, half_life=60.0)
+    found = QueueAhead(lines, [], 4, table, {"a": Mean(1.0, 1.0)})
+    begun = {line: [at for at in starts(found, line, 400) if at < 600] for line in (A, B)}
+    assert sum(at < 60 for at in begun[A]) < 0.7 * sum(at < 60 for at in begun[B]), "b catches up first"
+    assert sum(at >= 300 for at in begun[A]) == pytest.approx(sum(at >= 300 for at in begun[B]), rel=0.1)
 
 
 def test_a_line_of_a_lower_level_starts_first() -> None:
@@ -87,7 +98,7 @@ def test_jobs_of_a_line_start_in_order_whatever_is_known(
     for share, jobs, cpus, seconds in waiting:
         lines.setdefault(ShareLine(LEVEL, share), []).append(Alike(jobs, cpus, seconds))
     at_work = [Running(*each) for each in running]
-    found = QueueAhead(lines, at_work, sum(each.cpus for each in at_work), shares(a=2, b=1), {"a": 0.3})
+    found = QueueAhead(lines, at_work, sum(each.cpus for each in at_work), shares(a=2, b=1), {"a": Mean(0.3, 1.0)})
     for line, alike in lines.items():
         its = starts(found, line, sum(each.jobs for each in alike))
         assert its == sorted(its)
