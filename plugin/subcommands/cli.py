@@ -166,9 +166,9 @@ def get_commands() -> list[GroupCommand]:
                     "explain",
                     "Explain step by step where the job of a task runs, and why",
                     (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_EXPLAIN_TASK, ARG_EXPLAIN_INDEX),
-                    "Shows bindings and filters, matching, ranking, rules and policy. For a job that waits, the "
-                    "steps are computed from what the sites have now; for any other job, the recorded decision, "
-                    "phases and reasons are shown.",
+                    "For a job that waits: bindings and filters, matching, ranking, rules and policy, computed from "
+                    "what the sites have now. For any other job: the recorded decision, phases and reasons; for a "
+                    "finished job also what it used, its cost and its exit code.",
                 ),
                 command(
                     "wake",

@@ -95,7 +95,7 @@ def cpus_of(site: SiteState) -> str:
 def reasons(why: WaitGroups) -> Table:
     """Build a table with a row for each reason, site and limit, largest group first."""
     table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
-    for heading in ("jobs", "oldest", "waits for", "sentence", "what would change it"):
+    for heading in ("jobs", "oldest", "waits for", "reason", "what to do"):
         table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left")
     for group in why.groups:
         message = group.sentences[0] if group.sentences else ""
