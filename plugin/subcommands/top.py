@@ -54,7 +54,9 @@ def screen(things: Summary, why: WaitGroups) -> Group:
     if not things.controller_lives:
         head.append("\nNo controller is running: no jobs are started", style="bold red")
     its_teams = [teams(things)] if things.teams else []
-    return Group(head, sites(things), *its_teams, reasons(why) if why.groups else Text("Nothing waits."))
+    return Group(
+        head, sites(things), *for_any_site(things), *its_teams, reasons(why) if why.groups else Text("Nothing waits.")
+    )
 
 
 def usd(amount: float | None) -> str:
@@ -73,6 +75,12 @@ def sites(things: Summary) -> Table:
         texts = (site.name, site.kind, site.state, *numbers, contact, site.note or "")
         table.add_row(*(Text(readable(text)) for text in texts))
     return table
+
+
+def for_any_site(things: Summary) -> list[Text]:
+    """Return a line with which the waiting jobs of the sites add up to the number at the top; empty: they already do."""
+    count = things.waiting_for_any
+    return [Text(f"Waiting jobs that name no site and are not assigned to one yet: {count}\n")] if count else []
 
 
 def teams(things: Summary) -> Table:
