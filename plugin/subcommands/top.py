@@ -78,7 +78,7 @@ def sites(things: Summary) -> Table:
 
 
 def for_any_site(things: Summary) -> list[Text]:
-    """Return a line with which the waiting jobs of the sites add up to the number at the top; empty: they already do."""
+    """Return a line with which the waiting jobs of the sites add up to those at the top; empty: they already do."""
     count = things.waiting_for_any
     return [Text(f"Waiting jobs that name no site and are not assigned to one yet: {count}\n")] if count else []
 
