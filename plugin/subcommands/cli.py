@@ -161,6 +161,7 @@ def get_commands() -> list[GroupCommand]:
                     "jobs",
                     "List jobs, newest first",
                     (ARG_STATE, ARG_TEAM, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT),
+                    "overhead is the memory_overhead of a batch site, which a job takes in addition to its request.",
                 ),
                 command(
                     "explain",
@@ -192,7 +193,13 @@ def get_commands() -> list[GroupCommand]:
                     "Sums are up to half a minute old. The list and Airflow's audit log show who lifted a budget. "
                     "Exits with status 1 if there is no budget of that name.",
                 ),
-                command("sites", "List sites and their locations", (ARG_OUTPUT,)),
+                command(
+                    "sites",
+                    "List sites and their locations",
+                    (ARG_OUTPUT,),
+                    "used is the sum of what the running jobs requested. At a batch site, each job also takes the "
+                    "memory_overhead of the site, shown as overhead.",
+                ),
                 command(
                     "bootstrap",
                     "Print EC2 user data that sets up a stock image to run jobs",

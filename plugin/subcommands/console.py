@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from lading.plugin.command_host import host
@@ -31,6 +32,11 @@ def show(rows: list[dict[str, Any]], output: str) -> None:
         names = dict.fromkeys(name for row in rows for name in row)  # rows can lack some of them
         texts = [{name: "" if row.get(name) is None else readable(row[name]) for name in names} for row in rows]
         host().console().print_as(texts, output)
+
+
+def with_unit(value: float | None, form: Callable[[Any], str]) -> str | None:
+    """Format an amount for a table; programs get the bare number. None leaves the cell empty."""
+    return None if value is None else form(value)
 
 
 def as_cell(value: object) -> object:
