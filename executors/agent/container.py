@@ -165,7 +165,7 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
     except (OSError, ValueError) as error:
         raise AgentJobFailed(because("container_unreadable", text=str(error)), code or 1) from error
     job.outputs = outcome["outputs"]
-    job.used = (outcome["cpu_seconds"], outcome["peak"], outcome["touched"])
+    job.used = (outcome["cpu_seconds"], outcome["peak"])
     if outcome["reason"] is not None:
         # Apptainer's containers have no memory limit of their own.
         if is_killed or (outcome.get("is_out_of_memory") and engine == "docker"):

@@ -263,7 +263,6 @@ class InsideFile(JsonModel):
     outputs: Outputs
     cpu_seconds: Seconds
     peak: Memory
-    touched: Memory
     is_out_of_memory: bool = False
 
 
