@@ -51,7 +51,9 @@ def clean(args: Namespace) -> None:
             outcomes.append(outcome)
     mapper = short_row if args.output in ("table", "plain") else outcome_row
     show(list(map(mapper, outcomes)), args.output)
-    if args.dry_run:
+    if not outcomes:
+        complain("There is nothing to remove.")
+    elif args.dry_run:
         complain("Nothing was removed, because of --dry-run.")
     if not good:
         sys.exit(1)

@@ -161,7 +161,8 @@ def get_commands() -> list[GroupCommand]:
                     "jobs",
                     "List jobs, newest first",
                     (ARG_STATE, ARG_TEAM, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT),
-                    "overhead is the memory_overhead of a batch site, which a job takes in addition to its request.",
+                    "In the column asked, overhead is the memory that a batch site adds to each request "
+                    "(memory_overhead).",
                 ),
                 command(
                     "explain",
@@ -197,8 +198,8 @@ def get_commands() -> list[GroupCommand]:
                     "sites",
                     "List sites and their locations",
                     (ARG_OUTPUT,),
-                    "used is the sum of what the running jobs requested. At a batch site, each job also takes the "
-                    "memory_overhead of the site, shown as overhead.",
+                    "The column used adds up what the running jobs requested; overhead is the memory that a batch "
+                    "site adds to each request (memory_overhead).",
                 ),
                 command(
                     "bootstrap",

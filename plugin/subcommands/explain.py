@@ -28,7 +28,7 @@ from lading.plugin.manager import binding_filters, implemented
 from lading.plugin.manager import rules as plugins_rules
 from lading.plugin.published import most_nodes
 from lading.plugin.sites import SitesError, load_sites
-from lading.plugin.subcommands.console import complain, readable
+from lading.plugin.subcommands.console import complain, format_length, readable
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
 from lading.scheduling.insight.phases import TITLES, Times, phases
@@ -260,13 +260,13 @@ def usage(job: JobRow) -> ExplanationStep:
         return ExplanationStep("usage", ["none, because it never started"])
     seconds, cpus = job.ended_at - job.started_at, job.cpus * (job.nodes or 1)
     peak = "not measured" if job.peak_memory is None else f"peak {format_memory(job.peak_memory)}"
-    spent = "not measured" if job.cpu_seconds is None else f"{format_time(job.cpu_seconds)} of cpu time"
+    spent = "not measured" if job.cpu_seconds is None else f"{format_length(job.cpu_seconds)} of cpu time"
     cpu_hours = f"{format_count(seconds * cpus / 3600)} cpu-hours, for which its site has no price"
     return ExplanationStep(
         "usage",
         [
             f"memory: {peak}, {format_memory(job.memory)} requested",
-            f"cpus: {spent} in {format_time(seconds)}, {format_count(cpus)} requested",
+            f"cpus: {spent} in {format_length(seconds)}, {format_count(cpus)} requested",
             f"cost: {cpu_hours if job.usd is None else f'{format_usd(job.usd)} USD'}",
         ],
     )

@@ -18,11 +18,11 @@ from lading.executors.store.leases import controller_now
 from lading.executors.store.starts import NoStart, show_starts
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
-from lading.plugin.subcommands.console import complain, show, with_unit
+from lading.plugin.subcommands.console import complain, format_length, show, with_unit, without_empty
 from lading.plugin.subcommands.sites import on_nodes, tables, with_overhead
 from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.resources import Resources, format_resources
-from lading.scheduling.text.units import format_memory, format_moment, format_time
+from lading.scheduling.text.units import format_memory, format_moment
 
 # Kinds of jobs that are tries of an Airflow task or a Snakemake rule.
 OF_TASKS = ("ExecuteTask", "Command")
@@ -46,7 +46,8 @@ def jobs(args: Namespace) -> None:
         whole = [(row, held.get(row.token), expected.get(row.token)) for row in rows]
         if args.output in ("table", "plain"):
             overheads = {name: site.memory_overhead for name, site in tables().items()}
-            show([short_job_row(*each, overheads.get(each[0].site or "", 0)) for each in whole], args.output)
+            short = [short_job_row(*each, overheads.get(each[0].site or "", 0)) for each in whole]
+            show(without_empty(short), args.output)
         else:
             show([job_row(*each) for each in whole], args.output)
     if older:
@@ -150,11 +151,11 @@ def short_job_row(
         "location": job.location if held is None else f"held: {held}",
         "batch job": job.native_id,
         "node": job.node,
-        "waited": with_unit(row["wait_seconds"], format_time),
+        "waited": with_unit(row["wait_seconds"], format_length),
         "starts": None if start is None else start_text(start),
-        "ran": with_unit(row["duration_seconds"], format_time),
+        "ran": with_unit(row["duration_seconds"], format_length),
         "peak memory": with_unit(job.peak_memory, format_memory),
-        "cpu time": with_unit(job.cpu_seconds, format_time),
+        "cpu time": with_unit(job.cpu_seconds, format_length),
         "reason": None if job.reason is None else host().for_users(str(job.reason)),
     }
 

@@ -15,7 +15,7 @@ from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.published import PublishedSite
 from lading.plugin.sites import known_sites
-from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.console import complain, show, without_empty
 from lading.plugin.subcommands.controller_state import controller_finding
 from lading.scheduling.job import NOTHING
 from lading.scheduling.resources import Resources, format_resources
@@ -101,9 +101,7 @@ def location_row(location: LocationRow, used: InUse, known: PublishedSite | None
 
 def short_rows(found: Sequence[tuple[LocationRow, InUse, PublishedSite | None]]) -> list[dict[str, Any]]:
     """Return locations for a table, without columns that would be empty."""
-    made = [short_row(*each) for each in found]
-    empty = {name for name in made[0] if all(row[name] is None for row in made)} if made else set()
-    return [{name: value for name, value in row.items() if name not in empty} for row in made]
+    return without_empty([short_row(*each) for each in found])
 
 
 def short_row(location: LocationRow, used: InUse, known: PublishedSite | None) -> dict[str, Any]:
