@@ -73,8 +73,8 @@ def explain(args: Namespace) -> None:
         except SitesError as error:
             raise SystemExit(str(error)) from error
         for line in lines:
-            text = readable(host().for_users(line) or "")
-            print(f"{DETAIL}{text}" if line.startswith(DETAIL) else text)
+            if text := readable(host().for_users(line) or ""):
+                print(f"{DETAIL}{text}" if line.startswith(DETAIL) else text)
 
 
 def report(session: Session, job: JobRow, settings: Settings) -> list[str]:
