@@ -36,6 +36,7 @@ class PublishedSite:
     :param stage_schemes: the URL schemes of object stores from which it stages files; None: unknown
     :param holds: whether it holds room for gangs; None: unknown
     :param launches: whether it launches its locations, each as often as needed
+    :param memory_overhead: see :attr:`Site.memory_overhead`
     """
 
     locations: tuple[Location, ...] = ()
@@ -50,6 +51,7 @@ class PublishedSite:
     stage_schemes: tuple[str, ...] | None = field(default=None, compare=False)
     holds: bool | None = field(default=None, compare=False)
     launches: bool = field(default=False, compare=False)
+    memory_overhead: int = field(default=0, compare=False)
 
     @property
     def admission(self) -> Admission:
@@ -177,4 +179,5 @@ def known(site: Mapping[str, Any]) -> PublishedSite:
         None if (schemes := site.get("stage_schemes")) is None else tuple(schemes),
         site.get("holds"),
         site.get("launches", False),
+        site.get("memory_overhead", 0),
     )

@@ -99,7 +99,7 @@ _MAX_USD = (
     "Raise max_usd of the Dag. Machines that are already running can still be used.",
 )
 _BUDGET = (
-    "The budget of its team is spent",
+    "A budget is spent",
     "A new budget period starts then. An operator can lift the budget until then (airflow lading budgets --lift "
     "NAME, or on the page), or raise it in the sites file. Machines that are already running can still be used.",
 )
@@ -671,7 +671,7 @@ _TABLE = (
     Code(
         "budget_promised",
         "budget",
-        "The rest of its team's budget is committed to other jobs",
+        "The rest of its budget is committed to other jobs",
         "{spent:count} of the {most:count} cpu-hours of budget {budget} are used, and jobs that run or are about "
         "to start are expected to use {promised:count} more: it starts if they use less than expected, or after "
         "{until:moment}",

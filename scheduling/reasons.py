@@ -16,6 +16,7 @@ from typing import Any
 
 from lading.scheduling.reason_codes import CODES, UNKNOWN, Code, Form
 from lading.scheduling.resources import Resources, format_resources
+from lading.scheduling.text.nesting import too_deep
 from lading.scheduling.text.printable import storable
 from lading.scheduling.text.units import format_count, format_memory, format_moment, format_time, format_usd
 
@@ -272,7 +273,7 @@ class Reason:
                 raise ValueError(f"{', '.join(missing)} is missing")
             more = list(data.get("also") or ())[:MOST_PARTS]
             if more and not levels:
-                raise ValueError("it is nested too deeply")
+                raise ValueError(too_deep())
             also = tuple(cls._read(each, levels - 1, is_strict=is_strict) for each in more)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{str(data)[:200]} is not a reason: {type(error).__name__}: {error}") from error

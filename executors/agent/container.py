@@ -21,12 +21,13 @@ from lading.executors.agent.scratch import BUNDLES_VARIABLE
 from lading.executors.agent.signal_passing import SignalPassing
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.child_processes import ARCHIVE
-from lading.hooks.files.json_model import checked, parsed
+from lading.hooks.files.json_model import checked
 from lading.hooks.files.safe_files import read_end, read_regular
 from lading.hooks.spool.events import InsideFile
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.places import engine_and_image
 from lading.scheduling.reasons import because
+from lading.scheduling.text.nesting import parse_json
 
 INSIDE = "lading.executors.agent.tasks.inside"
 # The file with the result, in the job's folder.
@@ -150,7 +151,7 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
     :raises AgentJobFailed: the job failed
     """
     try:
-        outcome = checked(InsideFile, parsed(read_regular(job.folder.root / OUTCOME, MOST_BYTES)))
+        outcome = checked(InsideFile, parse_json(read_regular(job.folder.root / OUTCOME, MOST_BYTES)))
     except FileNotFoundError:
         if is_killed:
             raise _out_of_memory(code) from None
@@ -164,7 +165,7 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
     except (OSError, ValueError) as error:
         raise AgentJobFailed(because("container_unreadable", text=str(error)), code or 1) from error
     job.outputs = outcome["outputs"]
-    job.used = (outcome["cpu_seconds"], outcome["peak"], outcome["touched"])
+    job.used = (outcome["cpu_seconds"], outcome["peak"])
     if outcome["reason"] is not None:
         # Apptainer's containers have no memory limit of their own.
         if is_killed or (outcome.get("is_out_of_memory") and engine == "docker"):

@@ -17,12 +17,13 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from lading.executors.agent.job_folder import EndCause
-from lading.hooks.files.json_model import JsonModel, ReadWith, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, ReadWith, Text, checked
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.reasons import because
+from lading.scheduling.text.nesting import parse_json
 from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ class SpotNotice:
         if status != http.client.OK:
             self._token_ends = 0.0
             raise ValueError(f"it answers with status {status}")
-        at: datetime = checked(InstanceAction, parsed(said))["time"]
+        at: datetime = checked(InstanceAction, parse_json(said))["time"]
         at = at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
         # Without a time, assume that the notice has just been given, as it was not there at the last poll.
         return at, at.timestamp() - LONGEST_NOTICE if now is None else now

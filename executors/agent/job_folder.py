@@ -87,8 +87,8 @@ class ExitFile:
     :param reason: what went wrong; None for success
     :param cpu_seconds: of all processes of the job; None: unknown
     :param peak_memory: MiB, measured where the agent could not; None: the agent has measured it
-    :param touched_memory: MiB of pages that the job made its own, an estimate for jobs too short to be measured: each
-        page costs a page fault, and a short job frees none
+    :param touched_memory: MiB of pages that the job's processes touched, at most the peak of the largest process; shows
+        what they may have used since the last exact sample, because each page costs a page fault
     :param cause: of the failure: ``cancelled`` if Airflow did not let the task start, or (with exit code 0) has decided
         about it while it ran: it was cleared, marked or deleted
     :param outputs: the files that the job leaves on its machine, with their bytes

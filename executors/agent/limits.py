@@ -29,6 +29,9 @@ MOST_AT_ONCE = 0.05
 UNSEEN = 8
 LEISURE = 50
 
+# A younger job, seconds, has most of the pages that it has touched; an older one may have freed many.
+FREES_LITTLE = 10.0
+
 INFINITY = float("inf")
 
 
@@ -94,7 +97,7 @@ class LimitEnforcer:
     def _look(self, job: RunningJob) -> None:
         if processes := process_tree.tree(job.supervisor.pid):
             job.meter.watch(processes)
-            job.peak_memory = max(job.peak_memory or 0, job.meter.at_least)
+            job.note_memory(job.meter.at_least, is_exact=job.meter.unseen < UNSEEN and not _copies_unseen(job))
 
     def _measure(self, jobs: list[RunningJob]) -> None:
         """Measure the jobs whose sample is not enough, and kill those that exceed their limit."""
@@ -107,7 +110,7 @@ class LimitEnforcer:
             used = job.meter.measure(job.meter.processes)
             job.measured_at = time.monotonic()
             self._next_measurement = job.measured_at + LEISURE * (time.thread_time() - before)
-            job.peak_memory = max(job.peak_memory or 0, used)
+            job.note_memory(used, is_exact=not _copies_unseen(job))
             if used > limit:
                 job.kill(EndCause("out_of_memory", because("over_memory", used=used, limit=limit)))
 
@@ -118,3 +121,8 @@ class LimitEnforcer:
             if job.supervisor.time_limit is not None and job.cause is None
         ]
         return min(left, default=INFINITY)
+
+
+def _copies_unseen(job: RunningJob) -> bool:
+    """Whether the pages that its processes have copied from the agent are better known from those they have touched."""
+    return job.meter.is_hidden and job.age < FREES_LITTLE

@@ -19,6 +19,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MARK = "LADING_JOB"  # the token of the job, in the environment of all its processes
 
@@ -37,6 +38,7 @@ class Process:
 
     :param started: clock ticks after boot
     :param faults: page faults that needed no disk
+    :param childrens_faults: those of its descendants that have ended
     """
 
     pid: int
@@ -46,6 +48,7 @@ class Process:
     flags: int
     started: int
     faults: int
+    childrens_faults: int = 0
 
     @classmethod
     def read(cls, pid: int) -> Process | None:
@@ -65,6 +68,7 @@ class Process:
             int(fields[6]),
             int(fields[19]),
             int(fields[7]),
+            int(fields[8]),
         )
 
     @property
@@ -274,6 +278,26 @@ class WatchedProcess:
         self.measured_faults = self.faults
 
 
+class MemorySamples(NamedTuple):
+    """What samples have shown of the memory of a job's tree, MiB.
+
+    :param peak: the largest of them
+    :param last: the last one that was exact and had a process below the root
+    :param touched: the pages that those processes had touched by then, see ``ExitFile.touched_memory``
+    """
+
+    peak: int
+    last: int
+    touched: int
+
+    def peak_at_end(self, touched: int) -> int:
+        """Return the peak, including what may have been used since the last exact sample.
+
+        :param touched: the pages that all processes had touched when they ended
+        """
+        return max(self.peak, self.last + max(0, touched - self.touched))
+
+
 class MemoryMeter:
     """Measures the memory of one job's tree, in MiB, so that memory shared by several of its processes counts once.
 
@@ -296,7 +320,12 @@ class MemoryMeter:
     def __init__(self) -> None:
         self.processes: Sequence[Process] = ()
         """The processes at the last sample."""
+        self.is_hidden = False
+        """Whether the kernel did not show the details of all processes at the last measurement. Then the pages that a
+        process has copied from its parent are unknown.
+        """
         self._watched: dict[tuple[int, int], WatchedProcess] = {}
+        self._touched_before = 0  # page faults of the supervisor's earlier jobs
         self._measured = 0
         self._estimated = 0  # result of _estimate at the last measurement
 
@@ -306,6 +335,7 @@ class MemoryMeter:
         This memory is not the job's, and neither are the supervisor's later copies of it.
         """
         found = ProcessMemory.read_totals(supervisor.pid)
+        self._touched_before = supervisor.childrens_faults
         self._watched[supervisor.identity] = WatchedProcess(
             found,
             supervisor.faults,
@@ -362,6 +392,13 @@ class MemoryMeter:
         return (self._measured + self._estimate() - self._estimated) // MIB
 
     @property
+    def touched(self) -> int:
+        """The pages that the processes below the supervisor had touched at the last sample, MiB."""
+        supervisor, *others = self.processes
+        faults = supervisor.childrens_faults - self._touched_before
+        return (faults + sum(each.faults + each.childrens_faults for each in others)) * PAGE // MIB
+
+    @property
     def unseen(self) -> int:
         """How much more than :attr:`at_least` the processes may use, MiB."""
         return sum(each.unseen for each in self._watched.values()) // MIB
@@ -398,6 +435,7 @@ class MemoryMeter:
                 shares += memory.shared
             own_huge += memory.own_huge
             shared_huge = max(shared_huge, memory.shared_huge)
+        self.is_hidden = not are_all_shown
         if own < proportional - inherited or (are_all_shown and own > proportional):
             own = proportional - inherited  # inherited memory was unknown, or is no longer shared
         self._measured = own + max(shares, shared) + own_huge + shared_huge

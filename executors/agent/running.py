@@ -17,7 +17,7 @@ from lading.executors.agent.cpu_groups import CpuGroups
 from lading.executors.agent.inbox import SECONDS_UNTIL_REPORTED, InboxEntry
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
 from lading.executors.agent.journal import Journal
-from lading.executors.agent.process_tree import MemoryMeter, Process
+from lading.executors.agent.process_tree import MemoryMeter, MemorySamples, Process
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import HandedOverJob, SupervisorLines, make_line
 from lading.hooks.files import host
@@ -26,7 +26,6 @@ from lading.hooks.files.safe_files import read_end, visible
 from lading.hooks.spool.events import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
-from lading.scheduling.prediction import SHORTEST_SAMPLED
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
@@ -76,6 +75,8 @@ class RunningJob:
     kill_supervisor_at: float | None = None
     meter: MemoryMeter = field(default_factory=MemoryMeter)
     peak_memory: int | None = None
+    last_exact: tuple[int, int] = (0, 0)
+    """The memory and the touched pages of its processes when that was last known exactly, MiB."""
     reported_memory: int = 0
     """What was reported of its peak while it runs, MiB."""
     unanswered_since: float | None = None
@@ -117,6 +118,20 @@ class RunningJob:
         found = Process.read(self.supervisor.pid)
         if found is not None and found.started == self.supervisor.started:
             self.meter.begin(found)
+
+    def note_memory(self, used: int, *, is_exact: bool) -> None:
+        """Note what a sample or a measurement has shown, MiB.
+
+        :param is_exact: whether it used hardly more than that
+        """
+        self.peak_memory = max(self.peak_memory or 0, used)
+        # The supervisor is alone if its task has not started yet, or has just ended.
+        if is_exact and len(self.meter.processes) > 1:
+            self.last_exact = used, self.meter.touched
+
+    @property
+    def samples(self) -> MemorySamples:
+        return MemorySamples(self.peak_memory or 0, *self.last_exact)
 
     @property
     def age(self) -> float:
@@ -400,8 +415,8 @@ class RunningJobs:
     def _finish(self, job: RunningJob, left: ExitFile | None) -> None:
         del self.jobs[job.token]
         was_rebooted = job.supervisor.boot_id != self.boot_id
-        is_short = left is not None and left.ended_at - job.supervisor.at < SHORTEST_SAMPLED
-        end = judge_end(left, job.cause, job.exit_status, job.peak_memory, was_rebooted=was_rebooted, is_short=is_short)
+        peak = job.samples.peak_at_end(0 if left is None else left.touched_memory)
+        end = judge_end(left, job.cause, job.exit_status, peak, was_rebooted=was_rebooted)
         self.failures += end["cause"] is not None
         if end["cause"] in ("error", "lost"):
             log.warning("job %s, %s: %s\n%s", job.token, end["cause"], end["reason"], _tail(job.folder))
@@ -419,10 +434,9 @@ def judge_end(
     left: ExitFile | None,
     cause: EndCause | None,
     exit_status: int | None,
-    peak_memory: int | None,
+    peak_memory: int,
     *,
     was_rebooted: bool,
-    is_short: bool = False,
 ) -> dict[str, Any]:
     """Return the event of a job's end, without its start.
 
@@ -432,15 +446,12 @@ def judge_end(
     :param left: the exit file; None: the supervisor has left none
     :param cause: why the agent has terminated the job; None: it has not
     :param exit_status: of the supervisor; None: unknown
-    :param peak_memory: the highest measurement of the agent, MiB; None: the job was too short to be measured
+    :param peak_memory: as far as the agent knows it, MiB; 0: unknown
     :param was_rebooted: whether the machine has rebooted since the job started
-    :param is_short: whether the job may have used most of its memory between two samples, so that the memory it touched
-        counts as well
     """
     file = as_written(left or _without_file(exit_status, was_rebooted=was_rebooted))
     end = of_sentinel(file, as_written(cause) if cause else None)
-    touched = file["touched_memory"] if is_short or not peak_memory else 0
-    end["peak_memory"] = max(peak_memory or 0, touched, file["peak_memory"] or 0) or None
+    end["peak_memory"] = max(peak_memory, file["peak_memory"] or 0) or None
     return end
 
 

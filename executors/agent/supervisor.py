@@ -128,8 +128,8 @@ class AgentJob:
         """The files that it leaves on this machine, with their sizes in bytes."""
         self.envelope: Envelope | None = None
         self.devices: Sequence[str] = ()
-        self.used: tuple[float, int, int] | None = None
-        """CPU seconds, peak memory (KiB) and touched memory (KiB) of a container that is not below this process.
+        self.used: tuple[float, int] | None = None
+        """CPU seconds and peak memory (KiB) of a container that is not below this process.
 
         The agent cannot measure it, as its processes are not in the tree of this one.
         """
@@ -372,8 +372,9 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
     job.leave_scratch(assignment.keep_failed if has_failed else 0.0, envelope.resources.disk)
     usage = ProcessUsage()
     peak = usage.peak_since(before)
-    used = job.used or (usage.cpu_seconds - before.cpu_seconds, 0, usage.touched_since(before))
-    cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024 or None, used[2] // 1024
+    used = job.used or (usage.cpu_seconds - before.cpu_seconds, 0)
+    touched = 0 if job.used else usage.touched_since(before) // 1024
+    cpu_seconds, memory = round(used[0], 3), used[1] // 1024 or None
     sentinel = ExitFile(exit_code, reason, ended_at, cpu_seconds, memory, touched, cause, job.outputs)
     written = _write_exit_file(sentinel, job)
     light = clean and written and reason is None and job.cause() is None and peak < LIGHT

@@ -151,6 +151,7 @@ def published_site(
         "has_sites_file": site.has_sites_file,
         "needs_files": site.config.policy not in BUILT_IN or site.config.policy == DATA_LOCALITY,
         "needs_inputs": needs_inputs or site.config.policy not in BUILT_IN,
+        "memory_overhead": site.memory_overhead,
         "stage_schemes": list(site.config.stage_schemes),
         "rules": asdict(SiteRules.from_table(site.config)),
     }

@@ -70,7 +70,7 @@ MOST_PARTS = 20
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,
     JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
-    JobRow.said_at, JobRow.team, JobRow.dag_owner, JobRow.dag_tags,
+    JobRow.reason_limit, JobRow.said_at, JobRow.team, JobRow.dag_owner, JobRow.dag_tags,
 )  # fmt: skip
 # What decides to which declared share a job of a Dag belongs.
 TENANT: Mapping[str, Any] = {"team": JobRow.team, "dag_owner": JobRow.dag_owner, "dag_tags": JobRow.dag_tags}
@@ -232,11 +232,12 @@ class HeldJobs:
         }
 
     def by(self, job: Any) -> str | None:
-        if (text := held_because(job.reason_code)) is not None:
+        site = site_of(job)
+        if (text := held_because(job.reason_code, job.reason_limit, site)) is not None:
             return text
-        code = self.sites.get(site_of(job) or "")
+        code = self.sites.get(site or "")
         # Jobs that a paused site has already been given still start.
-        return None if code == "paused" and job.state == State.PLACED else held_because(code)
+        return None if code == "paused" and job.state == State.PLACED else held_because(code, None, site)
 
 
 def site_of(job: Any) -> str | None:

@@ -3,8 +3,8 @@
 The controller starts it over its SSH connection and sends it the port that sshd has opened for the tunnel, one line per
 attempt on standard input. If sshd itself accepts connections from compute nodes (GatewayPorts), the relay has nothing
 to do. Usually sshd listens only on the loopback address; then the relay listens on the same port of the login node's
-own address and forwards connections. It exits when its standard input is closed, that is with the connection. It uses
-only the standard library, so that it starts fast with each connection.
+own address and forwards connections. It exits when its standard input is closed, that is with the connection. It
+imports little besides the standard library, so that it starts fast with each connection.
 
 A port is used only if every socket on it belongs to this user. Otherwise another user of the login node who was faster
 would receive the tasks' tokens. Linux lists the owner of each socket in ``/proc/net/tcp``, see proc_net_tcp in the
@@ -19,7 +19,6 @@ import errno
 import ipaddress
 import json
 import os
-import resource
 import socket
 import struct
 import sys
@@ -28,6 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from lading.hooks.files.child_processes import raise_open_files_limit
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -221,13 +222,6 @@ def _print_answer(**fields: Any) -> None:
     print(MARK + json.dumps(fields), flush=True)
 
 
-def allow_many_files() -> None:
-    """Raise this process's limit of open files to the maximum, because each running task keeps a connection."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def _converse(address: IPAddress) -> tuple[tuple[socket.socket, IPAddress] | None, int] | None:
     """Read ports until one can be used; None: the connection was closed."""
     while line := os.read(0, 100).decode():  # one line per read, because the controller waits for each answer
@@ -260,7 +254,7 @@ def main(arguments: Sequence[str]) -> int:
         while os.read(0, READ):  # keep the connection open
             pass
         return 0
-    allow_many_files()
+    raise_open_files_limit()  # each running task keeps a connection
     made, loopback = found
     made.listen(1024)
     _print_answer(relays=True)

@@ -19,12 +19,14 @@ from typing import Annotated, Any
 from lading.hooks.api_tunnel import relay
 from lading.hooks.api_tunnel.address import HOST, Address, endpoint
 from lading.hooks.api_tunnel.gate import ApiGate
-from lading.hooks.files.json_model import JsonModel, Matching, Text, checked, parsed
+from lading.hooks.files.child_processes import raise_open_files_limit
+from lading.hooks.files.json_model import JsonModel, Matching, Text, checked
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.session import Session
 from lading.hooks.ssh.steps import RunCommand
 from lading.hooks.ssh.transport import LOOPBACK, Transport
+from lading.scheduling.text.nesting import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +137,7 @@ class ApiTunnel:
 
     def _build(self) -> None:
         there = self._end()
-        relay.allow_many_files()
+        raise_open_files_limit()
         before = self._read(self.file)
         shared = self._read(self.shared) if self.shared else None
         self._take_down()
@@ -195,7 +197,7 @@ class ApiTunnel:
     def _read_answer(self, session: Session, timeout: float) -> dict[str, Any]:
         try:
             heard = session.wait_for_line(relay.MARK, timeout)
-            answer = checked(RelayMessage, parsed(heard.encode()))
+            answer = checked(RelayMessage, parse_json(heard.encode()))
         except (TransportError, ValueError) as error:
             raise TransportError(f"{self.transport}: the relay of the tunnel is not running: {error}") from error
         if "error" in answer:

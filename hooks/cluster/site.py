@@ -137,6 +137,10 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         return {"system": self.system.name, "profile": profile, "takes_layouts": self.config.mode == "job"}
 
     @property
+    def memory_overhead(self) -> int:
+        return self.config.added_memory
+
+    @property
     def arch(self) -> str:
         return self.config.arch
 

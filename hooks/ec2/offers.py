@@ -18,7 +18,6 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
-from lading.hooks.files.json_model import parsed
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.site import join
 from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
@@ -26,6 +25,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.text.nesting import parse_json
 
 # The price of a GiB of gp3 per month in us-east-1, USD, the hours of such a month, and the price of a public IPv4
 # address in all regions, USD per hour: https://aws.amazon.com/ebs/pricing/ https://aws.amazon.com/vpc/pricing/
@@ -220,7 +220,7 @@ def keep_roots(folder: Path, config: EC2Config, roots: Mapping[str, int]) -> Non
 def kept_roots(folder: Path, config: EC2Config) -> dict[str, int]:
     """Return the stored sizes of a site's images; empty if there are none."""
     with suppress(OSError, NotReadable, ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        found: Any = parsed(read_regular(folder / ROOTS, MOST_BYTES))
+        found: Any = parse_json(read_regular(folder / ROOTS, MOST_BYTES))
         if found["ami"] == config.ami:
             return {str(arch): int(mib) for arch, mib in found["roots"].items() if int(mib) > 0}
     return {}

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from lading.hooks.ec2.client import EC2, listed, number, parse_rows, spot_price, text_of
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.files.json_model import JsonModel, Text, Within, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Text, Within, checked
 from lading.hooks.files.safe_files import FileError, NotReadable, read_regular, read_text, write_atomically
 from lading.scheduling.catalogue import (
     LEAST_USD,
@@ -31,6 +31,7 @@ from lading.scheduling.catalogue import (
     parse_toml,
 )
 from lading.scheduling.machine_traits import SPOT
+from lading.scheduling.text.nesting import parse_json
 
 DAY = 86_400.0
 # Seconds until AWS is asked again after it has not answered.
@@ -247,7 +248,7 @@ def specified(config: EC2Config) -> Catalogue:
 def load(file: Path, region: str) -> CachedPrices | None:
     """Return the stored prices of a region; None if there are none that can be used."""
     try:
-        found = CachedPrices(**checked(CachedPrices, parsed(read_regular(file, MOST_BYTES))))
+        found = CachedPrices(**checked(CachedPrices, parse_json(read_regular(file, MOST_BYTES))))
     except (OSError, NotReadable, ValueError):
         return None
     return found if found.region == region else None

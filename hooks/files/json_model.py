@@ -8,7 +8,6 @@ because two different checkers on the two sides could disagree.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import types
@@ -97,17 +96,6 @@ def checked(model: type[JsonModel], found: object) -> dict[str, Any]:
         raise ValueError(f"it: {error}") from None
     except (TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"it cannot be interpreted: {error}") from None
-
-
-def parsed(text: bytes) -> object:
-    """Parse a JSON text.
-
-    :raises ValueError: it is not JSON
-    """
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 # Cached by model, because type hints are slow to resolve.

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lading.hooks.cleanup.cleaning import clean_files
-from lading.hooks.files.json_model import parsed
 from lading.hooks.files.safe_files import make_private, read_regular
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.site import RemovedLeftovers
+from lading.scheduling.text.nesting import parse_json
 
 # A larger file was not written by this module.
 MOST_BYTES = 2**26
@@ -73,7 +73,7 @@ class RunStore:
 
     def _record(self, path: Path) -> RunRecord | None:
         try:
-            found: Any = parsed(read_regular(path, MOST_BYTES))
+            found: Any = parse_json(read_regular(path, MOST_BYTES))
             return RunRecord.from_json(found["record"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

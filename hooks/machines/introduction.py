@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lading.hooks.api_tunnel import address
 from lading.hooks.deployment import current
-from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Text, checked
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.files.version import VERSION
@@ -31,6 +31,7 @@ from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import SessionEnded
 from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.resources import Resources
+from lading.scheduling.text.nesting import parse_json
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -186,7 +187,7 @@ def read_introduction(line: str, asked_at: float, answered_at: float) -> Introdu
     :raises TransportError: the answer is not valid
     """
     try:
-        found: dict[str, Any] = checked(HostAnswer, parsed(line.encode(errors="replace")))
+        found: dict[str, Any] = checked(HostAnswer, parse_json(line.encode(errors="replace")))
         if found.get("refused"):
             raise MachineRefused(found["refused"])
         if missing := [name for name in NEEDED if name not in found]:
@@ -238,7 +239,7 @@ class MachineFacts:
 def load_facts(file: Path) -> MachineFacts | None:
     """Return the facts that an earlier process has saved; None: there are none."""
     with suppress(OSError, NotReadable, ValueError):
-        found = checked(FactsFile, parsed(read_regular(file, MOST_BYTES)))
+        found = checked(FactsFile, parse_json(read_regular(file, MOST_BYTES)))
         amounts = found.pop("capacity")
         return MachineFacts(**found, capacity=Resources(amounts.cpus, amounts.memory, amounts.disk, amounts.gpus))
     return None

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, TypeAdapter
 
-from lading.hooks.files.json_model import parsed
 from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular, write_atomically
 from lading.hooks.polling.job_life import JobAtSite
 from lading.hooks.polling.job_tracker import Job
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import FilePart, Parts
+from lading.scheduling.text.nesting import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class LogCopies:
         with contextlib.suppress(FileNotFoundError, NotReadable):
             for line in read_regular(memory, MOST_MEMORY_BYTES).splitlines():
                 with contextlib.suppress(ValueError):  # a line that a full disk has truncated
-                    noted = NOTES.validate_python(parsed(line))
+                    noted = NOTES.validate_python(parse_json(line))
                     self._copied |= {token: _Copied(base, copied) for token, (base, copied) in noted.items()}
 
     def offset(self, token: str) -> int:

@@ -72,6 +72,13 @@ class Site(ABC, Generic[Config]):
         """The architecture of jobs that name neither one nor an instance type, or ``any``."""
         return DEFAULT_ARCH
 
+    @property
+    def memory_overhead(self) -> int:
+        """The memory that each job takes in addition to its request, on each of its nodes, for the process that runs
+        it, MiB.
+        """
+        return 0
+
     def trial(self, folder: Path) -> Site[Config]:
         """Return the same site for a trial job, with its state in ``folder``. ``close`` removes all its traces except
         the folder.

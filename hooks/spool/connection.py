@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lading.hooks.files.json_model import JsonModel, ReadWith, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, ReadWith, Text, checked
 from lading.hooks.spool import server
 from lading.hooks.spool.events import LATEST, Date, Name
 from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import Session, SessionEnded
+from lading.scheduling.text.nesting import parse_json
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -201,7 +202,7 @@ def _reply(line: str) -> Reply:
     :raises ValueError: it is not valid
     :raises TransportError: a step failed on the machine
     """
-    found = parsed(line.encode())
+    found = parse_json(line.encode())
     if isinstance(found, dict) and (failed := found.get("failed")):
         raise TransportError(f"it could not be asked: {failed}")
     return Reply(**checked(Reply, found))

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast
 
-from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadWith, Text, Within, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadWith, Text, Within, checked
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.reasons import Reason, because, free_text
+from lading.scheduling.text.nesting import parse_json
 
 # The most bytes of a file of events, and of all files of a cluster that travel together; and the most bytes of one
 # event. The batches of an agent are smaller (see the module journal).
@@ -262,7 +263,6 @@ class InsideFile(JsonModel):
     outputs: Outputs
     cpu_seconds: Seconds
     peak: Memory
-    touched: Memory
     is_out_of_memory: bool = False
 
 
@@ -354,7 +354,7 @@ def valid(found: object, kinds: Mapping[str, type[JsonModel]] = KINDS) -> dict[s
 def remains(model: type[JsonModel], content: bytes | None) -> dict[str, Any] | None:
     """Read a file of a job; None: it does not exist, or is damaged."""
     try:
-        return checked(model, parsed(content)) if content else None
+        return checked(model, parse_json(content)) if content else None
     except ValueError:
         return None
 
@@ -407,7 +407,7 @@ def read(content: bytes) -> tuple[list[dict[str, Any]], list[tuple[bytes, str]]]
         try:
             if len(line) > MOST_EVENT_BYTES:
                 raise ValueError(f"the line has {len(line)} bytes, an event at most {MOST_EVENT_BYTES}")
-            event = valid(parsed(line))
+            event = valid(parse_json(line))
         except ValueError as error:
             if len(faults) < MOST_FAULTS:
                 faults.append((line, str(error)))

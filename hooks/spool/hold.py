@@ -39,9 +39,10 @@ class Hold:
         :raises ValueError: the text is damaged
         """
         # Not at the top, because a site that only writes holds does not need the models.
-        from lading.hooks.files.json_model import checked, parsed
+        from lading.hooks.files.json_model import checked
         from lading.hooks.spool.events import HoldFile
+        from lading.scheduling.text.nesting import parse_json
 
-        found = checked(HoldFile, parsed(text))
+        found = checked(HoldFile, parse_json(text))
         amounts = found["resources"]
         return cls(**{**found, "resources": Resources(amounts.cpus, amounts.memory, amounts.disk, amounts.gpus)})

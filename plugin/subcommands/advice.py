@@ -8,9 +8,10 @@ from typing import Any
 
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
-from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.console import complain, show, with_unit
 from lading.plugin.ui.queries.advice import AdvisedTask, advised
 from lading.scheduling.insight.right_size import FEWEST_TRIES, sizes
+from lading.scheduling.text.units import format_count, format_memory, format_time
 
 
 @as_command
@@ -21,7 +22,8 @@ def advice(args: Namespace) -> None:
     if not found:
         complain(f"No try of Dag {args.dag_id} has finished yet, or the records of all its tries have been deleted.")
         sys.exit(1)
-    show([row(task) for task in found], args.output)
+    mapper = short_row if args.output in ("table", "plain") else row
+    show([mapper(task) for task in found], args.output)
     if any(task.size.line is None for task in found):
         complain(f"Tasks without a line have fewer than {FEWEST_TRIES} tries, too few to say what they should request.")
 
@@ -43,3 +45,20 @@ def row(task: AdvisedTask) -> dict[str, Any]:
         "wasted_by_line": None if size.wasted_by_line is None else round(size.wasted_by_line, 3),
         "line": size.line and host().line(sizes(task.used)),
     }
+
+
+def short_row(task: AdvisedTask) -> dict[str, Any]:
+    """Return the row of a task for a table."""
+    found = row(task)
+
+    def gib_hours(amount: float) -> str:
+        return f"{format_count(amount)} GiB-hours"
+
+    forms = {
+        "memory_asked": format_memory,
+        "memory": format_memory,
+        "time": format_time,
+        "wasted": gib_hours,
+        "wasted_by_line": gib_hours,
+    }
+    return found | {name: with_unit(found[name], form) for name, form in forms.items()}

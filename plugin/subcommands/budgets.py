@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.utils import cli as airflow_cli
@@ -17,7 +18,7 @@ from lading.executors.store.share_rows import BudgetRow
 from lading.hooks.files.bell import Bell
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
-from lading.scheduling.text.units import format_moment
+from lading.scheduling.text.units import format_count, format_moment, format_usd
 
 
 @airflow_cli.action_cli(check_db=False)  # type: ignore[untyped-decorator]
@@ -46,7 +47,7 @@ def budgets(args: Namespace) -> None:
             "There are no budgets. Declare them under [[budgets]] in the sites file, which the controller reads "
             "when it starts."
         )
-    show(rows, args.output)
+    show(list(map(short_row, rows)) if args.output in ("table", "plain") else rows, args.output)
 
 
 def row_of(budget: BudgetRow) -> dict[str, Any]:
@@ -61,4 +62,22 @@ def row_of(budget: BudgetRow) -> dict[str, Any]:
         "per_hour": float(f"{budget.per_hour:.6g}"),
         "until": format_moment(budget.until),
         "lifted_by": budget.lifted_by if budget.is_lifted else None,
+    }
+
+
+def short_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a budget for a table."""
+
+    def amount(value: float) -> str:
+        return f"{format_usd(value) if row['unit'] == 'USD' else format_count(value)} {row['unit']}"
+
+    return {
+        "budget": row["budget"],
+        "of": row["who"],
+        "spent": amount(row["spent"]),
+        "limit": f"{amount(row['most'])} per {row['per']}",
+        "used": f"{row['used_percent']:g} %",
+        "rate": f"{amount(row['per_hour'])} per hour",
+        "next period": row["until"],
+        "lifted by": row["lifted_by"],
     }

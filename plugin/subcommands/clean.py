@@ -49,8 +49,11 @@ def clean(args: Namespace) -> None:
             complain(f"site {outcome.site}: {outcome.trouble}")
         if outcome.number:
             outcomes.append(outcome)
-    show(list(map(outcome_row, outcomes)), args.output)
-    if args.dry_run:
+    mapper = short_row if args.output in ("table", "plain") else outcome_row
+    show(list(map(mapper, outcomes)), args.output)
+    if not outcomes:
+        complain("There is nothing to remove.")
+    elif args.dry_run:
         complain("Nothing was removed, because of --dry-run.")
     if not good:
         sys.exit(1)
@@ -78,6 +81,11 @@ class CleanResult:
 
 def outcome_row(outcome: CleanResult) -> dict[str, Any]:
     return {"site": outcome.site, "kind": outcome.kind, "number": outcome.number, "mib": round(outcome.mib, 1)}
+
+
+def short_row(outcome: CleanResult) -> dict[str, Any]:
+    """Return the columns of an outcome for a table."""
+    return {"site": outcome.site, "kind": outcome.kind, "number": outcome.number, "size": f"{outcome.mib:.1f} MiB"}
 
 
 def clean_sites(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[CleanResult]:

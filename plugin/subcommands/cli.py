@@ -161,14 +161,16 @@ def get_commands() -> list[GroupCommand]:
                     "jobs",
                     "List jobs, newest first",
                     (ARG_STATE, ARG_TEAM, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT),
+                    "In the column asked, overhead is the memory that a batch site adds to each request "
+                    "(memory_overhead).",
                 ),
                 command(
                     "explain",
                     "Explain step by step where the job of a task runs, and why",
                     (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_EXPLAIN_TASK, ARG_EXPLAIN_INDEX),
-                    "Shows bindings and filters, matching, ranking, rules and policy. For a job that waits, the "
-                    "steps are computed from what the sites have now; for any other job, the recorded decision, "
-                    "phases and reasons are shown.",
+                    "For a job that waits: bindings and filters, matching, ranking, rules and policy, computed from "
+                    "what the sites have now. For any other job: the recorded decision, phases and reasons; for a "
+                    "finished job also what it used, its cost and its exit code.",
                 ),
                 command(
                     "wake",
@@ -192,7 +194,13 @@ def get_commands() -> list[GroupCommand]:
                     "Sums are up to half a minute old. The list and Airflow's audit log show who lifted a budget. "
                     "Exits with status 1 if there is no budget of that name.",
                 ),
-                command("sites", "List sites and their locations", (ARG_OUTPUT,)),
+                command(
+                    "sites",
+                    "List sites and their locations",
+                    (ARG_OUTPUT,),
+                    "The column used adds up what the running jobs requested; overhead is the memory that a batch "
+                    "site adds to each request (memory_overhead).",
+                ),
                 command(
                     "bootstrap",
                     "Print EC2 user data that sets up a stock image to run jobs",

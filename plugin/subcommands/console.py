@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lading.plugin.command_host import host
 from lading.scheduling.text.printable import one_line
-from lading.scheduling.text.units import in_zone
+from lading.scheduling.text.units import format_time, in_zone
 
 
 def show(rows: list[dict[str, Any]], output: str) -> None:
@@ -31,6 +32,23 @@ def show(rows: list[dict[str, Any]], output: str) -> None:
         names = dict.fromkeys(name for row in rows for name in row)  # rows can lack some of them
         texts = [{name: "" if row.get(name) is None else readable(row[name]) for name in names} for row in rows]
         host().console().print_as(texts, output)
+
+
+def with_unit(value: float | None, form: Callable[[Any], str]) -> str | None:
+    """Format an amount for a table; programs get the bare number. None leaves the cell empty."""
+    return None if value is None else form(value)
+
+
+def format_length(seconds: float) -> str:
+    """Format a length of time for a table, to a tenth of a second."""
+    return format_time(round(seconds, 1))
+
+
+def without_empty(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out the columns of a table that are empty in all rows, because terminals are narrow."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    empty = {name for name in names if all(row.get(name) is None for row in rows)}
+    return [{name: value for name, value in row.items() if name not in empty} for row in rows]
 
 
 def as_cell(value: object) -> object:

@@ -16,12 +16,12 @@ from lading.executors.store import JobRow
 from lading.executors.store.bills import BillKey, bill, oldest, running
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
-from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.console import complain, format_length, show
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
 from lading.scheduling.insight.bill import BillParts, total
 from lading.scheduling.insight.chargeback import charges
 from lading.scheduling.insight.periods import Period, begin
-from lading.scheduling.text.units import format_usd
+from lading.scheduling.text.units import format_count, format_usd
 
 # How many existing names an error lists.
 MOST_NAMES = 10
@@ -39,25 +39,24 @@ def cost(args: Namespace) -> None:
     if args.dag_id is None or args.since is not None or args.until is not None:
         complain("give a Dag, or --by team, dag, owner or site; --from and --to need --by")
         sys.exit(1)
+    of = short_amounts if args.output in ("table", "plain") else amounts
     with reading_store() as session:
         now = time.time()
         if args.run_id is None:
             rows = [
-                {"run_id": name, **amounts(found, *idle_shares(session, args.dag_id, name))}
+                {"run_id": name, **of(found, *idle_shares(session, args.dag_id, name))}
                 for name, found in totals_by_run(session, args.dag_id, args.limit, now)
             ]
         else:
             rows = []
             for task, site, each in totals_by_task(session, args.dag_id, args.run_id, now):
                 more = idle_shares(session, args.dag_id, args.run_id, JobRow.task_id == task, JobRow.site == site)
-                rows.append({"task_id": task, "site": site, **amounts(each, *more)})
+                rows.append({"task_id": task, "site": site, **of(each, *more)})
         if not rows:
             complain(unknown(session, args.dag_id, args.run_id, now))
             sys.exit(1)
-    if args.output in ("table", "plain"):
-        rows = [{**row, "of_which": format_parts(row["of_which"])} for row in rows]
     show(rows, args.output)
-    if any(row["usd"] is None and row["cpu_hours"] for row in rows):
+    if any(row["usd"] is None and row["cpu_hours"] not in (0, "0") for row in rows):
         complain("Rows without USD: the site has no price; set usd_per_hour or usd_per_cpu_hour in its table.")
 
 
@@ -134,6 +133,23 @@ def amounts(found: dict[str, Any], idle: float = 0.0, of_which: Mapping[str, flo
         "usd": None if usd is None else round(usd, 4),
         "usd_idle": None if usd is None else round(idle, 4),
         "of_which": {name: round(part, 4) for name, part in sorted((of_which or {}).items())},
+    }
+
+
+def short_amounts(
+    found: dict[str, Any], idle: float = 0.0, of_which: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """Return the columns of a run or task for a table; the parameters are those of :func:`amounts`."""
+    row = amounts(found, idle, of_which)
+    return {
+        "jobs": row["jobs"],
+        "failed": row["failed"],
+        "waited": format_length(found["wait_seconds"]),
+        "cpu_hours": format_count(found["cpu_hours"]),
+        "cpu_hours_used": format_count(found["cpu_hours_used"]),
+        "usd": row["usd"],
+        "usd_idle": row["usd_idle"],
+        "of_which": format_parts(row["of_which"]),
     }
 
 

@@ -1,4 +1,4 @@
-"""``airflow lading explain``: the steps that decide where the job of a task runs."""
+"""``airflow lading explain``: the steps that decide where the job of a task runs, or what a finished job did."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
+from lading.executors.settings import Settings
 from lading.executors.store import JobRow, LocationRow, SiteRow, State, instances, queue, site_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now, database_ahead
-from lading.executors.store.starts import WAITING, NoStart, accuracy, show_starts
+from lading.executors.store.starts import NoStart, accuracy, show_starts
+from lading.executors.store.tables import ENDED
 from lading.hooks.site import LocationState, Site
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
@@ -26,21 +28,22 @@ from lading.plugin.manager import binding_filters, implemented
 from lading.plugin.manager import rules as plugins_rules
 from lading.plugin.published import most_nodes
 from lading.plugin.sites import SitesError, load_sites
-from lading.plugin.subcommands.console import complain, readable
+from lading.plugin.subcommands.console import complain, format_length, readable
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
 from lading.scheduling.insight.phases import TITLES, Times, phases
 from lading.scheduling.location import Location as Place
 from lading.scheduling.machine_traits import DEFAULT_OS
 from lading.scheduling.matching.explanation import ExplanationStep, explained, wishes
-from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_moment, format_time
+from lading.scheduling.text.units import format_count, format_memory, format_moment, format_time, format_usd
 
+# Precedes the lines of a step that has several.
+DETAIL = "   "
 SECONDS_OF_ACCURACY = 7 * 86400.0
 
 
@@ -60,36 +63,52 @@ def no_job(args: Namespace, indexes: Sequence[int]) -> str:
 @as_command
 def explain(args: Namespace) -> None:
     """Print the steps for the last try of a task instance, with the current state of the sites, and its own state."""
-    settings = host().settings()
     with reading_store() as session:
         of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)
         query = select(JobRow).where(*of_task, JobRow.map_index == args.map_index).order_by(JobRow.try_number.desc())
         if (job := session.scalars(query.limit(1)).first()) is None:
             raise SystemExit(no_job(args, session.scalars(select(JobRow.map_index).where(*of_task)).all()))
         try:
-            sites = load_sites(settings)
-            known = rules_of(settings.sites_file, plugins_rules())
+            lines = report(session, job, host().settings())
         except SitesError as error:
             raise SystemExit(str(error)) from error
-        for line in report(session, job, sites, known):
-            print(readable(host().for_users(line) or ""))
+        for line in lines:
+            if text := readable(host().for_users(line) or ""):
+                print(f"{DETAIL}{text}" if line.startswith(DETAIL) else text)
 
 
-def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules: Sequence[Rule]) -> Iterator[str]:
-    """Yield the steps as numbered lines, followed by the state of the job.
+def report(session: Session, job: JobRow, settings: Settings) -> list[str]:
+    """Return what is known about a job: its request, then numbered steps, of which the last is its state.
+
+    :raises SitesError: the job has not finished, and the sites file is not valid
+    """
+    if job.state in ENDED:
+        verb, steps = "requested", [*past(session, job), usage(job)]
+    else:
+        verb, steps = "requests", decision_steps(session, job, load_sites(settings), settings)
+    lines = [f"{job.dag_id}.{job.task_id}, try {job.try_number}, {verb} {wishes(as_it_asked(job))}"]
+    for number, step in enumerate([*steps, outcome(job)], start=1):
+        its = list(step.lines)
+        lines.append(f"{number}. {step.name}:" + (f" {its.pop()}" if len(its) == 1 else ""))
+        lines += (f"{DETAIL}{line}" for line in its)
+    return lines
+
+
+def decision_steps(
+    session: Session, job: JobRow, sites: Mapping[str, Site[Any]], settings: Settings
+) -> list[ExplanationStep]:
+    """Return the steps that decide where an unfinished job runs.
 
     :param sites: by name, in the order of the sites file
     """
-    most = most_nodes(host().settings())
+    most, rules = most_nodes(settings), rules_of(settings.sites_file, plugins_rules())
     views = [view(session, site, job.token, most.get(site.name, ())) for site in sites.values()]
-    waits = as_it_asked(job)
-    complain_of_silence(views)
-    yield f"{job.dag_id}.{job.task_id}, try {job.try_number}, requests {wishes(waits)}"
-
+    waits, has_place = as_it_asked(job), job.site is not None
+    if not has_place:
+        complain_of_silence(views)
     hook = implemented("rank_matches")
     rank = None if hook is None else lambda job, matches: hook(job=job, matches=matches)
     filters = binding_filters()
-    has_place = job.site is not None or job.state not in WAITING
     of_gang = job.gang is not None and job.state in (State.QUEUED, State.ATTEMPTED)
     how: dict[str, Any] = {"filters": filters, "rules": rules, "rank": rank}
     steps = list(explained(waits, views, **how, is_of_gang=of_gang, has_place=has_place))
@@ -101,11 +120,7 @@ def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules:
         steps += past(session, job)
     if (terms := host().terms(session, str(job.dag_id), str(job.run_id))) is not None:
         steps.append(ExplanationStep("run", list(terms.lines())))
-    steps += start_step(session, job)
-    for number, step in enumerate([*steps, outcome(job)], start=1):
-        lines = list(step.lines)
-        yield f"{number}. {step.name}:" + (f" {lines.pop()}" if len(lines) == 1 else "")
-        yield from (f"   {line}" for line in lines)
+    return steps + start_step(session, job)
 
 
 def together(session: Session, job: JobRow, sites: Sequence[SiteView], ways: Ways) -> ExplanationStep:
@@ -239,12 +254,37 @@ def complain_of_silence(views: list[SiteView]) -> None:
             complain(f"Site {each.name!r} has no location that is up")
 
 
+def usage(job: JobRow) -> ExplanationStep:
+    """Return what a finished job used and cost."""
+    if job.started_at is None or job.ended_at is None:
+        return ExplanationStep("usage", ["none, because it never started"])
+    seconds, cpus = job.ended_at - job.started_at, job.cpus * (job.nodes or 1)
+    peak = "not measured" if job.peak_memory is None else f"peak {format_memory(job.peak_memory)}"
+    spent = "not measured" if job.cpu_seconds is None else f"{format_length(job.cpu_seconds)} of cpu time"
+    cpu_hours = f"{format_count(seconds * cpus / 3600)} cpu-hours, for which its site has no price"
+    return ExplanationStep(
+        "usage",
+        [
+            f"memory: {peak}, {format_memory(job.memory)} requested",
+            f"cpus: {spent} in {format_length(seconds)}, {format_count(cpus)} requested",
+            f"cost: {cpu_hours if job.usd is None else f'{format_usd(job.usd)} USD'}",
+        ],
+    )
+
+
 def outcome(job: JobRow) -> ExplanationStep:
+    """Return the state of a job with its place, reason and remedy; of a finished job also its end and exit code."""
+    facts = [
+        f"at {job.site}/{job.location}" if job.site else "",
+        f"queue {job.queue}" if job.site and job.queue else "",
+        f"node {job.node}" if job.node else "",
+        f"batch job {job.native_id}" if job.native_id else "",
+        "" if job.ended_at is None else f"ended at {format_moment(job.ended_at)}",
+        "" if job.exit_code is None else f"exit code {job.exit_code}",
+    ]
+    reason = str(job.reason) if job.reason and job.reason != job.placed_because else ""
+    lines = [*filter(None, (", ".join(filter(None, facts)), ": ".join(filter(None, (job.cause, reason)))))]
     advice = host().for_users(job.remedy)
-    remedy = [f"what would change it: {advice}"] if advice else []
-    if job.site is None:
-        return ExplanationStep(State(job.state).value, [str(job.reason or "waits for its turn"), *remedy])
-    where = f"{job.site}/{job.location}" + (f", queue {job.queue}" if job.queue else "")
-    parts = [f"at {where}"]
-    parts += [str(job.reason)] if job.reason and job.reason != job.placed_because else []
-    return ExplanationStep(State(job.state).value, parts + remedy)
+    return ExplanationStep(
+        State(job.state).value, [*(lines or ["waits for its turn"]), *([f"What to do: {advice}"] if advice else [])]
+    )

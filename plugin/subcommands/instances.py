@@ -103,6 +103,10 @@ def instances(args: Namespace) -> None:
             if args.ended:
                 lines += [InstanceLine(row, None, False) for row in stored.ended(session)]
             mapper = short_row if args.output in ("table", "plain") else line_row
+            if not lines:
+                complain(
+                    "There are no EC2 instances and no batch allocations. `airflow lading sites` lists all machines."
+                )
             show([mapper(each, time.time()) for each in lines], args.output)
         else:
             done = [let_go(session, sites, each, RequestKind(args.action)) for each in chosen(lines, args.instance)]

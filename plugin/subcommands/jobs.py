@@ -18,10 +18,11 @@ from lading.executors.store.leases import controller_now
 from lading.executors.store.starts import NoStart, show_starts
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
-from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.console import complain, format_length, show, with_unit, without_empty
+from lading.plugin.subcommands.sites import on_nodes, tables, with_overhead
 from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.resources import Resources, format_resources
-from lading.scheduling.text.units import format_moment
+from lading.scheduling.text.units import format_memory, format_moment
 
 # Kinds of jobs that are tries of an Airflow task or a Snakemake rule.
 OF_TASKS = ("ExecuteTask", "Command")
@@ -41,10 +42,14 @@ def jobs(args: Namespace) -> None:
             return
         rows, older = youngest(session, args.limit, *chosen)
         # Tables are for people with narrow terminals; programs get all columns.
-        mapper, held = short_job_row if args.output in ("table", "plain") else job_row, held_for(session)
-        expected = show_starts(session, rows, controller_now(session))
-        listed = [mapper(row, held.get(row.token), expected.get(row.token)) for row in rows]
-        show(listed, args.output)
+        held, expected = held_for(session), show_starts(session, rows, controller_now(session))
+        whole = [(row, held.get(row.token), expected.get(row.token)) for row in rows]
+        if args.output in ("table", "plain"):
+            overheads = {name: site.memory_overhead for name, site in tables().items()}
+            short = [short_job_row(*each, overheads.get(each[0].site or "", 0)) for each in whole]
+            show(without_empty(short), args.output)
+        else:
+            show([job_row(*each) for each in whole], args.output)
     if older:
         complain(f"and {older} older: --limit {args.limit + older} shows all")
 
@@ -128,24 +133,29 @@ def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | NoStart
     }
 
 
-def short_job_row(job: JobRow, held: str | None = None, start: ExpectedStart | NoStart | None = None) -> dict[str, Any]:
-    """Return the columns of a job for a table; the parameters are those of :func:`job_row`."""
-    row = job_row(job)
+def short_job_row(
+    job: JobRow, held: str | None = None, start: ExpectedStart | NoStart | None = None, overhead: int = 0
+) -> dict[str, Any]:
+    """Return the columns of a job for a table; the first parameters are those of :func:`job_row`.
+
+    :param overhead: the memory that its site adds to the request on each node, MiB
+    """
+    row, asked = job_row(job), with_overhead(job.resources, overhead)
     index = f"[{job.map_index}]" if job.map_index >= 0 else ""
     return {
         **({"team": job.team} if job.team is not None else {}),
         "task": f"{row['dag_id']}.{row['task_id']}{index}" if job.dag_id else row["task_id"],
         "try": job.try_number,
         "state": f"{job.state}: {job.cause}" if job.cause else job.state,
-        "asked": format_resources(job.resources),
+        "asked": on_nodes(job.nodes, asked) if (job.nodes or 1) > 1 else asked,
         "location": job.location if held is None else f"held: {held}",
         "batch job": job.native_id,
         "node": job.node,
-        "wait": row["wait_seconds"],
+        "waited": with_unit(row["wait_seconds"], format_length),
         "starts": None if start is None else start_text(start),
-        "duration": row["duration_seconds"],
-        "peak MiB": job.peak_memory,
-        "cpu s": job.cpu_seconds,
+        "ran": with_unit(row["duration_seconds"], format_length),
+        "peak memory": with_unit(job.peak_memory, format_memory),
+        "cpu time": with_unit(job.cpu_seconds, format_length),
         "reason": None if job.reason is None else host().for_users(str(job.reason)),
     }
 

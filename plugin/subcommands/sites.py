@@ -4,18 +4,38 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, LocationRow, State
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.published import PublishedSite
 from lading.plugin.sites import known_sites
-from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.console import complain, show, without_empty
 from lading.plugin.subcommands.controller_state import controller_finding
+from lading.scheduling.job import NOTHING
 from lading.scheduling.resources import Resources, format_resources
+from lading.scheduling.text.units import format_memory
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """What the running jobs of a location requested.
+
+    :param nodes: the sum of their nodes
+    :param resources: on all of their nodes
+    """
+
+    jobs: int = 0
+    nodes: int = 0
+    resources: Resources = NOTHING
+
+    def __add__(self, other: InUse) -> InUse:
+        return InUse(self.jobs + other.jobs, self.nodes + other.nodes, self.resources + other.resources)
 
 
 @as_command
@@ -27,11 +47,14 @@ def sites(args: Namespace) -> None:
             complain(f"controller: {controller.message}")
         used = in_use(session)
         in_order = (LocationRow.site, LocationRow.name != LocationRow.site, LocationRow.name)
-        rows = session.scalars(select(LocationRow).order_by(*in_order)).all()
         known = tables()
-        found = [location_row(each, in_it(each, used), known.get(each.site)) for each in rows]
+        found = [
+            (each, in_it(each, used), known.get(each.site))
+            for each in session.scalars(select(LocationRow).order_by(*in_order))
+        ]
         # Tables are for people with narrow terminals; programs get all columns.
-        show(short_rows(found) if args.output in ("table", "plain") else found, args.output)
+        is_short = args.output in ("table", "plain")
+        show(short_rows(found) if is_short else [location_row(*each) for each in found], args.output)
 
 
 def tables() -> dict[str, PublishedSite]:
@@ -43,8 +66,8 @@ def tables() -> dict[str, PublishedSite]:
         return {}
 
 
-def location_row(location: LocationRow, used: tuple[int, Resources], known: PublishedSite | None) -> dict[str, Any]:
-    count, resources = used
+def location_row(location: LocationRow, used: InUse, known: PublishedSite | None) -> dict[str, Any]:
+    resources = used.resources
     return {
         "site": location.site,
         "kind": location.kind,
@@ -61,7 +84,7 @@ def location_row(location: LocationRow, used: tuple[int, Resources], known: Publ
         "idle_nodes": location.idle_nodes,
         "wraps": location.wraps,
         "stacked": location.stacked,
-        "running_jobs": count,
+        "running_jobs": used.jobs,
         "cpus": location.cpus,
         "cpus_used": resources.cpus,
         "memory_mib": location.memory,
@@ -76,55 +99,68 @@ def location_row(location: LocationRow, used: tuple[int, Resources], known: Publ
     }
 
 
-def short_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def short_rows(found: Sequence[tuple[LocationRow, InUse, PublishedSite | None]]) -> list[dict[str, Any]]:
     """Return locations for a table, without columns that would be empty."""
-    made = [
-        {
-            "site": row["site"],
-            "kind": row["kind"],
-            "location": row["location"],
-            "state": row["state"],
-            "batch job": row["batch_job"],
-            "node": row["node"],
-            "type": row["instance_type"],
-            "features": row["features"],
-            "in": row["wraps"],
-            "nodes": row["nodes"],
-            "idle nodes": row["idle_nodes"],
-            "jobs": row["running_jobs"],
-            "used": amounts(row, "_used"),
-            "of": amounts(row),
-            "note": row["note"],
-        }
-        for row in rows
-    ]
-    empty = {name for name in made[0] if all(row[name] is None for row in made)} if made else set()
-    return [{name: value for name, value in row.items() if name not in empty} for row in made]
+    return without_empty([short_row(*each) for each in found])
 
 
-def amounts(row: Mapping[str, Any], of: str = "") -> str:
-    """Format the capacity of a location, or with ``_used`` what its jobs use."""
-    names = ("cpus", "memory_mib", "disk_mib", "gpus")
-    return format_resources(Resources(*(row[f"{name}{of}"] for name in names)))
+def short_row(location: LocationRow, used: InUse, known: PublishedSite | None) -> dict[str, Any]:
+    overhead = 0 if known is None else known.memory_overhead * used.nodes
+    # The row of a batch site has the capacity of one node, since no job without a layout gets more.
+    is_queue = location.name == location.site and known is not None and known.dialect is not None
+    capacity = format_resources(location.capacity)
+    return {
+        "site": location.site,
+        "kind": location.kind,
+        "location": location.name,
+        "state": location.state,
+        "batch job": location.native_id,
+        "node": location.node,
+        "type": location.instance_type,
+        "features": location.features,
+        "in": location.wraps,
+        "nodes": location.nodes,
+        "idle nodes": location.idle_nodes,
+        "jobs": used.jobs,
+        "used": with_overhead(used.resources, overhead),
+        "of": on_nodes(location.nodes, capacity) if is_queue else capacity,
+        "note": location.note,
+    }
 
 
-def in_it(location: LocationRow, used: Mapping[tuple[str, str], tuple[int, Resources]]) -> tuple[int, Resources]:
-    """Return how many jobs run at a location and their resources. The row of a site covers all its locations."""
+def with_overhead(resources: Resources, overhead: int) -> str:
+    """Format what jobs take.
+
+    :param overhead: the memory that they take in addition to their requests, MiB
+    """
+    return format_resources(resources) + (f" + {format_memory(overhead)} overhead" if overhead else "")
+
+
+def on_nodes(nodes: int | None, amounts: str) -> str:
+    """Format amounts on each of several nodes.
+
+    :param nodes: None: unknown
+    """
+    return f"{amounts} per node" if nodes is None else f"{nodes} × ({amounts})"
+
+
+def in_it(location: LocationRow, used: Mapping[tuple[str, str], InUse]) -> InUse:
+    """Return what runs at a location. The row of a site covers all its locations."""
     if location.name != location.site:
-        return used.get((location.site, location.name), (0, Resources()))
-    found = [each for (site, _), each in used.items() if site == location.site]
-    return sum(count for count, _ in found), sum((resources for _, resources in found), Resources())
+        return used.get((location.site, location.name), InUse())
+    return sum((each for (site, _), each in used.items() if site == location.site), InUse())
 
 
-def in_use(session: Any) -> dict[tuple[str, str], tuple[int, Resources]]:
-    """Return how many jobs run at each location, and the sum of their resources."""
-    amounts = (func.sum(JobRow.cpus), func.sum(JobRow.memory), func.sum(JobRow.disk), func.sum(JobRow.gpus))
+def in_use(session: Session) -> dict[tuple[str, str], InUse]:
+    """Return what runs at each location, by site and location."""
+    nodes = func.coalesce(JobRow.nodes, 1)
+    amounts = (func.sum(each * nodes) for each in (JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus))
     rows = session.execute(
-        select(JobRow.site, JobRow.location, func.count(), *amounts)
+        select(JobRow.site, JobRow.location, func.count(), func.sum(nodes), *amounts)
         .where(JobRow.state == State.RUNNING)
         .group_by(JobRow.site, JobRow.location)
     )
     return {
-        (site, location): (count, Resources(float(cpus), int(memory), int(disk), float(gpus)))
-        for site, location, count, cpus, memory, disk, gpus in rows
+        (str(site), str(location)): InUse(jobs, int(nodes), Resources(float(cpus), int(memory), int(disk), float(gpus)))
+        for site, location, jobs, nodes, cpus, memory, disk, gpus in rows
     }

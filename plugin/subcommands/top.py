@@ -54,7 +54,9 @@ def screen(things: Summary, why: WaitGroups) -> Group:
     if not things.controller_lives:
         head.append("\nNo controller is running: no jobs are started", style="bold red")
     its_teams = [teams(things)] if things.teams else []
-    return Group(head, sites(things), *its_teams, reasons(why) if why.groups else Text("Nothing waits."))
+    return Group(
+        head, sites(things), *for_any_site(things), *its_teams, reasons(why) if why.groups else Text("Nothing waits.")
+    )
 
 
 def usd(amount: float | None) -> str:
@@ -73,6 +75,12 @@ def sites(things: Summary) -> Table:
         texts = (site.name, site.kind, site.state, *numbers, contact, site.note or "")
         table.add_row(*(Text(readable(text)) for text in texts))
     return table
+
+
+def for_any_site(things: Summary) -> list[Text]:
+    """Return a line with which the waiting jobs of the sites add up to those at the top; empty: they already do."""
+    count = things.waiting_for_any
+    return [Text(f"Waiting jobs that name no site and are not assigned to one yet: {count}\n")] if count else []
 
 
 def teams(things: Summary) -> Table:
@@ -95,7 +103,7 @@ def cpus_of(site: SiteState) -> str:
 def reasons(why: WaitGroups) -> Table:
     """Build a table with a row for each reason, site and limit, largest group first."""
     table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
-    for heading in ("jobs", "oldest", "waits for", "sentence", "what would change it"):
+    for heading in ("jobs", "oldest", "waits for", "reason", "what to do"):
         table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left")
     for group in why.groups:
         message = group.sentences[0] if group.sentences else ""

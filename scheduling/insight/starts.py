@@ -40,26 +40,32 @@ EARLIEST_IN_TURN = 0.6
 # Other reasons pass by themselves, so the usual estimate applies: a token is renewed and a write retried (stale_token,
 # cannot_write, cannot_start), one of several locations answers again (location_state, location_note), promised budget
 # and machine costs are freed as jobs finish (budget_promised, budget_rate, max_usd_rate), and turns of shares and
-# weights only order jobs (share_turn, share_by_weight).
-HOLDING = frozenset(
+# weights only order jobs (share_turn, share_by_weight). Those of HOLDING_SITES are about one site.
+HOLDING_SITES = frozenset(
     (
-        # No controller places jobs.
-        "no_controller", "no_controller_service",
         # An operator has paused the site.
         "paused",
         # The site or its agent is unreachable, or has nothing that accepts jobs.
         "site_trouble", "site_silent", "unreachable", "batch_unasked", "api_unreachable", "agent_not_brought",
         "no_market", "no_locations", "aws_silent",
+        # The image has to be changed.
+        "no_driver",
+        # The policy of the site fails until its author fixes it.
+        "policy_failed", "policy_misnames",
+        # A batch job that cannot start unless something changes, in a queue where others do.
+        "batch_never",
+    )
+)  # fmt: skip
+HOLDING = HOLDING_SITES | frozenset(
+    (
+        # No controller places jobs.
+        "no_controller", "no_controller_service",
         # A plugin fails until its author fixes it.
-        "policy_failed", "policy_misnames", "plugin_failed",
+        "plugin_failed",
         # The budget is spent.
         "max_usd", "budget_spent", "budget_spent_cpu_hours",
         # Its share is fully used, or the free room is reserved for another share.
         "share_bound", "share_closed", "gang_share",
-        # The image has to be changed.
-        "no_driver",
-        # A batch job that cannot start unless something changes, in a queue where others do.
-        "batch_never",
         # Nothing can ever run it.
         *(code.key for code in CODES.values() if code.kind == "never"),
     )
@@ -128,12 +134,18 @@ class Backlog:
     in_turn: bool = False
 
 
-def held_because(code: str | None) -> str | None:
-    """What holds a waiting job until somebody changes it, as text; None: nothing does.
+def held_because(code: str | None, limit: str | None, site: str | None) -> str | None:
+    """What holds a waiting job until somebody changes it, as text with the name of that budget, share or site; None:
+    nothing does.
 
     :param code: the code of its reason
+    :param limit: the limit that its reason names
+    :param site: the site that it was given to or waits for
     """
-    return CODES[code].title if code in HOLDING else None
+    if code not in HOLDING:
+        return None
+    name = limit or (site if code in HOLDING_SITES else None)
+    return f"{CODES[code].title}: {name}" if name else CODES[code].title
 
 
 class FinishedJob(NamedTuple):

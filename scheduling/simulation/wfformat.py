@@ -6,7 +6,6 @@ workflow research and development", Future Generation Computer Systems 128, 2022
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from lading.scheduling.job import PlannedJob
 from lading.scheduling.machine_traits import DEFAULT_ARCH
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
+from lading.scheduling.text.nesting import parse_json
 from lading.scheduling.text.printable import shortened
 
 # A task requests its average cpus minus UNASKED_CPUS, rounded up, and its peak memory times MEMORY_MARGIN, within
@@ -89,7 +89,7 @@ def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
         too many tasks
     """
     try:
-        record = _Record.model_validate(_specified(_loaded(text)))
+        record = _Record.model_validate(_specified(parse_json(text)))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the file"
@@ -130,13 +130,6 @@ def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
 
 def as_forecast(trace: Sequence[Arrival]) -> Forecast:
     return Forecast({each.job.name: WorkflowStep(each.job, each.duration, each.parents) for each in trace})
-
-
-def _loaded(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def _specified(record: Any) -> Any:

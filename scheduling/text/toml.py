@@ -7,6 +7,7 @@ import re
 import sys
 from typing import Any
 
+from lading.scheduling.text.nesting import too_deep
 from lading.scheduling.text.printable import shortened
 
 if sys.version_info >= (3, 11):
@@ -17,6 +18,7 @@ else:
 # Far more than a manually written file has, and still read within seconds.
 MOST_CHARACTERS = 2**22
 DEEPEST = 20
+VALID_DEPTH = f"at most {DEEPEST} tables or lists in each other"
 # The largest number of dots in one key: the parser takes quadratic time in them.
 MOST_DOTS = 200
 _LARGEST = 2**63
@@ -55,7 +57,7 @@ def parse(text: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(text)
     except RecursionError:
-        raise TomlError(f"it is nested too deeply; valid: at most {DEEPEST} tables or lists in each other") from None
+        raise TomlError(too_deep("it", VALID_DEPTH)) from None
     except ValueError as error:  # an integer with too many digits raises a plain ValueError
         place = _PLACE.search(str(error))
         raise TomlError(" ".join(str(error).split()), int(place[1]) if place else 1) from None
@@ -89,9 +91,7 @@ def _check(document: dict[str, Any]) -> None:
         place, value = waiting.pop()
         where = ".".join(place)
         if len(place) > DEEPEST:
-            raise TomlError(
-                f"{where[:80]} is nested too deeply; valid: at most {DEEPEST} tables or lists in each other"
-            )
+            raise TomlError(too_deep(where[:80], VALID_DEPTH))
         if isinstance(value, dict):
             waiting += [((*place, key), each) for key, each in value.items()]
             value = "".join(value)

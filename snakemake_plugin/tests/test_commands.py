@@ -65,8 +65,9 @@ def test_the_commands_show_what_a_workflow_took_and_why(make: Callable[[str], Wo
     assert advice["works"]["tries"] == 1
 
     steps = asked(here, "explain", "works")
-    assert steps.startswith(f"{here.name}.works, try 1, requests 2 cpus")
-    assert "succeeded" in steps
+    assert steps.startswith(f"{here.name}.works, try 1, requested 2 cpus")
+    assert "1. decision: site local" in steps
+    assert "succeeded: at local/" in steps
     assert "0 running, 0 waiting" in asked(here, "top", "--once")
 
     assert "there is no record of a job of rule nothing; rules with jobs: fails, works" in asked(

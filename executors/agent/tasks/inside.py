@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 import signal
+import struct
 import sys
 import time
 import traceback
@@ -19,6 +20,7 @@ from lading.executors.agent import process_tree
 from lading.executors.agent.container import path_of
 from lading.executors.agent.job_folder import Supervisor
 from lading.executors.agent.limits import LimitEnforcer
+from lading.executors.agent.process_tree import MemorySamples
 from lading.executors.agent.running import RunningJob
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, ProcessUsage, end_leftovers
 from lading.hooks.files import host
@@ -28,15 +30,15 @@ from lading.hooks.spool.events import to_json
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.scheduling.resources import Resources
 
-# Size of the peak in the memory shared with the meter, bytes: an integer in MiB.
-PEAK_BYTES = 8
+# The fields of MemorySamples in the memory shared with the meter.
+SAMPLES = struct.Struct("=qqq")
 
 
 def main() -> None:
     spool, token, module, expires_at = sys.argv[1:]
     job = AgentJob(token, Spool(Path(spool)), float(expires_at))
     workload = json.load(sys.stdin)
-    peak = start_meter(token, job.folder)
+    samples = start_meter(token, job.folder)
     process_tree.adopt_orphans()
     runner = import_module(module)
     runner.preload(runner_of(workload))
@@ -57,8 +59,7 @@ def main() -> None:
         "cause": cause,
         "outputs": job.outputs,
         "cpu_seconds": usage.cpu_seconds - before.cpu_seconds,
-        "peak": int.from_bytes(peak[:PEAK_BYTES], sys.byteorder) * 1024,
-        "touched": usage.touched_since(before),
+        "peak": MemorySamples(*SAMPLES.unpack_from(samples)).peak_at_end(usage.touched_since(before) // 1024) * 1024,
         "is_out_of_memory": host.oom_kills() > killed,
     }
     write_atomically(path_of(job.folder.root), to_json(outcome))
@@ -70,21 +71,21 @@ def start_meter(token: str, folder: JobFolder) -> mmap.mmap:
     Call this before importing anything large, because the meter is a copy of this process, and before this process
     adopts orphans, because the meter must not measure itself.
 
-    :returns: shared memory with the peak in MiB
+    :returns: shared memory with :data:`SAMPLES`
     """
     pid = os.getpid()
     root = Supervisor(pid, host.started(pid), host.boot_id(), time.time(), host.since_boot(), Resources(), None, None)
-    peak = mmap.mmap(-1, mmap.PAGESIZE)
+    samples = mmap.mmap(-1, mmap.PAGESIZE)
     if between := os.fork():
         os.waitpid(between, 0)
-        return peak
+        return samples
     try:
         if os.fork():
             os._exit(0)
         measured, enforcer = RunningJob(token, folder, root, is_child=False), LimitEnforcer()
         while root.alive:
             time.sleep(enforcer.enforce([measured], kill_grace=0.0))
-            peak[:PEAK_BYTES] = (measured.peak_memory or 0).to_bytes(PEAK_BYTES, sys.byteorder)
+            SAMPLES.pack_into(samples, 0, *measured.samples)
     finally:
         os._exit(0)
 

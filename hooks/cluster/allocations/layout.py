@@ -55,10 +55,11 @@ class AllocationTerms:
     def from_json(cls, text: str) -> AllocationTerms:
         """:raises ValueError: the text is damaged"""
         # Imported here, since a process on a node that only needs the folder names does not need the models.
-        from lading.hooks.files.json_model import checked, parsed
+        from lading.hooks.files.json_model import checked
         from lading.hooks.spool.events import TermsFile
+        from lading.scheduling.text.nesting import parse_json
 
-        found = checked(TermsFile, parsed(text.encode()))
+        found = checked(TermsFile, parse_json(text.encode()))
         capacity = found["capacity"]
         return cls(**{**found, "capacity": Resources(capacity.cpus, capacity.memory, capacity.disk, capacity.gpus)})
 

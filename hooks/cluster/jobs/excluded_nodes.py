@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lading.hooks.files.json_model import parsed
 from lading.hooks.files.safe_files import read_regular, write_atomically
+from lading.scheduling.text.nesting import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class ExcludedNodes:
 
     def _load(self, path: Path) -> None:
         try:
-            found: Any = parsed(read_regular(path, MOST_BYTES))
+            found: Any = parse_json(read_regular(path, MOST_BYTES))
             self._known = {str(node): None for node in found["known"]}
             self._excluded = {
                 str(node): _Excluded(float(each["until"]), str(each["why"])) for node, each in found["excluded"].items()

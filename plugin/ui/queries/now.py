@@ -197,6 +197,11 @@ class Summary(BaseModel):
     may_act: bool = False
     """Whether the user is allowed to pause sites, drain machines and so on."""
 
+    @property
+    def waiting_for_any(self) -> int:
+        """Waiting jobs that no site counts: they name none, and have not been given to one."""
+        return self.waiting - sum(site.waiting for site in self.sites)
+
 
 def summary(session: Session, sight: Sight, now: float) -> Summary:
     """Read the present state."""

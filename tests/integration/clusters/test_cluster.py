@@ -201,9 +201,7 @@ def test_a_cluster_that_does_not_admit_its_account_is_left_out(cluster: Airflow,
     assert cluster.wait_for_run("elsewhere", run, timeout=240) == "success", "its only try was not spent"
     assert wait_until_ended(cluster, "elsewhere", run) == [("hpc", "succeeded")]
     why = "slurm does not allow its account: sbatch: error: Batch job submission failed: Invalid account"
-    matching = f"barred: it cannot run there: site 'barred': {why}"
-    assert processes.wait_until(lambda: matching in cluster.lading("explain", "elsewhere", run, "anywhere"), 60, 2)
-    assert why in cluster.lading("sites", "--output", "json")
+    assert processes.wait_until(lambda: why in cluster.lading("sites", "--output", "json"), 60, 2)
     slurm.wait_until_free()
 
 

@@ -113,7 +113,7 @@ def test_a_price_in_a_tag_that_makes_no_sense_is_none(price: str) -> None:
     assert boot.price({PRICE: "0.25"}) == 0.25
 
 
-NAMES = "exit_code", "reason", "cause", "outputs", "cpu_seconds", "peak", "touched", "is_out_of_memory"
+NAMES = "exit_code", "reason", "cause", "outputs", "cpu_seconds", "peak", "is_out_of_memory"
 WELL = {
     "exit_code": 0,
     "reason": None,
@@ -121,7 +121,6 @@ WELL = {
     "outputs": {"/a": 1},
     "cpu_seconds": 1.5,
     "peak": 2,
-    "touched": 3,
 }
 
 

@@ -158,6 +158,13 @@ def test_what_the_controller_published_is_what_is_known(make: Make) -> None:
     assert known_sites(settings)["a"].locations == (declared,), "what another version has published is ignored"
 
 
+def test_what_a_batch_site_adds_to_requests_is_known(make: Make) -> None:
+    text = f'{HPC}work_dir = "/w"\n[sites.b]\nkind = "local"\ncpus = 3'
+    assert {name: each.memory_overhead for name, each in known_sites(make(text)).items()} == {"a": 384, "b": 0}
+    less = known_sites(make(f'{HPC}work_dir = "/w"\nmemory_overhead = 100'))["a"]
+    assert less.memory_overhead == 100
+
+
 def test_a_site_that_could_not_be_asked_yet_is_known_by_its_table(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make('[sites.a]\nkind = "local"\ncpus = 3\nmemory = 1024\n[sites.b]\nkind = "local"\ncpus = 5')
     settings.state_folder.mkdir(exist_ok=True)

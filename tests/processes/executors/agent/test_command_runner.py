@@ -121,6 +121,17 @@ def test_a_short_one_tells_what_it_used_after_the_last_look(agent: NodeAgent, pu
     assert wait_until(lambda: sum(is_short(next(numbers)) for _ in range(3)) > 0, 300)
 
 
+def test_a_job_that_uses_most_of_its_memory_at_its_end_tells_so(agent: NodeAgent, put: Callable[..., None]) -> None:
+    """Samples are up to a second apart."""
+    wait = "import time; time.sleep(4.3)"
+    put("late", CommandWork([sys.executable, "-c", f"{wait}; kept = bytes([1]) * (60 * 2**20)"]))
+    put("idle", CommandWork([sys.executable, "-c", wait]))
+    late, idle = agent.wait_for("late"), agent.wait_for("idle")
+    assert (late["cause"], idle["cause"]) == (None, None)
+    assert 60 <= late["peak_memory"] < 100
+    assert (idle["peak_memory"] or 0) < 30
+
+
 def test_a_runner_that_jobs_name_is_preloaded_once_in_the_agent(
     agent: NodeAgent, put: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from lading.executors.agent import running, supervisor
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
+from lading.executors.agent.process_tree import PAGE, Process
 from lading.executors.agent.running import MEMORY_INTERVAL, RunningJob, RunningJobs, judge_end
 from lading.hooks.files import host
 from lading.hooks.spool.spool import JobFolder
@@ -59,11 +60,27 @@ def test_the_peak_of_memory_is_the_most_that_was_measured() -> None:
         judge_end(KILLED, None, None, mebibytes, was_rebooted=False)["peak_memory"] for mebibytes in (0, 2000, 3000)
     ]
     assert peaks == [2048, 2048, 3000]
-    unmeasured = ExitFile(0, None, 100.0, None, None, touched_memory=10)
-    assert judge_end(unmeasured, None, 0, 0, was_rebooted=False)["peak_memory"] == 10
-    for is_short, peak in ((False, 3), (True, 10)):  # it had grown after the last look
-        assert judge_end(unmeasured, None, 0, 3, was_rebooted=False, is_short=is_short)["peak_memory"] == peak
     assert judge_end(None, None, supervisor.SUCCEEDED, 0, was_rebooted=False)["peak_memory"] is None
+
+
+def test_what_was_touched_since_the_last_exact_sample_counts(tmp_path: Path) -> None:
+    owner = Supervisor(1, 1, host.boot_id(), 0.0, 0.0, Resources(), None, None)
+    job = RunningJob("a", JobFolder(tmp_path), owner, is_child=False)
+    assert job.samples.peak_at_end(20) == 20, "there was no sample"
+    quarter = 35 * 2**20 // PAGE
+    above, below = (Process(pid, 1, 1, "S", 0, pid, quarter, quarter) for pid in (1, 2))
+    job.meter.processes = [above, below]
+    job.note_memory(40, is_exact=True)
+    job.note_memory(30, is_exact=True)
+    touched = 3 * 35  # not by the supervisor itself
+    expected = [40, 40, 40, 50]
+    assert [job.samples.peak_at_end(each) for each in (0, touched, touched + 10, touched + 20)] == expected
+    job.meter.processes = [above, below, below]
+    job.note_memory(31, is_exact=False)
+    assert job.samples.peak_at_end(touched + 20) == 50, "it may have used more than this sample shows"
+    job.meter.processes = [above]
+    job.note_memory(1, is_exact=True)
+    assert job.samples.peak_at_end(touched + 20) == 50, "its task had ended before this sample"
 
 
 def test_the_memory_of_running_jobs_is_reported_once_a_minute_where_it_has_grown(

@@ -73,11 +73,11 @@ def test_what_is_shown_first_is_kept_and_measured(session: Session) -> None:
 
 FULL = because("site_instances", used=40, most=40).at("hpc")
 HELD = (
-    because("paused", site="hpc", by="carol"),
-    because("unreachable", text="no route to host").at("hpc"),
-    because("budget_spent", budget="lab", spent=200.4, most=200, until=2e9),
-    because("max_usd", spent=10.0, most=10.0),
-    because("share_bound", share="lab", used=8, most=8, what="cpus"),
+    (because("paused", site="hpc", by="carol"), "hpc"),
+    (because("unreachable", text="no route to host").at("hpc"), "hpc"),
+    (because("budget_spent", budget="lab", spent=200.4, most=200, until=2e9), "budget lab"),
+    (because("max_usd", spent=10.0, most=10.0), "max_usd"),
+    (because("share_bound", share="lab", used=8, most=8, what="cpus"), "share lab"),
 )
 FREE = (
     because("share_turn", share="lab", used=60.0, entitled=40.0, half_life=3600.0),
@@ -90,14 +90,14 @@ FREE = (
 )
 
 
-@pytest.mark.parametrize("reason", HELD, ids=lambda reason: reason.code)
-def test_of_what_is_held_no_start_is_expected_whatever_else_says_one(session: Session, reason: Reason) -> None:
+@pytest.mark.parametrize(("reason", "by"), HELD, ids=[reason.code for reason, _ in HELD])
+def test_of_what_is_held_no_start_is_expected_whatever_else_says_one(session: Session, reason: Reason, by: str) -> None:
     for number in range(10):
         times = {"queued_at": NOW - 5000, "started_at": NOW - 4000, "ended_at": NOW - 1000}
         add(session, f"old{number}", state=State.SUCCEEDED, site="hpc", **times)
     add(session, "held", planned_start=NOW + 600, native_start=NOW + 900, **reason_values(reason))
     [found] = starts.show_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW).values()
-    assert found == starts.NoStart(reason.meaning.title)
+    assert found == starts.NoStart(f"{reason.meaning.title}: {by}")
     assert row(session, "held").said_at is None, "nothing was promised"
 
 
@@ -160,7 +160,7 @@ def test_of_a_group_of_which_some_are_held_no_start_is_expected(session: Session
     for hints in ("gpu", "hpc"):
         session.execute(update(JobRow).where(JobRow.token == hints).values(priority=1))
         found = starts.Outlook(session, NOW).last_start({(None, None, None)}, {"d"})
-        assert found == starts.NoStart("Its site is paused")
+        assert found == starts.NoStart("Its site is paused: gpu")
 
 
 def test_a_limit_of_a_dag_says_nothing_of_other_dags(session: Session) -> None:
@@ -203,9 +203,9 @@ def test_no_start_is_expected_at_sites_that_are_paused_or_away_but_of_what_they_
         add(session, f"waits {site}", site_hint=site, planned_start=NOW + 600)
         add(session, f"given {site}", state=State.PLACED, site=site, native_start=NOW + 600)
     found = starts.expected_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW)
-    assert {token: getattr(each, "text", "")[:24] for token, each in found.items()} == {
-        "waits gpu": "Its site is paused", "given gpu": "the batch system's estim",
-        "waits old": "The site is unavailable", "given old": "The site is unavailable",
+    assert {token: getattr(each, "text", "")[:28] for token, each in found.items()} == {
+        "waits gpu": "Its site is paused: gpu", "given gpu": "the batch system's estimate ",
+        "waits old": "The site is unavailable: old", "given old": "The site is unavailable: old",
     }  # fmt: skip
 
 

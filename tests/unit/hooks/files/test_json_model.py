@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadWith, Text, Within, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadWith, Text, Within, checked
+from lading.scheduling.text.nesting import parse_json
 
 
 def _upper(found: Any) -> str:
@@ -142,7 +143,7 @@ def test_what_pydantic_takes_when_it_is_strict_is_taken_and_nothing_else(found: 
     except ValidationError:
         expected = None
     try:
-        read = checked(Ours, parsed(json.dumps(found).encode()))
+        read = checked(Ours, parse_json(json.dumps(found).encode()))
     except ValueError:
         read = None
     assert read == expected

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import State
-from lading.plugin.subcommands.advice import row
+from lading.plugin.subcommands.advice import row, short_row
 from lading.plugin.ui.queries.advice import advice, advised
 
 COMMON = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "disk": 0, "gpus": 0.0, "priority": 0}
@@ -43,6 +43,10 @@ def test_it_says_what_the_page_says_and_what_the_line_would_have_wasted(session:
         "line": 'executor_config=resources(cpus=1.5, memory="1624 MiB", time="1 h 13 min")',
     }  # fmt: skip
     assert (call["tries"], call["short"], call["line"], call["wasted"]) == (1, 1, None, None)
+    short = short_row(advised(session, "d")[0])
+    assert (short["memory_asked"], short["memory"], short["time"]) == ("8 GiB", "1624 MiB", "1 h 13 min")
+    assert (short["wasted"], short["wasted_by_line"]) == ("128.75 GiB-hours", "0.469 GiB-hours")
+    assert short_row(advised(session, "d")[1])["wasted"] is None
     on_page = advice(session, "d").tasks
     assert [(task.task_id, task.line, task.memory.nearly_all) for task in on_page] == [
         (each["task_id"], each["line"], each["memory"]) for each in (align, call)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.plugin.subcommands.cost import amounts, format_parts, unknown
+from lading.plugin.subcommands.cost import amounts, format_parts, short_amounts, unknown
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
 
 NOW = 23_600.0
@@ -48,6 +48,11 @@ def test_runs_and_tasks(session: Session) -> None:
     assert both["one"] == {
         "jobs": 4, "failed": 1, "wait_hours": 2.5, "cpu_hours": 12.0, "cpu_hours_used": 4.0, "usd": 0.75,
         "usd_idle": 0.0, "of_which": {},
+    }  # fmt: skip
+    [found] = [found for name, found in totals_by_run(session, "d", 10, NOW) if name == "one"]
+    assert short_amounts({**found, "cpu_hours_used": 0.0004}) == {
+        "jobs": 4, "failed": 1, "waited": "2 h 30 min", "cpu_hours": "12", "cpu_hours_used": "0.0004", "usd": 0.75,
+        "usd_idle": 0.0, "of_which": "",
     }  # fmt: skip
     assert [name for name, _ in totals_by_run(session, "d", 1, NOW)] == ["two"]
 

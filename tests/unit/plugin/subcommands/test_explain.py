@@ -21,12 +21,10 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.columns import hint_columns
-from lading.executors.controller.sites_file import rules_of
 from lading.executors.store import JobRow, LocationRow, SiteRow, State, site_rows
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
-from lading.plugin.sites import load_sites
 from lading.plugin.subcommands.explain import no_job, report
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.reasons import because
@@ -81,8 +79,7 @@ class Known:
             run_id="r", state=state, priority=1, unreported=False, news=0, map_index=-1, try_number=1,
             **{"task_id": "t", "queued_at": 0.0, **asked, **columns},
         )  # fmt: skip
-        rules = rules_of(self.settings.sites_file, {})
-        return list(report(self.session, self.session.get_one(JobRow, "t"), load_sites(self.settings), rules))
+        return report(self.session, self.session.get_one(JobRow, "t"), self.settings)
 
 
 @pytest.fixture
@@ -130,7 +127,7 @@ def test_targets_are_tried_in_their_order_and_nothing_is_asked(known: Known) -> 
     assert "ten/long has room now; four has room now" in lines[6]
     assert lines[7] == "5. queued:"
     assert lines[8].endswith("waits: site 'four' has no room")
-    assert "what would change it: Add more or larger machines" in lines[9]
+    assert "What to do: Add more or larger machines" in lines[9]
 
 
 def test_what_a_rule_gave_is_reported_beside_what_was_wished(known: Known) -> None:
@@ -186,6 +183,36 @@ def test_a_job_that_has_waited_is_explained_by_what_was_recorded(known: Known) -
     ]
 
 
+def test_a_finished_job_has_no_advice_on_placement_but_what_it_used(
+    known: Known, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known.session.query(LocationRow).delete()
+    known.settings.sites_file.write_text("not valid")
+    at = datetime(2026, 11, 28, 12, 0, tzinfo=timezone.utc).timestamp()
+    lines = known.lines(
+        State.FAILED, {"cpus": 2, "memory": "1 GiB"}, site="ten", location="ten", node="n1", native_id="17",
+        queued_at=at, placed_at=at + 1, started_at=at + 2, ended_at=at + 62, exit_code=1, cause="error", usd=0.012,
+        reason=because("task_exited", exit_code=1), peak_memory=300, cpu_seconds=30.0,
+    )  # fmt: skip
+    assert lines == [
+        "d.t, try 1, requested 2 cpus, 1 GiB memory",
+        "1. decision: site ten, location ten, at 2026-11-28 12:00:01 UTC",
+        "2. phases:",
+        "   waits for a place for 1 s, from 2026-11-28 12:00:00 UTC",
+        "   waits at its site for 1 s, from 2026-11-28 12:00:01 UTC",
+        "   runs for 1 min, from 2026-11-28 12:00:02 UTC",
+        "3. usage:",
+        "   memory: peak 300 MiB, 1 GiB requested",
+        "   cpus: 30 s of cpu time in 1 min, 2 requested",
+        "   cost: 0.012 USD",
+        "4. failed:",
+        "   at ten/ten, node n1, batch job 17, ended at 2026-11-28 12:01:02 UTC, exit code 1",
+        "   error: the task's process exited with exit code 1",
+        "   What to do: Check the log of the task, and the reason.",
+    ]
+    assert capsys.readouterr().err == "", "that no site is up does not matter any more"
+
+
 def test_a_job_that_can_never_start_is_promised_nothing(known: Known) -> None:
     never = because("batch_never", queue="short", text="asks for too much time", at=1000.0)
     lines = known.lines(
@@ -194,7 +221,8 @@ def test_a_job_that_can_never_start_is_promised_nothing(known: Known) -> None:
     )  # fmt: skip
     assert not [line for line in lines if "has room" in line]
     [start] = [line for line in lines if "expected start" in line]
-    assert start.endswith("expected start: none while it is held: Its batch job cannot start unless something changes")
+    held_by = "Its batch job cannot start unless something changes: ten"
+    assert start.endswith(f"expected start: none while it is held: {held_by}")
     assert "if nothing changes, it is cancelled at 1970-01-01 00:16:40 UTC" in "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,31 @@ def test_the_batch_job_and_its_node() -> None:
     one.native_id, one.node, one.queued_at, one.try_number = "17[3].pbs", "n1", 5.0, 1
     assert (job_row(one)["batch_job"], job_row(one)["node"]) == ("17[3].pbs", "n1")
     assert (short_job_row(one)["batch job"], short_job_row(one)["node"]) == ("17[3].pbs", "n1")
+
+
+def test_what_its_site_adds_to_the_request() -> None:
+    one = job("align", -1, State.RUNNING)
+    one.queued_at, one.try_number = 5.0, 1
+    assert short_job_row(one)["asked"] == "1 cpu, 512 MiB memory"
+    assert short_job_row(one, overhead=384)["asked"] == "1 cpu, 512 MiB memory + 384 MiB overhead"
+    one.nodes = 4
+    assert short_job_row(one, overhead=384)["asked"] == "4 × (1 cpu, 512 MiB memory + 384 MiB overhead)"
+    assert "384" not in json.dumps(job_row(one))
+
+
+def test_amounts_have_units_in_a_table_and_none_for_programs() -> None:
+    one = job("align", -1, State.SUCCEEDED)
+    one.try_number, one.queued_at, one.started_at, one.ended_at = 1, 100.0, 102.5, 202.0
+    one.peak_memory, one.cpu_seconds = 1536, 31.4
+    row, short = job_row(one), short_job_row(one)
+    assert [row[name] for name in ("wait_seconds", "duration_seconds", "peak_memory_mib", "cpu_seconds")] == [
+        2.5, 99.5, 1536, 31.4,
+    ]  # fmt: skip
+    assert [short[name] for name in ("waited", "ran", "peak memory", "cpu time")] == [
+        "2.5 s", "1 min 40 s", "1.5 GiB", "31 s",
+    ]  # fmt: skip
+    one.started_at = one.peak_memory = one.cpu_seconds = None
+    assert [short_job_row(one)[name] for name in ("ran", "peak memory", "cpu time")] == [None, None, None]
 
 
 @pytest.fixture

@@ -17,6 +17,27 @@ from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.scheduling.reasons import because
 
 
+def test_the_waiting_jobs_of_sites_and_those_of_none_add_up() -> None:
+    engine = create_engine("sqlite://")
+    store.metadata.create_all(engine)
+    now = time.time()
+    with Session(engine) as session:
+        session.add(SiteRow(name="hpc", kind="slurm", position=0, limits="{}", contact_at=now))
+        for number, site in enumerate(("hpc", None, None, None)):
+            store.add_job(
+                session, token=f"{number}", kind="ExecuteTask", subject="s", workload="{}", cpus=1.0, memory=1, disk=0,
+                gpus=0.0, priority=0, state=State.QUEUED, queued_at=now - 61, dag_id="d", site_hint=site,
+            )  # fmt: skip
+        session.flush()
+        things = summary(session, EVERYTHING, now)
+        shown = screen(things, waits(session, EVERYTHING, now))
+    assert (things.waiting, [site.waiting for site in things.sites], things.waiting_for_any) == (4, [1], 3)
+    output = io.StringIO()
+    Console(file=output, width=200).print(shown)
+    assert "0 running, 4 waiting" in output.getvalue()
+    assert "Waiting jobs that name no site and are not assigned to one yet: 3" in output.getvalue()
+
+
 def test_sites_and_waits_in_a_terminal() -> None:
     engine = create_engine("sqlite://")
     store.metadata.create_all(engine)
@@ -35,6 +56,7 @@ def test_sites_and_waits_in_a_terminal() -> None:
     output = io.StringIO()
     Console(file=output, width=200).print(shown)
     said = output.getvalue()
+    assert "name no site" not in said, "all of them name the site"
     for words in (
         "0 running, 3 waiting",
         "No controller is running",

@@ -352,15 +352,15 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     assert job_row(row, start=start)["starts_until"] == start.until
     first = session.scalars(select(JobRow).where(JobRow.token == "w0000")).one()
     assert of_run["w0000"]["until"] == show_starts(session, [first], NOW)["w0000"].until  # type: ignore[union-attr]
-    held = {"since": None, "until": None, "source": None, "text": "The budget of its team is spent"}
+    held = {"since": None, "until": None, "source": None, "text": "A budget is spent: budget b"}
     assert groups["budget_spent"] == held
     [of_held] = [job["start"] for job in client.get("/dags/mine/runs/r/tasks/held").json()["jobs"]]
     assert of_held == held
     row = session.scalars(select(JobRow).where(JobRow.token == "held")).one()
-    assert start_step(session, row)[0].lines == ["none while it is held: The budget of its team is spent"]
+    assert start_step(session, row)[0].lines == ["none while it is held: A budget is spent: budget b"]
     assert short_job_row(row, start=show_starts(session, [row], NOW)["held"])["starts"] == f"held: {held['text']}"
     run = client.get("/dags/mine/runs/r/gantt").json()
-    assert (run["expected_end"], run["held"]) == (None, "1 job is held (the budget of its team is spent)")
+    assert (run["expected_end"], run["held"]) == (None, "1 job is held (a budget is spent: budget b)")
     session.delete(row)
     session.commit()
     run = client.get("/dags/mine/runs/r/gantt").json()
