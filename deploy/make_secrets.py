@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Write new secrets for an Airflow with Lading, as lines NAME=value that only you can read: make_secrets.py HOST FILE
+"""Write new secrets for an Airflow with Lading to a file that only you can read: make_secrets.py HOST FILE
 
-HOST is that of the database. A file that exists is kept, for a database has its password.
+HOST is the host of the database. The secrets are lines NAME=value. An existing file is never overwritten, because a
+database may already use the password in it.
 
-Checked: its output started the systemd units (python -m tests.systemd) and the containers of compose.yaml.
+Checked: the systemd units (python -m tests.systemd) and the containers of compose.yaml started with its output.
 """
 
 import base64
@@ -13,14 +14,17 @@ from pathlib import Path
 
 if len(sys.argv) != 3:
     sys.exit(
-        "name the host of the database (postgres with compose.yaml, 127.0.0.1 for one on this machine) and a new file, "
-        "as in: make_secrets.py postgres .env"
+        "name the host of the database (postgres with compose.yaml, 127.0.0.1 for a database on this machine) "
+        "and a new file, for example: make_secrets.py postgres .env"
     )
 host, file = sys.argv[1], Path(sys.argv[2])
 try:
     file.touch(mode=0o600, exist_ok=False)
 except FileExistsError:
-    sys.exit(f"{file} exists: an installation may use its secrets. Remove it if none does, or name another file")
+    sys.exit(
+        f"{file} exists, and an installation may use its secrets. If none uses them, remove the file; otherwise name "
+        "another file"
+    )
 except OSError as error:
     sys.exit(f"{file} cannot be written: {error.strerror}")
 password = secrets.token_urlsafe(48)

@@ -1,9 +1,9 @@
-"""Print the entries of a lock, with their hashes, for what a package needs and this Python lacks.
+"""Print the lock's entries, with their hashes, for the dependencies of a package that this Python lacks.
 
     python missing.py requirements.lock 'airflow-lading[aws]' > missing.txt
 
-The package is installed already, without its dependencies. What a missing one needs in turn is known once that is
-installed, so repeat until nothing is printed.
+The package itself must be installed, without its dependencies. The dependencies of a missing package are only known
+once that package is installed. So install the printed entries, and repeat until nothing is printed.
 
 Checked: tests/unit/deploy.
 """
@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 
 def missing(package: str) -> set[str]:
-    """The names of what a package needs and of what that needs, as far as it is not installed."""
+    """Return the names of direct and indirect dependencies that are not installed."""
     found, seen, waiting = set(), set(), [Requirement(package)]
     while waiting:
         requirement = waiting.pop()
@@ -40,9 +40,9 @@ def missing(package: str) -> set[str]:
 
 
 def entries(lock: str, names: set[str]) -> str:
-    """The entries of these packages in a lock. One that has several, for different versions of Python, keeps them all.
+    """Return the entries of packages in a lock. A package can have several, for different versions of Python.
 
-    :raises SystemExit: it has none for one of them
+    :raises SystemExit: the lock has no entry for a package
     """
     found: defaultdict[str, str] = defaultdict(str)
     for each in re.split(r"^(?=\w)", lock, flags=re.MULTILINE):
