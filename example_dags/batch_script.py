@@ -1,7 +1,7 @@
-"""Estimate pi on a batch cluster whose nodes need no Airflow: a job array with one element per seed, then a task that
-adds up the results.
+"""Estimate pi on a batch cluster whose nodes need no Airflow.
 
-The site is a batch site of ``[lading] sites_file``, such as::
+A job array throws darts, with one element for each seed. After that, a task adds up the results. The site is a batch
+site of ``[lading] sites_file``, for example::
 
     [sites.hpc]
     kind = "slurm"              # or pbspro, torque, lsf, sge: the Dag stays the same

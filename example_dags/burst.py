@@ -1,9 +1,10 @@
-"""More work than this machine can do: tasks that find no room go to spot machines, and survive when AWS reclaims one.
+"""Run more tasks than this machine has room for: the other tasks run on spot instances, which AWS can reclaim.
 
-The tasks name no site, so they fill the first site of the sites file and overflow to the next one that takes such
-tasks: see docs/how_to/ec2.md for the tables. A part whose machine is reclaimed is repeated without using up a retry. It
-logs when it learns that its machine will be reclaimed, which is when a longer task would save its state. The report
-says how many parts ran on each machine.
+The tasks name no site. So they fill the first site of the sites file, and then overflow to the next site that takes
+tasks without a site. See docs/how_to/ec2.md for the tables of the sites.
+
+If AWS reclaims a machine, its tasks are repeated without using up a retry. A task logs when it learns that its machine
+will be reclaimed. At this point, a longer task would save its state. The report says how many tasks each machine ran.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Part(TypedDict):
 
 
 def ends_at() -> float | None:
-    """Return when this job will be stopped because its machine is being reclaimed, in epoch seconds; None: unknown."""
+    """Return when this job will be stopped because its machine is reclaimed, in epoch seconds; None: unknown."""
     notice = Path(os.environ.get("LADING_ENDS_AT", "/nowhere"))
     return float(notice.read_text()) if notice.exists() else None
 
@@ -39,7 +40,7 @@ def ends_at() -> float | None:
         "parts": Param(8, type="integer", minimum=1, description="the number of tasks"),
         "seconds": Param(30, type="integer", minimum=1, description="how long each task takes"),
     },
-    max_active_tasks=1000,  # leave it to resources how many run at once
+    max_active_tasks=1000,  # a high limit, so that only resources limit how many tasks run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )

@@ -1,13 +1,14 @@
-"""Which packages are related? A tree of them from MinHash sketches, computed on a batch cluster.
+"""Compute a tree of related Python packages from MinHash sketches, on a batch cluster.
 
-This is how genomes are compared by the thousand (Mash, https://doi.org/10.1186/s13059-016-0997-x). Only a sketch of
-each sample is kept: the smallest hashes of its k-mers. The overlap of two sketches gives the distance of the samples,
-and the distances give a tree. Few machines have genomes, but all have the sources of Python's standard library, so its
-packages are the samples here, and text takes the place of bases.
+Bioinformaticians compare thousands of genomes in the same way (Mash, https://doi.org/10.1186/s13059-016-0997-x). Each
+sample is reduced to a sketch: the smallest hashes of its k-mers. The overlap of two sketches gives the distance of the
+samples, and the distances give a tree. Few machines have genomes, but every machine has the sources of Python's
+standard library. So the samples are the packages of the library, and k-mers are pieces of text instead of DNA.
 
-Every task is a job of the batch system; the sketches, which do the work, are one job array. The site is a batch site of
-``[lading] sites_file``. Set the environment variable ``LADING_EXAMPLE_SITE`` to its name where Airflow parses this
-file, or edit ``SITE`` here. The table of the site could be::
+Every task is a job of the batch system. The tasks that compute sketches do most of the work, and form one job array.
+
+The site is a batch site of ``[lading] sites_file``. To choose the site, set the environment variable
+``LADING_EXAMPLE_SITE`` where Airflow parses this file, or edit ``SITE`` here. The table of the site could be::
 
     [sites.hpc]
     kind = "slurm"              # or pbspro, torque, lsf, sge: the Dag stays the same
@@ -37,7 +38,7 @@ from lading.operators import resources
 
 SITE = os.environ.get("LADING_EXAMPLE_SITE", "hpc")
 LIBRARY = Path(sysconfig.get_path("stdlib"))
-# Not part of the library itself: third-party packages and the library's own tests.
+# These folders have third-party packages and the library's own tests.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 KMER = 16  # characters
 SKETCH = 1000  # hashes
@@ -50,8 +51,8 @@ class Sample(TypedDict):
 
 class Sketch(TypedDict):
     name: str
-    kmers: int  # the number of distinct ones
-    hashes: list[int]  # the smallest, ascending
+    kmers: int  # the number of distinct k-mers
+    hashes: list[int]  # the smallest hashes, in ascending order
 
 
 def largest(count: int) -> list[Sample]:
@@ -86,7 +87,7 @@ def distance(left: Sketch, right: Sketch) -> float:
 
 def newick(distances: Mapping[frozenset[str], float], names: Sequence[str]) -> str:
     """Return the tree in Newick format, joining the clusters whose members are nearest on average (UPGMA)."""
-    clusters = [([name], name, 0.0) for name in names]  # members, text, height
+    clusters = [([name], name, 0.0) for name in names]  # each with its members, text and height
 
     def apart(pair: tuple[int, int]) -> float:
         one, other = (clusters[index][0] for index in pair)
@@ -109,7 +110,7 @@ def newick(distances: Mapping[frozenset[str], float], names: Sequence[str]) -> s
         "retries": 1,
         "retry_delay": timedelta(seconds=10),
     },
-    max_active_tasks=1000,  # leave it to the batch system how many run at once
+    max_active_tasks=1000,  # a high limit, so that only the batch system limits how many tasks run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )
@@ -126,7 +127,7 @@ def cluster_sketches() -> None:
 
     @task
     def tree(sketches: Sequence[Sketch]) -> dict[str, object]:
-        # A slice fetches all results of a mapped task at once; iterating would fetch them one by one.
+        # A slice fetches all results of a mapped task at once. Iterating would fetch them one by one.
         made = sketches[:]
         pairs = {frozenset((a["name"], b["name"])): distance(a, b) for a, b in combinations(made, 2)}
         nearest = min(pairs, key=lambda pair: pairs[pair])

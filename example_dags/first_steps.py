@@ -1,4 +1,4 @@
-"""Tasks that declare their resources: Lading packs them, and kills one that exceeds its memory."""
+"""Tasks that declare their resources. Lading packs the tasks, and kills the one that exceeds its memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def first_steps() -> None:
 
     @task(executor_config=resources(memory="256 MiB"), retries=1, retry_delay=timedelta(seconds=1))
     def hungry() -> int:
-        """Its first try is killed for exceeding its memory; the second gets twice as much."""
+        """Use more memory than requested. The first try is killed; the second gets twice as much."""
         eaten = bytearray(b"x") * (300 * MIB)
         time.sleep(30)  # on a busy machine Lading may take seconds to notice
         return len(eaten) // MIB

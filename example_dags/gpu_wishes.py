@@ -1,6 +1,6 @@
-"""Requirements and preferences: run on an A100 if one is available now, otherwise on whatever the site has.
+"""Requirements and preferences: run on an A100 if one is free now, otherwise on any machine of the site.
 
-The Dag names no place. The sites file, which knows the machines, says where its tasks go::
+The Dag names no site. A binding in the sites file says where its tasks go::
 
     [[bindings]]
     dag = "gpu_wishes"
@@ -8,9 +8,9 @@ The Dag names no place. The sites file, which knows the machines, says where its
     targets = ["hpc/gpu", "cloud/g6.*"]
 
 ``preferred`` is a preference: the task does not wait for a busy A100 if a V100 is idle. ``features`` is a requirement:
-with ``features=["gpu"]`` the task would never go to a machine without a GPU. The task's cpus are a range, so it starts
-with what is left of a machine instead of waiting for all of it. ``airflow lading explain gpu_wishes RUN train 0`` shows
-where it was placed, and why.
+with ``features=["gpu"]``, the task would never run on a machine without a GPU. The task requests a range of cpus, so it
+can start on a machine that is partly in use. ``airflow lading explain gpu_wishes RUN train 0`` shows where the task was
+placed, and why.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Model(TypedDict):
 
 
 def score(seed: int, part: int, parts: int) -> int:
-    """Stand in for training: one process's share of the search for the largest hash."""
+    """Do one process's part of the work. A search for the largest hash stands in for training a model."""
     steps = range(part, STEPS, parts)
     return max(int(hashlib.sha256(f"{seed} {step}".encode()).hexdigest(), 16) for step in steps)
 
@@ -44,7 +44,7 @@ def score(seed: int, part: int, parts: int) -> int:
 def gpu_wishes() -> None:
     @task(executor_config=resources(cpus=(0.5, 8), memory=("400 MiB", "2 GiB"), preferred=["a100"]))
     def train(seed: int) -> Model:
-        """Use as many processes as there are cpus."""
+        """Train with as many processes as the task has cpus."""
         cpus = max(1, int(float(os.environ.get("LADING_CPUS", "1"))))
         with ProcessPoolExecutor(cpus) as pool:
             best = max(pool.map(score, [seed] * cpus, range(cpus), [cpus] * cpus))
@@ -52,7 +52,7 @@ def gpu_wishes() -> None:
 
     @task
     def best(models: list[Model]) -> Model:
-        """Return the best model, which does not depend on how many cpus each training had."""
+        """Return the best model. The result is the same for any number of cpus."""
         return max(models, key=lambda each: each["score"])
 
     best(train.expand(seed=SEEDS))  # type: ignore[arg-type]

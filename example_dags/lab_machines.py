@@ -1,7 +1,8 @@
-"""Tasks of three sizes on the machines of a site called `lab`: an estimate of π from random points.
+"""Estimate π from random points, with tasks of three sizes on the machines of a site called `lab`.
 
-Lading packs them by the resources they request: a machine with two cores runs eight small tasks, or a large one and
-four small ones. The report says how many tasks each machine ran. See docs/how_to/machines.md for the site's table.
+Lading packs the tasks by the resources that they request. A machine with two cores runs eight small tasks at once, or
+one large and four small tasks. The report says how many tasks each machine ran. See docs/how_to/machines.md for the
+table of the site.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Part(TypedDict):
 
 
 def throw(points: int) -> Part:
-    """Count how many random points of a square lie in its quarter circle, and say which machine did it."""
+    """Count how many random points of a square lie in its quarter circle. The result also names the machine."""
     inside = sum(random.random() ** 2 + random.random() ** 2 <= 1 for _ in range(points))
     return Part(machine=f"{getpass.getuser()}@{socket.gethostname()}", points=points, inside=inside)
 
@@ -33,14 +34,17 @@ def throw(points: int) -> Part:
     schedule=None,
     params={"parts": Param(40, type="integer", minimum=4, description="the number of tasks")},
     default_args={"executor_config": resources(site="lab"), "retries": 1},
-    max_active_tasks=1000,  # leave it to resources how many run at once
+    max_active_tasks=1000,  # a high limit, so that only resources limit how many tasks run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )
 def lab_machines() -> None:
     @task(executor_config=resources(site="lab", cpus=0.25, memory=256))
     def sizes(share: float, points: int) -> list[int]:
-        """Return the points of each part, for a share of all parts."""
+        """Return a list with the number of points of each task.
+
+        :param share: the number of tasks, as a fraction of the parameter ``parts``
+        """
         return [points] * round(share * get_current_context()["params"]["parts"])
 
     @task(executor_config=resources(site="lab", cpus=0.25, memory=256))

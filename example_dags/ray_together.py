@@ -1,12 +1,12 @@
-"""How many primes are there? A head and its workers start together or not at all, and talk to each other.
+"""Count primes with a head and its workers, which start together or not at all and talk to each other over the network.
 
-That is how a Ray cluster starts, or an MPI program, or a service with its clients: part of it alone only costs money.
-Here the head hands out ranges of numbers over the network, each worker counts the primes in the ranges it gets, and the
-head adds up the counts. Without ``gang``, Airflow might start the head when there is room for one task only, and the
-workers hours later.
+A Ray cluster, an MPI program, or a service with its clients needs the same: a part of it alone does no work but costs
+money. Here the head hands out ranges of numbers. Each worker counts the primes in its ranges, and the head adds up the
+counts. Without the hint ``gang``, the head could start when there is room for only one task, and the workers could
+start hours later.
 
-It runs on any site whose machines can hold room (docs/how_to/gangs.md), and on several machines if these can reach each
-other by host name.
+The Dag runs at any site that supports gangs (docs/how_to/gangs.md). The gang can use several machines if the machines
+can reach each other by host name.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from lading.operators import resources
 WORKERS = 3
 BELOW = 200_000
 STEP = 5_000
-# How many seconds the head and its workers, which start together, have to find each other.
+# How many seconds the head and its workers wait for each other. They start together, but not at the same instant.
 PATIENCE = 120
 
 
 class Address(TypedDict):
     host: str
     port: int
-    word: str  # distinguishes a worker from other clients
+    word: str  # a secret that only workers know, so that the head ignores other clients
 
 
 class Work:
-    """The ranges not handed out yet, and the number of primes in those counted."""
+    """The ranges that are not handed out yet, and the number of primes in the ranges that workers have counted."""
 
     def __init__(self) -> None:
         self.ranges = deque((start, min(start + STEP, BELOW)) for start in range(0, BELOW, STEP))
@@ -76,13 +76,13 @@ def say(connection: socket.socket, value: object) -> None:
 
 
 def look_after(connection: socket.socket, word: str, work: Work) -> None:
-    """Give a worker ranges until none is left."""
+    """Send ranges to a worker until no range is left."""
     with connection:
         said = lines(connection)
         hello = next(said)
         if hello.get("word") != word:
             return
-        # Count the worker even if the others leave no range for it.
+        # Count the worker even if it gets no range, because other workers were faster.
         work.welcome(hello["name"])
         while (part := work.next()) is not None:
             say(connection, part)
@@ -91,14 +91,14 @@ def look_after(connection: socket.socket, word: str, work: Work) -> None:
 
 @dag(schedule=None, tags=["lading"], doc_md=__doc__)
 def ray_together() -> None:
-    """A head and its workers, which start together or not at all."""
+    """Start a head and its workers together or not at all."""
 
     @task(
         executor_config=resources(gang="ray", cpus=0.25, memory="300 MiB"),
         execution_timeout=timedelta(minutes=10),
     )
     def head() -> dict[str, int]:
-        """Hand out the work, and add up the results."""
+        """Hand out the ranges, and add up the counts."""
         work, word = Work(), secrets.token_hex(16)
         with socket.create_server((socket.gethostname(), 0)) as server:
             server.settimeout(PATIENCE)

@@ -1,8 +1,8 @@
-"""Scatter with every kind of hint: the resources of each job depend on its own inputs.
+"""Scatter a task whose resources depend on the inputs of each job.
 
-The Dag writes texts of different sizes and counts the most frequent words of each. At most two counts and four jobs of
-the whole run are active at once, and the memory of each count depends on the size of its text. A count that runs out
-of memory or time requests more in its next try.
+The Dag writes texts of different sizes. For each text, a job counts the most frequent words. The memory of each job
+depends on the size of its text. At most two of these jobs are active at once. The whole run has at most four active
+jobs. A job that runs out of memory or time requests more in its next try.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def folder() -> Path:
     schedule=None,
     params={"folder": Param("", type="string", description="where the texts go; empty: scatter_hints in AIRFLOW_HOME")},
     default_args={
-        "executor_config": resources(cpus=0.25, max_jobs=4),  # at most four jobs of the whole run at once
+        "executor_config": resources(cpus=0.25, max_jobs=4),  # the whole run has at most four active jobs
         "retries": 2,
         "retry_delay": timedelta(seconds=1),
     },
-    max_active_tasks=1000,  # leave it to resources how many run at once
+    max_active_tasks=1000,  # a high limit, so that only resources limit how many tasks run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )

@@ -1,6 +1,6 @@
-"""Scatter in the three ways of CWL: pairs, all combinations, and all combinations as a table.
+"""Scatter a task in the three ways of CWL: over pairs, over all combinations, and over all combinations as a table.
 
-Each Dag runs on any executor; on Lading, its jobs are packed by the resources they request.
+Each Dag runs with any executor. With Lading, its jobs are packed by the resources that they request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"zlib": zlib.compress, "bz2"
 SMALL = resources(cpus=0.25)
 
 
-@dag(schedule=None, tags=["lading", "example"], doc_md="Join the first name with the first year, and so on.")
+@dag(schedule=None, tags=["lading", "example"], doc_md="Join each name with the year at the same position.")
 def scatter_dotproduct() -> None:
     @task(executor_config=SMALL)
     def names() -> list[str]:
@@ -38,7 +38,7 @@ def scatter_dotproduct() -> None:
     report(described)  # type: ignore[arg-type]  # an XComArg stands for what the task will return
 
 
-@dag(schedule=None, tags=["lading", "example"], doc_md="Compress every text in every way, and find the best way.")
+@dag(schedule=None, tags=["lading", "example"], doc_md="Compress every text with every compressor, and find the best.")
 def scatter_flat_crossproduct() -> None:
     @task(executor_config=SMALL)
     def compress(text: str, how: str) -> dict[str, object]:
@@ -46,7 +46,7 @@ def scatter_flat_crossproduct() -> None:
 
     @task(executor_config=SMALL)
     def best(sizes: Sequence[dict[str, object]]) -> dict[str, object]:
-        """Return the best way for each text."""
+        """Return the best compressor for each text."""
         ways: dict[str, tuple[object, object]] = {}
         for each in sizes:
             candidate = (each["bytes"], each["how"])
@@ -57,7 +57,7 @@ def scatter_flat_crossproduct() -> None:
     best(scatter(compress, text=TEXTS, how=list(COMPRESSORS), method="flat_crossproduct"))  # type: ignore[arg-type]
 
 
-@dag(schedule=None, tags=["lading", "example"], doc_md="Compare every text with every other: a table, row by row.")
+@dag(schedule=None, tags=["lading", "example"], doc_md="Compute a table with the similarity of each pair of texts.")
 def scatter_nested_crossproduct() -> None:
     @task(executor_config=SMALL)
     def similarity(left: str, right: str) -> float:

@@ -1,8 +1,9 @@
-"""A chain of tasks per sample that stays on the machine with the sample's files.
+"""Run a chain of tasks for each sample on the machine that has the sample's files.
 
-The machines belong to a site called `lab` and have local disks. The site has `policy = "data_locality"` and
-`locality_wait = "10m"`: a task waits up to ten minutes for the machine that has its file. Each task returns the path of
-the file it has written, which is all Lading needs to know. See docs/explanation/placement.md.
+The machines belong to a site called `lab`, and have local disks. The site has `policy = "data_locality"` and
+`locality_wait = "10m"`: a task waits up to ten minutes for room on the machine that has its file. Each task returns the
+path of the file that it has written. From these paths, Lading knows where the files are. See
+docs/explanation/placement.md.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def machine() -> str:
     schedule=None,
     params={"samples": Param(6, type="integer", minimum=1, description="the number of chains")},
     default_args={"executor_config": LAB},
-    max_active_tasks=1000,  # leave it to resources how many run at once
+    max_active_tasks=1000,  # a high limit, so that only resources limit how many tasks run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )
@@ -54,7 +55,7 @@ def stays_with_its_files() -> None:
 
     @task
     def smooth(sample: Sample) -> Sample:
-        """Write a second file from the first, which only works on the same machine."""
+        """Read the first file and write a second one. This only works on the machine with the first file."""
         numbers = [float(line) for line in Path(sample["file"]).read_text().splitlines()]
         file = Path(f"{sample['file']}.smooth")
         pairs = itertools.pairwise(numbers)

@@ -1,9 +1,10 @@
-"""Survey this machine's Python standard library: a mapped task per package, then a report.
+"""Survey this machine's Python standard library with a task for each package, and write a report.
 
-Tasks of three sizes share the machine: many small packages on a quarter of a core each, some medium ones on half a
-core, and a few large ones on a core. Another task holds the whole library in memory and looks for duplicate functions.
-The mapped tasks request no memory: Lading packs them by its default until a few have finished, then by what those used.
-Other executors run the same file and ignore the hints.
+Tasks of three sizes share the machine. Each small package takes a quarter of a core, each medium package half a core,
+and each large package a whole core. Another task holds the whole library in memory and looks for duplicate functions.
+
+The mapped tasks request no memory. Lading plans with its default until a few of them have finished, and after that with
+the memory that the finished tasks used. Other executors can run the same Dag, and ignore its hints.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from airflow.sdk import Param, TriggerRule, dag, get_current_context, task
 from lading.operators import resources
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
-# Not part of the library itself: third-party packages, the library's own tests, and deliberately broken sources.
+# These folders have third-party packages, the library's own tests, and sources that are broken on purpose.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests"}
 KILOBYTE = 1000
 
@@ -39,12 +40,12 @@ class Survey(TypedDict):
     lines: int
     functions: int
     classes: int
-    longest_function: tuple[int, str]  # lines, where
-    imports: dict[str, int]  # how often which module
+    longest_function: tuple[int, str]  # the number of lines, and the location
+    imports: dict[str, int]  # how often each module is imported
 
 
 def packages(every: int = 1) -> list[Package]:
-    """Return every n-th package of the library; modules that are a single file are grouped by first letter."""
+    """Return every n-th package of the library. Modules of a single file are grouped by their first letter."""
     files: dict[str, list[Path]] = {}
     for path in sorted(LIBRARY.rglob("*.py")):
         top, *below = path.relative_to(LIBRARY).parts
@@ -99,7 +100,7 @@ def survey(package: Package) -> Survey:
 
 
 def duplicates(shortest: int = 10, every: int = 1) -> list[list[str]]:
-    """Return groups of functions with equal bodies and at least ``shortest`` lines, each function as its location."""
+    """Return the locations of functions with equal bodies and at least ``shortest`` lines, a list for each body."""
     trees = {file: ast.parse(Path(file).read_bytes(), file) for package in packages(every) for file in package["files"]}
     places: dict[str, list[str]] = {}
     for file, tree in trees.items():
@@ -147,17 +148,17 @@ def report(surveys: list[Survey], duplicated: list[list[str]]) -> str:
 @dag(
     schedule=None,
     params={
-        "folder": Param("", type="string", description="where the report goes; empty: stdlib_survey in AIRFLOW_HOME"),
-        "every": Param(1, type="integer", minimum=1, description="survey every n-th package only"),
+        "folder": Param("", type="string", description="folder of the report; empty: stdlib_survey in AIRFLOW_HOME"),
+        "every": Param(1, type="integer", minimum=1, description="survey only every n-th package"),
     },
-    max_active_tasks=1000,  # leave it to resources how many run at once
+    max_active_tasks=1000,  # a high limit, so that only resources limit how many tasks run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )
 def stdlib_survey() -> None:
     @task(executor_config=resources(cpus=0.25, memory="128 MiB"))
     def sized(at_least: int, below: int) -> list[Package]:
-        """Return the packages of a size range in bytes, largest first."""
+        """Return the packages whose size in bytes is within a range, largest first."""
         return sorted(
             (
                 package
@@ -183,7 +184,7 @@ def stdlib_survey() -> None:
     def duplicated() -> list[list[str]]:
         return duplicates(every=get_current_context()["params"]["every"])
 
-    # A size without packages is skipped, which must not prevent the report.
+    # If there are no packages of a size, the mapped task of this size is skipped. The report must be written anyway.
     @task(executor_config=resources(cpus=0.25, memory="128 MiB"), trigger_rule=TriggerRule.NONE_FAILED)
     def gather(parts: list[list[Survey]], groups: list[list[str]]) -> dict[str, str]:
         """Write the report; return its folder, its path and its summary."""
@@ -191,7 +192,7 @@ def stdlib_survey() -> None:
         home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
         folder = Path(context["params"]["folder"] or home / "stdlib_survey")
         folder.mkdir(parents=True, exist_ok=True)
-        # A slice fetches all results of a mapped task at once; iterating would fetch them one by one.
+        # A slice fetches all results of a mapped task at once. Iterating would fetch them one by one.
         text = report([survey for part in parts if part for survey in part[:]], groups)
         path = folder / "report.md"
         path.write_text(text)
