@@ -2,12 +2,12 @@
 
     python -m benchmarks.starts            both scenarios
     python -m benchmarks.starts full       2,500 jobs that wait for 40 cpus
-    python -m benchmarks.starts shares     a day of 600 tasks of three teams on 32 cpus; 12 are kept for one of them
+    python -m benchmarks.starts shares     two days of 600 tasks of three teams on 32 cpus; 12 are kept for one of them
     python -m benchmarks.starts shares --seeds 3
 
 A real controller and database drive a simulated machine on a simulated clock. Every 30 seconds the starts of all
 waiting jobs are shown, as on the page; the interval shown first counts. Lengths are log-normal and differ by task.
-The day begins without any history.
+The first day begins without any history: until a task has finished, the length of its jobs is a guess.
 """
 
 from __future__ import annotations
@@ -92,14 +92,16 @@ def full(seed: int) -> Scenario:
 
 
 def shares(seed: int) -> Scenario:
-    """600 tasks of three teams, queued in bursts over a working day; they need about ten hours of 32 cpus."""
+    """600 tasks of three teams on each of two days, queued in bursts over eight hours; they need about ten hours of 32
+    cpus."""
     chosen, bursts = random.Random(seed), []
-    for team in ("genomics", "imaging", "weather"):
-        for task in ("a", "b", "c", "d"):
-            median = chosen.choice((180.0, 360.0, 720.0, 1440.0))
+    tasks = [(team, task) for team in ("genomics", "imaging", "weather") for task in ("a", "b", "c", "d")]
+    medians = {each: chosen.choice((180.0, 360.0, 720.0, 1440.0)) for each in tasks}
+    for day in range(2):
+        for team, task in tasks:
             for size in (10, 15, 25):
-                at = chosen.uniform(0, 8 * HOUR)
-                bursts.append(Burst(at, team, task, size, median, chosen.choice((1.0, 1.0, 2.0, 4.0))))
+                at, cpus = chosen.uniform(0, 8 * HOUR), chosen.choice((1.0, 1.0, 2.0, 4.0))
+                bursts.append(Burst(24 * HOUR * day + at, team, task, size, medians[team, task], cpus))
     return Scenario(32, SHARES, bursts)
 
 
@@ -152,7 +154,7 @@ class Day:
         (folder / "sites.toml").write_text(scenario.sites_file)
         options = make_settings(folder, sites_file=folder / "sites.toml")
         self.controller = Controller({"lab": self.site}, lambda *_: "", options, True, lambda changes: None)
-        self.runs = 0
+        self.runs, self.begin = 0, self.clock.now
         self.widths: dict[str, tuple[float, float]] = {}
 
     def queue(self, burst: Burst) -> None:
@@ -184,7 +186,7 @@ class Day:
             rest(self.controller.threads)
 
     def run(self) -> None:
-        begin, next_look, coming = self.clock.now, self.clock.now, [*self.bursts]
+        begin, next_look, coming = self.begin, self.clock.now, [*self.bursts]
         jobs = sum(burst.jobs for burst in coming)
         while len(self.site.ended) < jobs:
             while coming and begin + coming[0].at <= self.clock.now:
@@ -202,15 +204,22 @@ class Day:
         self.controller.threads.end()
 
 
-def report(engine: Engine, name: str, took: float) -> None:
-    """Print how many began within their interval, and how wide these were."""
-    columns = JobRow.dag_id, JobRow.said_source, JobRow.said_at, JobRow.said_since, JobRow.said_until, JobRow.started_at
+def report(engine: Engine, name: str, begin: float, took: float) -> None:
+    """Print how many began within their interval, and how wide these were.
+
+    :param begin: when the first day began, epoch seconds
+    """
+    columns = (
+        JobRow.dag_id, JobRow.said_source, JobRow.said_at, JobRow.said_since, JobRow.said_until, JobRow.queued_at,
+        JobRow.started_at,
+    )  # fmt: skip
     with Session(engine) as session:
         all_jobs = session.scalar(select(func.count()).select_from(JobRow))
         rows: Sequence[Any] = session.execute(select(*columns).where(JobRow.said_at.is_not(None))).all()
     groups: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
         groups["all"].append(row)
+        groups[f"on day {1 + int((row.queued_at - begin) // (24 * HOUR))}"].append(row)
         groups[row.said_source].append(row)
         groups[f"of {row.dag_id}"].append(row)
     print(f"{name}: {all_jobs} jobs, in {took:.0f} s")
@@ -238,7 +247,7 @@ def measure(name: str, seed: int) -> None:
             day = Day(engine, SCENARIOS[name](seed), seed, Path(folder), patch)
             day.run()
             day.close()
-            report(engine, f"{name} (seed {seed})", really() - began)
+            report(engine, f"{name} (seed {seed})", day.begin, really() - began)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -54,8 +54,8 @@ MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 SECONDS_OF_SITE = 7 * 86400.0
 # Only the limits and shares for which most jobs wait are considered, because each run may have a limit of its own.
 MOST_LINES = 3
-# Rates are measured over the last hour, or over the last day if too few jobs ended in the last hour.
-SECONDS_OF_RATE = (3600.0, 86400.0)
+# Rates are measured over the last hour, or over the last day or week if too few jobs ended since.
+SECONDS_OF_RATE = (3600.0, 86400.0, 7 * 86400.0)
 # The codes of limits that a Dag sets for its own jobs.
 LIMITED = tuple(code.key for code in CODES.values() if code.kind == "max_instances")
 # Jobs queued within this many seconds are counted together.

@@ -35,7 +35,7 @@ PLAN_EARLY_PART, PLAN_EARLY_SECONDS = 0.25, 10.0
 WIDEST, NARROWEST_SECONDS = 3.0, 60.0
 # Where shares take turns, the earliest start is this part of the predicted one: later is likelier than earlier, since
 # jobs that other shares queue from now on take turns too.
-EARLIEST_IN_TURN = 0.6
+EARLIEST_IN_TURN = 0.65
 # Reasons that hold a job until somebody, or a new budget period, changes something: there is no estimate for its start.
 # Other reasons pass by themselves, so the usual estimate applies: a token is renewed and a write retried (stale_token,
 # cannot_write, cannot_start), one of several locations answers again (location_state, location_note), promised budget
