@@ -17,9 +17,12 @@ INTRODUCTION = f"""\
 
 <!-- Written by docs/generate_commands.py from the parsers of the commands: run it again after a change. -->
 
-All commands start with `airflow lading`. {", ".join(f"[`{name}`](#{name})" for name in COMMANDS)} need no database, and
-are also commands of `lading`, which starts faster. `--output` is `table`, `json`, `yaml` or `plain`; in JSON and YAML
-numbers stay numbers. `--verbose` shows Airflow's own log.
+All commands start with `airflow lading`. The commands {", ".join(f"[`{name}`](#{name})" for name in COMMANDS)} need no
+database. They are also commands of the program `lading`, which starts faster than `airflow`. Values in parentheses are
+defaults.
+
+Two options are common to many commands. `--output` chooses the format: `table`, `json`, `yaml` or `plain`. In JSON and
+YAML, numbers stay numbers. `--verbose` shows Airflow's own log.
 """
 
 
@@ -59,7 +62,7 @@ def section(command: ActionCommand, before: ActionCommand | None = None) -> str:
     rows = [row(arg) for arg in shown(command)]
     table = ["", "| argument | meaning |", "|---|---|", *(each for each in rows if each not in known)] if rows else []
     if before and (common := [each.split(" | ")[0].removeprefix("| ") for each in rows if each in known]):
-        table += ["", f"{', '.join(common)} are as for [`{before.name}`](#{before.name})."]
+        table += ["", f"The options {', '.join(common)} are the same as those of [`{before.name}`](#{before.name})."]
     text = f"{str(command.help).rstrip('.')}. {command.description or ''}".strip()
     return "\n".join([f"## {command.name}", "", text, "", "```sh", usage(command), "```", *table, ""])
 

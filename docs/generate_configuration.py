@@ -31,33 +31,36 @@ INTRODUCTION = f"""\
 
 <!-- Written by docs/generate_configuration.py from plugin/provider_info.py and hooks/: run it again after a change. -->
 
-Lading needs one option, Airflow's own:
+Lading needs only one option, which is Airflow's own:
 
 ```ini
 [core]
 executor = lading.executors.LadingExecutor
 ```
 
-Next to another executor, give it an alias, which tasks then name, for example `@task(executor="lading")`:
+To use Lading in addition to another executor, give it an alias. Tasks then choose Lading by this alias, for example
+with `@task(executor="lading")`:
 
 ```ini
 [core]
 executor = LocalExecutor,lading:lading.executors.LadingExecutor
 ```
 
-Everything else has a default. Set options in the section `[{SECTION}]` of `airflow.cfg`, or in environment variables
-such as `AIRFLOW__{SECTION.upper()}__DEFAULT_MEMORY`; units are those of the [hints](hints.md#units). If a value is not
-valid, the scheduler stops with a message that lists the valid values.
+All other options have defaults. Set them in the section `[{SECTION}]` of `airflow.cfg`, or in environment variables
+such as `AIRFLOW__{SECTION.upper()}__DEFAULT_MEMORY`. Amounts have the same units as in [hints](hints.md#units). If a
+value is not valid, the scheduler stops with a message that lists the valid values.
 """
 
 
 SITES = """\
 # The sites file
 
-`sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates it and
-runs a trial job at every site. If the file is not valid, no controller starts: tasks wait, and the scheduler's log, the
-tasks' event logs and `airflow lading jobs` say why. A number without a unit is MiB of memory or disk, or seconds of
-time; values such as `"4 GiB"` and `"2h"` are accepted.
+The option `sites_file` names a TOML file that has one table for each site, `[sites.NAME]`. `airflow lading check`
+validates the file and runs a trial job at every site. If the file is not valid, no controller starts, and tasks wait.
+The scheduler's log, the event logs of the tasks and `airflow lading jobs` then show the error.
+
+Amounts can have units, such as `"4 GiB"` and `"2h"`. A number without a unit means MiB for memory and disk, and seconds
+for times.
 
 ```toml
 [sites.local]
@@ -75,51 +78,55 @@ node_cpus = 32
 node_memory = "120 GiB"
 ```
 
-See how to connect [a batch cluster](clusters.md), [machines behind SSH](machines.md) and [an AWS account](ec2.md).
+The how-to guides explain how to connect [a batch cluster](clusters.md), [machines behind SSH](machines.md) and [an AWS
+account](ec2.md).
 
 ## This machine
 
-Unless a table has `kind = "local"` or is named `local`, the machine of the controller is a site, too: it is named
-`local`, has all defaults and comes before the sites of the file. To run nothing on this machine:
+The machine of the controller is a site, even if the sites file does not mention it. The site is named `local`, has the
+default value of every key, and comes before the sites of the file. To change its keys, write a table that is named
+`local` or has `kind = "local"`. To run no tasks on this machine:
 
 ```toml
 [sites.local]
 enabled = false
 ```
 
-All tasks then run at the other sites. A task that itself reads the sites file, such as a
-[`JobScriptOperator`](script_operator.md), runs at `local`; without `local` it is an import error, unless its own
-`executor_config` names a site whose machines have the file.
+All tasks then run at the other sites. Tasks that read the sites file themselves, such as those of a
+[`JobScriptOperator`](script_operator.md), need `local`, because the file is on that machine. Without `local`, such a
+task is reported as an import error, unless its own `executor_config` names a site whose machines have the file.
 
 ## Tasks that name no site
 
-* **Which site**: the first of the file, unless it has `accept_untargeted = false`, and those with
-  `accept_untargeted = true`. `local` without a table counts as the first, unless a site of the file has
-  `accept_untargeted = true`.
-* **If there are several**: the first one that can ever run the task, also on machines that could be launched. If
-  none of these sites can run the task, the Dag has an import error, even if a site outside this list could.
-* **If it has no room**, or the site is in trouble, the task goes to the next one. With `burst_after = "10 min"`, the
-  task first waits there for ten minutes.
+* **Which sites accept such tasks**: the first site of the file, unless it has `accept_untargeted = false`, and all
+  sites with `accept_untargeted = true`. If the file has no table for `local`, `local` counts as the first site, unless
+  a site of the file has `accept_untargeted = true`.
+* **If several sites accept them**, a task goes to the first one that can ever run it, including on machines that the
+  site could launch. If none of these sites can run the task, the Dag has an import error, even if another site could
+  run it.
+* **If that site has no room** or is unavailable, the task goes to the next one. With `burst_after = "10 min"` in the
+  table of a site, a task first waits at this site for ten minutes.
 
 ## When the file changes
 
-A controller uses the file as it was when it started; its log, `airflow lading sites` and `airflow lading check` report
-if it has changed since. Restart the controller only:
+A controller keeps using the file as it was when the controller started. If the file has changed since, the controller's
+log, `airflow lading sites` and `airflow lading check` say so. To apply the new file, restart only the controller;
+running tasks continue:
 
-1. `airflow lading check` validates the new file.
-2. Run `kill PID` with the pid that the check shows: the scheduler starts another controller within seconds. If the
-   controller is a service, restart that. Running tasks continue.
-3. If there are several machines, copy the file to all of them first, restart the controllers on standby, then the
-   active one.
+1. If controllers run on several machines, copy the file to all of them.
+2. Run `airflow lading check` to validate the new file.
+3. Run `kill PID` with the pid that the check shows. The scheduler starts another controller within seconds. If the
+   controller is a service, restart the service instead. If there are controllers on standby, restart these first.
 
 What happens to jobs:
 
 * **A new site** takes jobs at once.
-* **A changed table** applies to what is submitted from then on. `kind`, `mode`, `work_dir` and the connection say
-  where a site finds its jobs: let its jobs finish first, or give the new place a new name and keep the old table until
-  they have.
-* **A removed site**: jobs that name it fail, and those that had not started are `lost` after a minute. Let running jobs
-  finish first: their logs are no longer fetched, and marking them does not stop them.
+* **A changed table** applies to jobs that are submitted after the restart. A site finds its running jobs by `kind`,
+  `mode`, `work_dir` and its connection. Before you change one of these, let the jobs of the site finish. Or write a
+  table with another name, and keep the old table until its jobs have finished.
+* **A removed site**: jobs that name it fail, and its jobs that had not started are `lost` after a minute. Let its
+  running jobs finish before you remove it. Otherwise their logs are no longer fetched, and marking their tasks in
+  Airflow does not stop them.
 """
 
 
@@ -180,7 +187,7 @@ def kind(names: list[str], model: type[SiteConfig], shared: Mapping[str, list[Ro
         part(f"### A {name.removesuffix('s')}" if name.endswith("s") else f"### The table `{name}`", table)
         for name, table in tables(model).items()
     )
-    also = f"Also the keys of {'; '.join(map(link, groups))}."
+    also = f"Such a site has the following keys. It also has the keys of {', of '.join(map(link, groups))}."
     return "\n".join([title, "", also, "", HEAD, *lines(own), "", *parts])
 
 
@@ -229,23 +236,28 @@ def linked(text: str) -> str:
 
 
 def rule_tables() -> str:
-    said = "What tasks give up if no location has room for their full request; see [rules](placement.md#rules)."
+    said = (
+        "A rule says what a task gives up if no location has room for its full request. See "
+        "[rules](placement.md#rules)."
+    )
     return part("## [[rules]]", RuleTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def bindings() -> str:
-    said = "Which tasks go where, without changing their Dags; see [where a job goes](placement.md#bindings)."
+    said = (
+        "A binding says where tasks go, without a change to their Dags. See [where a job goes](placement.md#bindings)."
+    )
     return part("## [[bindings]]", BindingTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def shares() -> str:
-    said = "How much of the machines each team or group of Dags gets; see [shares](shares.md)."
+    said = "A share says how much of the machines a team or a group of Dags gets. See [shares](shares.md)."
     kept = part("### A site of a share", KeptTable)
     return "\n".join([part("## [[shares]]", ShareTable).replace("\n\n", f"\n\n{said}\n\n", 1), kept])
 
 
 def budgets() -> str:
-    said = "How much jobs can cost in each period; see [budgets](shares.md#budgets)."
+    said = "A budget limits what jobs can cost in each period. See [budgets](shares.md#budgets)."
     return part("## [[budgets]]", BudgetTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 

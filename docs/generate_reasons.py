@@ -15,24 +15,27 @@ INTRODUCTION = """\
 
 <!-- Written by docs/generate_reasons.py from scheduling/reason_codes.py: run it again after a change. -->
 
-Every message about a job or a machine is one of these. Paste one into the field above (on the site), or search this
-page for a part of it or for its code (`reason_code` in `airflow lading jobs --output json`). `{…}` stands for what
-differs from job to job, `…` at the end for the remedy. Above each list: who can act (the author of the Dag; the
-operator of the site, the account or Lading), and what to do.
+This page lists all messages about jobs and machines. To find yours, paste it into the field above (only on the
+documentation site). Or search this page for a part of the message, or for its code, which is the `reason_code` in
+`airflow lading jobs --output json`.
+
+In a message, "it" is the job or the machine. `{…}` stands for a part that differs from job to job. `…` at the end of a
+message stands for the remedy. The line above each list says who can act, and what to do. *Author* is the author of the
+Dag; *operator* is whoever operates the site, the account or Lading.
 
 """
 PARTS = {
     Form.WAIT: (
         "Why a job waits",
-        "Sorted by what is waited for.",
+        "The messages are grouped by what the job waits for.",
     ),
     Form.NEVER: (
         "Why a job can never run",
-        "At a site, or anywhere: waiting does not help.",
+        "Waiting does not help in these cases. Where a message names a site, it applies only to that site.",
     ),
     Form.PHRASE: (
         "How a job or a machine ends",
-        "Metrics and retries depend on the cause, which says how the job ended.",
+        "Each of these messages belongs to one of the [causes](#causes), which metrics and retries depend on.",
     ),
 }
 
@@ -78,7 +81,7 @@ def page() -> str:
     """The whole page as Markdown."""
     causes = ((f"`{each.key}`", cell(each.title), cell(each.remedy), who(each.actors)) for each in CAUSES.values())
     parts = [f"## {title}\n\n{text}\n\n{codes(form)}" for form, (title, text) in PARTS.items()]
-    ends = f"## Causes\n\n{table(('cause', 'what has happened', 'what to do', 'who'), causes)}"
+    ends = f"## Causes\n\n{table(('cause', 'what happened', 'what to do', 'who can act'), causes)}"
     return INTRODUCTION + "\n\n".join([ends, *parts]) + "\n"
 
 

@@ -140,7 +140,9 @@ class ControllerProcess:
         if now - self.absent_since < SECONDS_WITHOUT_SERVICE:
             return
         if not self.explained:
-            log.error("No controller runs, and [lading] start_controller = False leaves it to a service")
+            log.error(
+                "No controller is running. Because of [lading] start_controller = False, a service has to start it"
+            )
         with open_session() as session:
             store.explain_the_rest(session, because(NO_SERVICE), DatabaseNow())
         self.explained = True

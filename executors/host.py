@@ -83,7 +83,10 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """
     mine = VERSION
     if wanted["version"] != mine:
-        message = f"Lading {mine} is installed there, the controller is {wanted['version']}: install the same on both"
+        message = (
+            f"Lading {mine} is installed there, but the controller has {wanted['version']}: install the same "
+            "version on both"
+        )
         return {"version": mine, "refused": message}
     airflow = find_spec("airflow")
     # A module without an origin is just a folder on the path, such as the ~/airflow of configuration and logs.

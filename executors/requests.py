@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LOOKS = 2.0
 # A request whose effect has not been observed after this is given up.
 SECONDS_UNTIL_OVERDUE = 600.0
-GONE = "nothing has this name (any more)"
+GONE = "nothing with this name exists now"
 
 Release = Callable[[str, Mapping[str, Reason]], None]
 
@@ -57,7 +57,7 @@ class Requests:
         for request in to_do:
             outcome = self._carry_out(session, request)
             if outcome is None and request.id in overdue:
-                outcome = f"its site has not done it within {SECONDS_UNTIL_OVERDUE:g} s; see the site's note"
+                outcome = f"its site has not carried it out within {SECONDS_UNTIL_OVERDUE:g} s; see the site's note"
             if outcome is not None:
                 request.done_at, request.outcome = time.time(), outcome
                 log.info("%s of %s, requested by %s: %s", request.kind, request.target, request.by, outcome)

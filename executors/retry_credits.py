@@ -175,6 +175,6 @@ def _sentence(job: JobRow, before: int, most: int) -> str:
     if job.given_back:
         return f"{job.cause} is not the task's fault: this try uses up none of its retries ({before + 1} of {most})"
     return (
-        f"{job.cause} is not the task's fault, but {before} of its tries have already been given back; the limit is "
-        "infrastructure_retries, a hint of the task or an option of [lading]"
+        f"{job.cause} is not the task's fault, but {before} of its tries have already been repeated without "
+        "using up a retry; the limit is infrastructure_retries, a hint of the task or an option of [lading]"
     )

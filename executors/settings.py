@@ -192,8 +192,8 @@ class Settings:
         for key in DEFAULTS.keys() - {*OF_TEAMS}:
             if TeamConfiguration(team, airflow_conf, own).sets(key):
                 raise AirflowConfigException(
-                    f"{team_variable(team, key)}: a team has no {key} of its own, as one controller works for all "
-                    f"teams; valid: {', '.join(OF_TEAMS)}"
+                    f"{team_variable(team, key)}: a team has no {key} of its own, because one controller "
+                    f"works for all teams; valid: {', '.join(OF_TEAMS)}"
                 )
         return cls.load(TeamConfiguration(team, airflow_conf, own))
 

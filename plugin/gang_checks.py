@@ -74,9 +74,9 @@ def check_together(
     spread = [name for name, (hints, _) in members.items() if hints.get("spread")]
     if spread and (others := sorted(members.keys() - set(spread))):
         raise HintError(
-            f"hint spread: it is True for task {spread[0]!r} of gang {gang!r}, but not for {', '.join(others)}; it "
-            "keeps any two members from sharing a location, so set it for all of them, for example in default_args "
-            "of their task group"
+            f"hint spread: it is True for task {spread[0]!r} of gang {gang!r}, but not for "
+            f"{', '.join(others)}; the hint keeps any two members from sharing a location, so set it for all "
+            "of them, for example in default_args of their task group"
         )
     check_supply(gang, {name: (Hints.parse(hints), count) for name, (hints, count) in members.items()}, dag_id, team)
 

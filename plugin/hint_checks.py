@@ -270,7 +270,7 @@ def ask(
 
 def are_none(known: Mapping[str, PublishedSite]) -> str:
     """Return the text that none of the sites is a batch site."""
-    return f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
+    return f"site {next(iter(known))!r} is not one" if len(known) == 1 else f"none of {', '.join(known)} is one"
 
 
 def without_hints(defaults: Resources, takers: Mapping[str, PublishedSite]) -> str:
@@ -329,7 +329,10 @@ def too_much(job: PlannedJob, capacities: Mapping[str, Resources], cpus: str = "
         sites = f"instance type {job.instance_type!r} of {sites}"
     most = "; ".join(f"{site} has {format_resources(room)}" for site, room in capacities.items())
     verb = "is" if len(excess) == 1 else "are"
-    return f"{', '.join(excess)} {verb} more than {sites} can ever give: {most}; the sites file can set what a site has"
+    return (
+        f"{', '.join(excess)} {verb} more than {sites} can ever give: {most}; to change what a site has, edit the "
+        "sites file"
+    )
 
 
 def known_bindings() -> Sequence[Binding]:

@@ -90,7 +90,7 @@ class PublishedSite:
         types = {each.instance_type for each in self.locations if each.instance_type is not None}
         found = {each for each in types if fnmatchcase(each, pattern)}
         if not found:
-            raise HintError(f"no instance type is {pattern!r}, {valid_types(pattern, types)}")
+            raise HintError(f"there is no instance type {pattern!r}, {valid_types(pattern, types)}")
         return replace(self, locations=tuple(each for each in self.locations if each.instance_type in found))
 
     def closest(self, job: PlannedJob) -> Resources | None:

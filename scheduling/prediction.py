@@ -131,7 +131,7 @@ class History:
             if stated and share is not None and share.number >= ENOUGH:
                 of_limit = share.spread(STATED_SPREAD, STATED_WEIGHT)
                 if of_limit < spread:
-                    source = f"its limit, as {share.number} jobs of {level_name} used theirs"
+                    source = f"its limit, times the fraction of theirs that {share.number} jobs of {level_name} used"
                     seconds = stated * math.exp(share.mean)
                     return Prediction(seconds, of_limit if of_limit > EXACT else 0.0, None, source, known.number)
             if level is None and enough < ENOUGH:
@@ -141,8 +141,8 @@ class History:
             source, number = f"{known.number} jobs of {level_name}", 0 if level is None else known.number
             return bounded(math.exp(known.mean), spread, stated, source, number)
         if stated:
-            return Prediction(stated, 0.0, None, "its limit, as nothing has finished yet")
-        return Prediction(ASSUMED, ASSUMED_SPREAD, None, "assumed, as nothing has finished yet")
+            return Prediction(stated, 0.0, None, "its limit, because no job has finished yet")
+        return Prediction(ASSUMED, ASSUMED_SPREAD, None, "assumed, because no job has finished yet")
 
 
 def predicted(job: Predictable) -> Prediction:
@@ -151,7 +151,7 @@ def predicted(job: Predictable) -> Prediction:
         return job.expected
     if job.time is not None:
         return Prediction(job.time, source="its limit")
-    return Prediction(ASSUMED, ASSUMED_SPREAD, source="assumed, as nothing is known about it")
+    return Prediction(ASSUMED, ASSUMED_SPREAD, source="assumed, because nothing is known about it")
 
 
 def is_short(job: Predictable) -> bool:

@@ -96,27 +96,28 @@ _BUNDLE = (
 _AWAY = ("The site is unavailable", _CHECK)
 _MAX_USD = (
     "The budget of its run is spent",
-    "Raise max_usd of the Dag. Machines that are already running can still be used.",
+    "Raise max_usd of the Dag. Jobs can still use machines that are already running.",
 )
 _BUDGET = (
     "A budget is spent",
-    "A new budget period starts then. An operator can lift the budget until then (airflow lading budgets --lift "
-    "NAME, or on the page), or raise it in the sites file. Machines that are already running can still be used.",
+    "Wait for the next period of the budget. An operator can lift the budget until then (airflow lading "
+    "budgets --lift NAME, or on the page), or raise it in the sites file. Jobs can still use machines that "
+    "are already running.",
 )
 _CPU_HOURS = (
     _BUDGET[0],
-    "A new budget period starts then. An operator can lift the budget until then (airflow lading budgets --lift "
-    "NAME, or on the page), or raise it in the sites file.",
+    "Wait for the next period of the budget. An operator can lift the budget until then (airflow lading "
+    "budgets --lift NAME, or on the page), or raise it in the sites file.",
 )
 _SHARE = (
     "Other shares come first",
-    "Nothing to do: the job starts once its share has used less, relative to its weight, than the other shares "
-    "that wait. Weights are set in [[shares]] of the sites file.",
+    "Nothing to do: the job starts once the other waiting shares have used more than its share, relative to "
+    "their weights. Weights are set in [[shares]] of the sites file.",
 )
 _BOUND = (
     "Its share is fully used",
     "Nothing to do: the job starts as jobs of its share finish. To start it sooner, let the share borrow, or "
-    "reserve more for it, in [[shares]] of the sites file.",
+    "reserve more for the share, in [[shares]] of the sites file.",
 )
 _MAX_JOBS = ("The site has reached its limit of jobs", "Raise max_jobs or max_submitted of the site.")
 _INSTANCES = (
@@ -126,8 +127,8 @@ _INSTANCES = (
 _QUEUE = (
     "Waiting in the queue of the batch system",
     (
-        "The batch system decides when it starts. Requesting less time, memory or CPUs, or another queue, can bring "
-        "the start forward."
+        "The batch system decides when it starts. The job can start earlier if it requests less time, memory "
+        "or CPUs, or another queue."
     ),
 )
 _LIMIT = (
@@ -141,13 +142,16 @@ _KEPT = (
 _GANG = (
     "Waiting for the other members of its gang",
     (
-        "Check what the other members wait for in Airflow: their pool and max_active_tasks must have room for all of "
-        "them."
+        "Check in Airflow why the other members are not queued yet: their pool and max_active_tasks must "
+        "have room for all of them."
     ),
 )
 _GANG_ROOM = (
     "Reserving capacity for its gang",
-    "Nothing to do: the room found so far is held. If this persists, add more or larger machines, or request less.",
+    (
+        "Nothing to do: Lading holds the room that it has found so far. If this persists, add more or larger "
+        "machines, or request less."
+    ),
 )
 _PLUGIN = ("A plugin's policy or filter fails", "Fix the plugin; its error is in the controller's log.")
 _HOLDING = (
@@ -161,10 +165,10 @@ _REFUSED = (
 _MORE_TYPES = (
     'Nothing to do: Lading tries again. More instance_types, more subnets or "spot-with-fallback" increase the chances.'
 )
-_ANSWERS = "Check the image, security groups and SSH access of the site, and run: airflow lading check SITE."
+_ANSWERS = "Check the image, security groups and SSH access of the site. Then run: airflow lading check SITE."
 _NEVER = (
     "No machine can ever run it",
-    "Request less, or a machine that a site has; or add a suitable machine to a site.",
+    "Request less, or request a machine that a site has, or add a suitable machine to a site.",
 )
 _NAME_SITE = "Use the hint site to name a site that can run it."
 _ALLOW_DAG = (
@@ -173,7 +177,10 @@ _ALLOW_DAG = (
 )
 _NEXT = (
     "What happens next",
-    ("Nothing to do. To let it move to another site sooner, use burst_after of the site or the hint site."),
+    (
+        "Nothing to do. To let the job move to another site sooner, lower burst_after of the site, or name "
+        "another site with the hint site."
+    ),
 )
 
 
@@ -199,7 +206,7 @@ CAUSES: Mapping[str, Cause] = {
         Cause(
             "out_of_memory",
             "It exceeded its memory limit",
-            "Raise the memory that the task requests, or let auto learn it.",
+            'Raise the memory that the task requests, or set the hint memory to "auto".',
             _AUTHOR,
         ),
         Cause("time_limit", "It exceeded its time limit", "Raise the time that the task requests.", _AUTHOR),
@@ -207,15 +214,15 @@ CAUSES: Mapping[str, Cause] = {
             "preempted",
             "Its machine was reclaimed",
             (
-                'Nothing to do: it is retried. On-demand machines (capacity_type = "on-demand") and queues without '
-                "preemption avoid this."
+                "Nothing to do: the task is retried. To avoid this, use on-demand machines (capacity_type = "
+                '"on-demand") or queues without preemption.'
             ),
             _BOTH,
         ),
         Cause(
             "node_failure",
             "Its machine failed",
-            "Nothing to do: it is retried. If this persists, exclude the machine.",
+            "Nothing to do: the task is retried. If this persists, exclude the machine.",
             _OPERATOR,
         ),
         Cause(
@@ -226,11 +233,11 @@ CAUSES: Mapping[str, Cause] = {
         ),
         Cause("lost", "Its outcome is unknown", f"Clear the task to run it again. {_CHECK}", _OPERATOR),
         Cause("cancelled", "It was cancelled", "Clear the task to run it again.", _AUTHOR),
-        Cause("error", "It failed", "Check the log of the task, and the reason.", _AUTHOR),
+        Cause("error", "It failed", "Read the log of the task and the reason.", _AUTHOR),
         Cause(
             "no_capacity",
             "There was no capacity for the machine",
-            "Nothing to do: another one is launched. More instance_types or subnets increase the chances.",
+            "Nothing to do: Lading launches another machine. More instance_types or subnets increase the chances.",
             _OPERATOR,
         ),
     )
@@ -239,7 +246,7 @@ CAUSES: Mapping[str, Cause] = {
 
 _LESS = (
     "It got less than it prefers",
-    "Nothing to do. To change this, check the minimum in its hints, and [[rules]] of the sites file.",
+    "Nothing to do. To change this, raise the minimum in its hints, or change [[rules]] of the sites file.",
 )
 _CLEAR = "then clear the task."
 _INPUTS = (
@@ -273,7 +280,7 @@ _VERSIONS = (
 )
 _CONTAINER = (
     "Its container failed",
-    f"Check the image, or the container engine on the machine, as the reason says; {_CLEAR}",
+    f"Check the image or the container engine on the machine, depending on the reason; {_CLEAR}",
     _BOTH,
 )
 
@@ -316,7 +323,7 @@ def _aws(key: str, advice: str, title: str = _REFUSED[0], kind: str = "refused",
 
 def _release(key: str, sentence: str) -> Code:
     """A code for why a machine was released, which is not a failure."""
-    remedy = "Nothing to do: another machine is launched when jobs need one."
+    remedy = "Nothing to do: Lading launches another machine when jobs need one."
     return Code(key, "released", "It was released", sentence, remedy, _OPERATOR, form=Form.PHRASE)
 
 
@@ -334,7 +341,7 @@ _TABLE = (
         "no_controller_service",
         "controller",
         "The controller service is not running",
-        "no controller is running, and [lading] start_controller = False leaves it to a service",
+        "no controller is running; because of [lading] start_controller = False, a service has to start it",
         "Start the service: airflow lading controller. Its log says why it stopped.",
         _OPERATOR,
     ),
@@ -352,8 +359,8 @@ _TABLE = (
         "api_away",
         "Airflow's API server does not answer",
         "Airflow's API server has not answered since {since:moment}; {jobs:jobs_wait} on this machine",
-        "Nothing to do if it recovers: no try is used up. Otherwise check that the API server is up and not "
-        "overloaded (more [api] workers help), and check api_url and the tunnel of the site.",
+        "Nothing to do if the API server recovers: no try is used up. Otherwise, check that it is running "
+        "and not overloaded (more [api] workers help), and check api_url and the tunnel of the site.",
         _OPERATOR,
     ),
     # The gang sleeps until its next attempt; what stopped the last attempt may no longer hold.
@@ -362,8 +369,11 @@ _TABLE = (
         "attempted",
         "Waiting for its next attempt",
         "attempt {attempt} of {attempts} found no room for {gang}{also:within}; the next attempt is at "
-        "{until:moment}, or as soon as it is woken (airflow lading wake)",
-        "Free some room, then wake it with the button on its task's tab, or with airflow lading wake.",
+        "{until:moment}, or when somebody wakes it (airflow lading wake)",
+        (
+            "Free some room. Then wake the gang or task with the button on the tab of its task, or with airflow "
+            "lading wake."
+        ),
         _BOTH,
     ),
     Code(
@@ -371,8 +381,12 @@ _TABLE = (
         "attempted",
         "Waiting for its next attempt",
         "attempt {attempt} of {attempts} found no room for {gang}{also:within}; the next attempt is at "
-        "{until:moment}, or as soon as finished jobs leave room for all of it or it is woken (airflow lading wake)",
-        "Free some room, then wake it with the button on its task's tab, or with airflow lading wake.",
+        "{until:moment}, or earlier: as soon as finished jobs leave room for all of it, or when somebody "
+        "wakes it (airflow lading wake)",
+        (
+            "Free some room. Then wake the gang or task with the button on the tab of its task, or with airflow "
+            "lading wake."
+        ),
         _BOTH,
     ),
     Code("gang_members", "gang", _GANG[0], "{here} of {members} members of gang {gang!r} are queued", _GANG[1], _BOTH),
@@ -380,7 +394,7 @@ _TABLE = (
         "gang_pool",
         "gang",
         _GANG[0],
-        "its pool {pool!r} has {there} slots, but its members need {slots}",
+        "pool {pool!r} has {there} slots, but the members of the gang need {slots}",
         "Increase the slots of the pool.",
         _OPERATOR,
     ),
@@ -388,7 +402,10 @@ _TABLE = (
         "gang_pool_shared",
         "gang",
         _GANG[0],
-        "its pool {pool!r} has {there} slots, {theirs} of them used by other tasks, but its members need {slots}",
+        (
+            "pool {pool!r} has {there} slots, {theirs} of them used by other tasks, but the members of the gang "
+            "need {slots}"
+        ),
         "Increase the slots of the pool, or give the gang a pool of its own.",
         _BOTH,
     ),
@@ -396,7 +413,7 @@ _TABLE = (
         "gang_active_tasks",
         "gang",
         _GANG[0],
-        "max_active_tasks of the Dag is {most}",
+        "max_active_tasks of the Dag is {most}, but the gang has more members",
         "Raise max_active_tasks of the Dag.",
         _AUTHOR,
     ),
@@ -404,7 +421,7 @@ _TABLE = (
         "gang_limit",
         "gang",
         _GANG[0],
-        "{name} of task {task!r} is {most}",
+        "{name} of task {task!r} is {most}, but the gang has more members of this task",
         "Raise the limit that the reason names.",
         _AUTHOR,
     ),
@@ -439,7 +456,7 @@ _TABLE = (
         "gang",
         _GANG[0],
         "the other jobs of {gang} that have started must finish first",
-        "Nothing to do: it starts once they have finished.",
+        "Nothing to do: it starts once these jobs have finished.",
         _AUTHOR,
     ),
     Code(
@@ -525,7 +542,7 @@ _TABLE = (
         "task_machines",
         "max_instances",
         _GROUP_LIMIT[0],
-        "jobs of task {task!r} can use at most {most:machines} at once, with no room left (max_instances)",
+        "jobs of task {task!r} can use at most {most:machines} at once, and these have no room left (max_instances)",
         "Raise max_instances of the task.",
         _AUTHOR,
         "max_instances of task {task}",
@@ -534,7 +551,10 @@ _TABLE = (
         "run_machines",
         "max_instances",
         _GROUP_LIMIT[0],
-        "jobs of this run can use at most {most:machines} at once, with no room left (max_instances of the Dag)",
+        (
+            "jobs of this run can use at most {most:machines} at once, and these have no room left "
+            "(max_instances of the Dag)"
+        ),
         "Raise max_instances of the Dag.",
         _AUTHOR,
         "max_instances of the Dag",
@@ -571,8 +591,8 @@ _TABLE = (
         "max_usd_per_hour",
         "The hourly budget of the site is used up",
         (
-            "{type} costs {price:g} USD per hour, and {used:g} of at most {most:g} USD per hour are in use "
-            "(max_usd_per_hour)"
+            "{type} costs {price:g} USD per hour, and machines already cost {used:g} of at most {most:g} USD "
+            "per hour (max_usd_per_hour)"
         ),
         "Raise max_usd_per_hour of the site, or allow cheaper types.",
         _OPERATOR,
@@ -583,8 +603,8 @@ _TABLE = (
         "quota",
         "A quota of the account is reached",
         "{used:g} of {most:g} vCPUs of the quota {quota} are in use, and {type} needs {vcpus:g}",
-        "Raise the quota in AWS and max_vcpus of the site, or allow what counts against another quota: types of "
-        "another family, or spot instances.",
+        "Raise the quota in AWS and max_vcpus of the site. Or allow machines that count against another "
+        "quota: types of another family, or spot instances.",
         _OPERATOR,
         "quota {quota}",
     ),
@@ -642,8 +662,8 @@ _TABLE = (
         "max_usd_rate",
         "max_usd",
         _MAX_USD[0],
-        "the machines of its run cost {used:usd} USD per hour, and {left:usd} of its {most:usd} USD are left: more "
-        "machines would use that up in less than an hour (max_usd)",
+        "the machines of its run cost {used:usd} USD per hour, and {left:usd} of its {most:usd} USD are "
+        "left: with more machines, this would last less than an hour (max_usd)",
         _MAX_USD[1],
         _AUTHOR,
         "max_usd",
@@ -672,9 +692,9 @@ _TABLE = (
         "budget_promised",
         "budget",
         "The rest of its budget is committed to other jobs",
-        "{spent:count} of the {most:count} cpu-hours of budget {budget} are used, and jobs that run or are about "
-        "to start are expected to use {promised:count} more: it starts if they use less than expected, or after "
-        "{until:moment}",
+        "{spent:count} of the {most:count} cpu-hours of budget {budget} are used, and jobs that run or are "
+        "about to start are expected to use {promised:count} more: this job starts if they use less than "
+        "expected, or after {until:moment}",
         _CPU_HOURS[1],
         _OPERATOR,
         "budget {budget}",
@@ -683,8 +703,9 @@ _TABLE = (
         "budget_rate",
         "budget",
         _BUDGET[0],
-        "the machines of budget {budget} cost {used:usd} USD per hour, and {spent:usd} of its {most:usd} USD are "
-        "spent: more machines would use up the rest in less than an hour; a new period starts at {until:moment}",
+        "the machines of budget {budget} cost {used:usd} USD per hour, and {spent:usd} of its {most:usd} USD "
+        "are spent: with more machines, the rest would last less than an hour; the next period starts at "
+        "{until:moment}",
         _BUDGET[1],
         _OPERATOR,
         "budget {budget}",
@@ -724,9 +745,9 @@ _TABLE = (
         "share",
         _BOUND[0],
         ("its {jobs} jobs request {all:resources} in total, more than their share can use at any one site now: {also}"),
-        "The gang starts as jobs of its share finish. A gang that requests more than its share can ever use at one "
-        "site never starts: reserve more for the share, or let it borrow, in [[shares]] of the sites file, or "
-        "request less.",
+        "The gang starts as jobs of its share finish. A gang that requests more than its share can ever use "
+        "at one site never starts. In that case, request less, or reserve more for the share or let it "
+        "borrow, in [[shares]] of the sites file.",
         _BOTH,
         "share {share}",
     ),
@@ -761,10 +782,10 @@ _TABLE = (
         "submit_limit",
         "max_jobs",
         _MAX_JOBS[0],
-        "{submitted} of the {most} jobs that {limit} allows are submitted",
+        "{submitted} jobs are submitted, and {limit} allows {most}",
         (
-            "Nothing to do: a job is submitted whenever another finishes, and every minute Lading tries one more. The "
-            "cluster sets this limit."
+            "Nothing to do: a job is submitted whenever another finishes, and every minute Lading tries one "
+            "more. The cluster sets this limit."
         ),
         _OPERATOR,
         "{limit}",
@@ -822,7 +843,7 @@ _TABLE = (
         "batch_queue",
         "Nodes where jobs failed are avoided",
         "nodes where jobs failed are avoided: {nodes:some}",
-        "Repair these nodes. Lading uses them again after a while.",
+        "Repair these nodes. Lading uses them again after the time exclude_nodes_for of the site.",
         _OPERATOR,
     ),
     Code("site_limit", "site_limit", _LIMIT[0], "{system} accepts no more jobs for now: {text}", _LIMIT[1], _OPERATOR),
@@ -866,7 +887,7 @@ _TABLE = (
         ),
         _OPERATOR,
     ),
-    Code("no_market", "site_away", _AWAY[0], "it does not report what it can launch", _AWAY[1], _OPERATOR),
+    Code("no_market", "site_away", _AWAY[0], "it does not report which machines it can launch", _AWAY[1], _OPERATOR),
     Code("no_locations", "site_away", _AWAY[0], "it has no locations", _AWAY[1], _OPERATOR),
     Code("location_note", "site_away", _AWAY[0], "{text}", _AWAY[1], _OPERATOR),
     Code("location_state", "site_away", _AWAY[0], "{location} is {state}", _AWAY[1], _OPERATOR),
@@ -883,7 +904,7 @@ _TABLE = (
         "cannot_start",
         "site_away",
         "Its files cannot be written on its machine",
-        "its files cannot be written on this machine; see the node agent's log",
+        "the files of the job cannot be written on this machine; see the node agent's log",
         "Free space there, or fix the permissions of the folder.",
         _OPERATOR,
     ),
@@ -894,9 +915,21 @@ _TABLE = (
     Code("hold_no_room", "room", _NO_ROOM[0], "there is no room for it now", _NO_ROOM[1], _BOTH),
     Code("hold_expired", "again", _AGAIN[0], "the reservation was not renewed", _AGAIN[1], _OPERATOR),
     Code("stopped", "again", _AGAIN[0], "the scheduler was stopped", _AGAIN[1], _OPERATOR),
-    Code("not_started_there", "again", _AGAIN[0], "it had not started where it was sent", _AGAIN[1], _OPERATOR),
     Code(
-        "agent_leaves", "again", _AGAIN[0], "the node agent of its machine accepted no more jobs", _AGAIN[1], _OPERATOR
+        "not_started_there",
+        "again",
+        _AGAIN[0],
+        "it did not start at the location that it was sent to",
+        _AGAIN[1],
+        _OPERATOR,
+    ),
+    Code(
+        "agent_leaves",
+        "again",
+        _AGAIN[0],
+        "the node agent of its machine no longer accepted jobs",
+        _AGAIN[1],
+        _OPERATOR,
     ),
     Code("allocation_full", "again", _AGAIN[0], "its allocation accepts no more jobs", _AGAIN[1], _OPERATOR),
     Code("submitted_again", "again", _AGAIN[0], "it is being submitted again{also:after}", _AGAIN[1], _OPERATOR),
@@ -914,7 +947,7 @@ _TABLE = (
         "first_gpu_machine",
         "launching",
         "Waiting for the first GPU machine to show its GPUs",
-        "the first GPU machine is booting: more are launched once it shows that the image has a GPU driver",
+        "the first GPU machine is booting: more are launched once it has shown that the image has a GPU driver",
         _LAUNCHING[1],
         _OPERATOR,
     ),
@@ -922,7 +955,7 @@ _TABLE = (
         "machine_launched",
         "launching",
         _LAUNCHING[0],
-        "a machine is being launched for it, ready in about {seconds} s",
+        "a machine is being launched for it, and will be ready in about {seconds} s",
         _LAUNCHING[1],
         _OPERATOR,
     ),
@@ -930,7 +963,7 @@ _TABLE = (
         "machine_boots",
         "launching",
         _LAUNCHING[0],
-        "{location} is booting, and can run it in about {seconds} s",
+        "{location} is booting, and will be ready for it in about {seconds} s",
         _LAUNCHING[1],
         _OPERATOR,
     ),
@@ -938,16 +971,22 @@ _TABLE = (
         "room_soon",
         "launching",
         "Waiting for capacity that frees up soon",
-        "{location} will have room in about {seconds} s: waiting for it does not delay the run, or costs less",
-        "Nothing to do: the job starts there. To weigh time against money differently, change hurry of the Dag.",
+        (
+            "{location} will have room in about {seconds} s: waiting for that room does not delay the run, or is "
+            "cheaper than a new machine"
+        ),
+        (
+            "Nothing to do: the job starts when that room is free. To spend more money for an earlier start, "
+            "raise hurry of the Dag."
+        ),
         _AUTHOR,
     ),
     Code(
         "inputs",
         "inputs",
         "Examining its inputs",
-        "waits for its inputs and earlier tries to be examined, which determine its requests",
-        "Nothing to do, unless this persists: then a file system or an earlier try hangs.",
+        "waits until Lading has examined its inputs and earlier tries, from which it computes the requests",
+        "Nothing to do. If this persists, look for a file system that hangs.",
         _OPERATOR,
         form=Form.PHRASE,
     ),
@@ -1016,7 +1055,7 @@ _TABLE = (
     ),
     _aws(
         "aws_subnet_full",
-        "the subnet has no free IP address: name a larger one in `subnets`, or free addresses in it",
+        "the subnet has no free IP address: name a larger one in `subnets`, or release some of its addresses",
     ),
     _aws("aws_profile", "correct `instance_profile`"),
     _aws("aws_subnet", "correct `subnets`"),
@@ -1056,7 +1095,7 @@ _TABLE = (
     _aws("aws_subscription", "subscribe the account to EC2, or enable the region"),
     _aws(
         "aws_organization",
-        ("a service control policy of the organization denies it: ask the organization's administrator to allow it"),
+        ("a service control policy of the organization denies this: ask the organization's administrator to allow it"),
     ),
     _aws("aws_boundary", "widen the permissions boundary of the site's role"),
     _aws("aws_permission", "grant the permissions that `airflow lading check SITE --policy` prints"),
@@ -1136,7 +1175,14 @@ _TABLE = (
         _NEXT[1],
         _BOTH,
     ),
-    Code("only_site", "room", _NEXT[0], "its hint site allows no other site", _NEXT[1], _AUTHOR),
+    Code(
+        "only_site",
+        "room",
+        _NEXT[0],
+        "its hint site allows no other site",
+        "Nothing to do. To let the job run at other sites, too, remove the hint site.",
+        _AUTHOR,
+    ),
     # Why no site can ever have room for the whole gang.
     _gang_sum(
         "gang_job_too_large",
@@ -1214,27 +1260,27 @@ _TABLE = (
     ),
     _never(
         "no_rule_for_less",
-        "it could run with less than it prefers, but no rule of the sites file allows that; see [[rules]]",
+        "it could run with less than its preferred amounts, but no rule of the sites file allows that; see [[rules]]",
     ),
     _never("no_such_site", "there is no site {name!r}; the sites are: {names}", remedy=_NAME_SITE),
     _never(
         "dag_not_allowed",
-        "Dag {dag} is not allowed there: {tables}; name another site, or have a matching pattern added",
+        "Dag {dag} is not allowed there: {tables}; name another site, or ask the operator to add a matching pattern",
         remedy=_ALLOW_DAG,
     ),
     _never(
         "team_not_allowed",
         (
-            "Dag {dag} of team {team} is not allowed there: {tables}; name another site, or have a matching pattern "
-            "added"
+            "Dag {dag} of team {team} is not allowed there: {tables}; name another site, or ask the operator "
+            "to add a matching pattern"
         ),
         remedy=_ALLOW_DAG,
     ),
     _never(
         "no_dag_not_allowed",
         (
-            "a job that belongs to no Dag is not allowed there: {tables}; name another site, or have a matching "
-            "pattern added"
+            "a job that belongs to no Dag is not allowed there: {tables}; name another site, or ask the "
+            "operator to add a matching pattern"
         ),
         remedy=_ALLOW_DAG,
     ),
@@ -1250,7 +1296,7 @@ _TABLE = (
         remedy=_NAME_SITE,
     ),
     _never("target_refused", "target {target!r}: {also}"),
-    _never("no_type_of_target", "no instance type of the site is {type!r}, {valid}"),
+    _never("no_type_of_target", "the site has no instance type {type!r}, {valid}"),
     _never(
         "needs_batch_system",
         (
@@ -1272,14 +1318,15 @@ _TABLE = (
     ),
     _never(
         "too_large_anywhere",
-        "requests {needs:resources}, more than any site can ever give: the closest location, {closest!r} of site "
-        "{place!r}, has {has:resources}, not enough {lacking:and}{gpu:unsupported}",
+        "requests {needs:resources}, more than any site can ever give: the closest location, {closest!r} of "
+        "site {place!r}, has {has:resources}, which is not enough {lacking:and}{gpu:unsupported}",
         form=Form.NEVER,
     ),
     _never(
         "too_large_for_type",
-        "requests {needs:resources}, more than any machine of type {type!r} can ever give: the closest location, "
-        "{closest!r} of site {place!r}, has {has:resources}, not enough {lacking:and}{gpu:unsupported}",
+        "requests {needs:resources}, more than any machine of type {type!r} can ever give: the closest "
+        "location, {closest!r} of site {place!r}, has {has:resources}, which is not enough "
+        "{lacking:and}{gpu:unsupported}",
         form=Form.NEVER,
     ),
     Code("nowhere", "never", "No site can ever run it", "{text}", _NEVER[1], _BOTH, form=Form.NEVER),
@@ -1299,8 +1346,11 @@ _TABLE = (
         "no job is expected to need it for {seconds:time}, and a new one waits in the queue for less than that",
     ),
     _release("gang_gone", "the gang for which it was requested no longer looks for room"),
-    _release("makes_way", "it makes way for waiting jobs that cannot run there"),
-    _release("limit_needed", "it is empty, and waiting jobs need its place within the limits for another machine"),
+    _release("makes_way", "it makes way for a machine on which the waiting jobs can run"),
+    _release(
+        "limit_needed",
+        "it is empty, and waiting jobs need another machine, which the limits allow only once this one is gone",
+    ),
     _release("makes_way_for_larger", "it makes way for a larger machine, which more of the waiting jobs can use"),
     _release("machine_closing", "it was already closing"),
     _release("orders_dropped", "the scheduler was stopped, or another controller took over"),
@@ -1349,24 +1399,28 @@ _TABLE = (
     _end(
         "controllers_died_sizing_try",
         "error",
-        "its requests are those of an earlier try of its task in this run on which controllers died or hung, so it "
-        "is not tried. " + _SHORTEN,
+        "it has the same requests as an earlier try of its task in this run, and controllers died or hung "
+        "while handling that try, so it is not tried again. " + _SHORTEN,
         *_STRUCK,
     ),
     _end(
         "controllers_died_sizing_alike",
         "error",
-        "its requests are those of {count} mapped instances of its task in this run on which controllers died or "
-        "hung (map index {indexes:names}), so it is not tried. " + _SHORTEN,
+        "it has the same requests as {count} other mapped instances of its task in this run (map index "
+        "{indexes:names}), and controllers died or hung while handling these, so it is not tried. " + _SHORTEN,
         *_STRUCK,
     ),
     _end(
         "controllers_died_placing",
         "error",
-        "{count} controllers died or hung while looking for a place for it. Check the binding filters, rules and "
-        "policies of plugins: the log of a controller that hung says where it was. Fix that, then clear the task",
+        "{count} controllers died or hung while looking for a place for it. Check the binding filters, rules "
+        "and policies of plugins: the log of a controller that hung says where it hung. Fix that, then clear "
+        "the task",
         "Controllers died or hung while handling it",
-        "Fix the binding filter, rule or policy at which the controller hung, as its log says; then clear the task.",
+        (
+            "Find out from the controller's log in which binding filter, rule or policy it hung, and fix that; "
+            "then clear the task."
+        ),
         _OPERATOR,
     ),
     _end("row_unreadable", "error", "its row cannot be read, so it was not sent: {text}; clear the task", *_ROW),
@@ -1458,8 +1512,9 @@ _TABLE = (
     _end(
         "allocation_over",
         "time_limit",
-        "its allocation ran out: the task has no time limit of its own, so it was only guaranteed {least:time}; to "
-        "get more, set one with resources(time=...), or raise allocation_time of the site",
+        "its allocation reached its time limit: the task has no time limit of its own, so it was guaranteed "
+        "only {least:time}; to get more, set a time limit with resources(time=...), or raise allocation_time "
+        "of the site",
         remedy="Set a time limit for the task with resources(time=...), or raise allocation_time of the site.",
         actors=_BOTH,
     ),
@@ -1470,7 +1525,7 @@ _TABLE = (
         "node_failure",
         "Airflow's execution API was unreachable from this machine: {text}",
         "Airflow's execution API was unreachable",
-        f"Nothing to do: it is retried. If this persists, check api_url of the site. {_CHECK}",
+        f"Nothing to do: the task is retried. If this persists, check api_url of the site. {_CHECK}",
     ),
     _end(
         "api_silent_at_start",
@@ -1569,7 +1624,7 @@ _TABLE = (
     ),
     _end("location_gone", "lost", "location {location!r} of site {site!r} is gone"),
     _end("lost_at_site", "lost", "its site has not listed it for {seconds:.0f} s"),
-    _end("had_succeeded", "lost", "it had succeeded before this{also:after}"),
+    _end("had_succeeded", "lost", "it had succeeded before this happened{also:after}"),
     # Details appended to how a job ended.
     _end("batch_says", "error", "the batch system says: {text}"),
     _end("in_allocation", "error", "it ran in allocation {allocation}"),
@@ -1580,7 +1635,7 @@ _TABLE = (
         "placed",
         "Sent to a site other than its first choice",
         "sent here because {also}",
-        "Nothing to do. To make it wait for one site, name that site with the hint site.",
+        "Nothing to do. To make the task wait for one site, name that site with the hint site.",
         _BOTH,
         form=Form.PHRASE,
     ),
@@ -1589,7 +1644,7 @@ _TABLE = (
         "most_there",
         "placed",
         _LESS[0],
-        "requests {asks}, the most that a job can get there",
+        "requests {asks}, which is the most that a job can get there",
         _LESS[1],
         _BOTH,
         form=Form.PHRASE,
@@ -1601,7 +1656,7 @@ _TABLE = (
         "other",
         "A message from a plugin or the site",
         "{text}",
-        "Read the reason: it is the message of the site or plugin.",
+        "Read the reason: the site or a plugin wrote it.",
         _BOTH,
         form=Form.PHRASE,
     ),

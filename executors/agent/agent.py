@@ -66,7 +66,7 @@ REASONS_INTERVAL = 0.5
 
 # Failures as they appear in the log.
 TURN = "something in the spool cannot be read or written"
-CONFIG = "config.json cannot be read, so the location stays as it was"
+CONFIG = "config.json cannot be read, so the agent keeps its previous configuration"
 
 
 class Agent:
@@ -163,7 +163,7 @@ class Agent:
         if not is_another and (self._missing_since is None or now - self._missing_since < SECONDS_UNTIL_GONE):
             return False
         found = "another folder has taken its place" if is_another else "it was removed"
-        log.error("the spool %s is gone, %s: killing all jobs here", self.spool.root, found)
+        log.error("the spool %s is gone (%s): killing all jobs of this agent", self.spool.root, found)
         self.running.kill_all()
         return True
 

@@ -46,7 +46,7 @@ BEFORE, TIME_TO_REPORT = 30.0, 10.0
 # No notice comes earlier than this before the end, seconds.
 LONGEST_NOTICE = 120.0
 
-UNKNOWN = "the instance metadata service does not say whether this machine is taken away"
+UNKNOWN = "the instance metadata service does not answer, so it is unknown whether this machine will be reclaimed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,9 @@ class Inbox:
                 if ending == "json" and TOKEN.fullmatch(token):
                     inodes[token] = entry.inode()
                 else:
-                    self.rejected.move(Path(entry.path), "its name is not that of an envelope, TOKEN.json")
+                    self.rejected.move(
+                        Path(entry.path), "its file name does not have the form TOKEN.json, which envelopes have"
+                    )
         return inodes
 
     def _read(self, token: str, inode: int) -> None:
@@ -257,7 +259,7 @@ def _checked(envelope: Envelope, token: str) -> Envelope:
     :raises ValueError: it belongs to another job, or a number is invalid
     """
     if envelope.token != token:
-        raise ValueError(f"it belongs to job {envelope.token!r}")
+        raise ValueError(f"its content is that of job {envelope.token!r}")
     amounts = {field.name: getattr(envelope.resources, field.name) for field in fields(Resources)}
     amounts.update(priority=envelope.priority, queued_at=envelope.queued_at, expires_at=envelope.expires_at)
     amounts.update(rest=envelope.rest, turn=envelope.turn)
@@ -265,7 +267,7 @@ def _checked(envelope: Envelope, token: str) -> Envelope:
     amounts.update({name: limit for name, limit in limits.items() if limit is not None})
     for name, amount in amounts.items():
         if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not isfinite(amount):
-            raise ValueError(f"{name} is {amount!r}, a number is expected")
+            raise ValueError(f"{name} is {amount!r}; a number is expected")
         if not 0 <= amount <= LATEST and name != "priority":
-            raise ValueError(f"{name} is {amount!r}, 0 to {LATEST:g} is expected")
+            raise ValueError(f"{name} is {amount!r}; a number from 0 to {LATEST:g} is expected")
     return envelope

@@ -542,7 +542,7 @@ class Controller:
             except SQLAlchemyError:
                 raise
             except Exception as error:
-                self.trouble.begin(f"The jobs of site {name!r} could not be made ready", error, traceback=True)
+                self.trouble.begin(f"The jobs of site {name!r} could not be prepared", error, traceback=True)
             thread.cancel(decision.cancels.get(name, {}))
             thread.recall(decision.recalls.get(name, {}))
             if (provision := decision.provisions.get(name)) is not None:

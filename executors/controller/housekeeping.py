@@ -161,7 +161,7 @@ class Housekeeping:
 
     def _note_missed(self, tokens: Collection[str]) -> None:
         """Log that jobs were changed by an older version's scheduler, or manually, without notice to the controller."""
-        what = "Jobs were queued or changed without this controller being told"
+        what = "This controller was not notified of jobs that were queued or changed"
         if tokens:
             self.trouble.begin(what, LookupError(f"number of jobs: {len(tokens)}; they have been read now"))
         else:
@@ -277,7 +277,7 @@ def drop_unwanted(session: Session, tokens: Sequence[str], now: float) -> list[s
     tokens = current.orchestrator().unwanted(session, tokens, SECONDS_UNTIL_UNWANTED)
     if not tokens:
         return []
-    log.info("%d waiting jobs are no longer wanted", len(tokens))
+    log.info("Airflow no longer wants %d waiting jobs", len(tokens))
     return store.apply(session, [store.Change(token, ended_unwanted(now), report=True) for token in tokens])
 
 
@@ -292,7 +292,7 @@ def cancel_unwanted(session: Session, now: float) -> None:
         values = {"cancel": UNWANTED} if state == State.PLACED else ended_unwanted(now)
         chosen = [token for token, its_state in tokens if its_state == state]
         if chosen:
-            log.info("%d jobs in state %s are no longer wanted", len(chosen), state.value)
+            log.info("Airflow no longer wants %d jobs in state %s", len(chosen), state.value)
             store.apply(session, [store.Change(token, values, report=state != State.PLACED) for token in chosen])
 
 

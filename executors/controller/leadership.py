@@ -36,7 +36,7 @@ SECONDS_UNTIL_HUNG = 30.0
 SECONDS_UNTIL_HOPELESS = 60.0
 # Failures as they appear in the log.
 RENEWAL = "The lease could not be renewed"
-NOTE = "The job over which the controller hangs could not be noted"
+NOTE = "The job at which the controller hangs could not be recorded"
 
 
 class Leadership:
@@ -143,7 +143,9 @@ class Leadership:
         if leads and not self.leads_until:
             self.mark.begin(self.holder)
             if not self.may_look_ahead:
-                log.error("A controller has died over an upcoming task, so this one requests nothing ahead")
+                log.error(
+                    "A controller has died while it handled an upcoming task, so this controller requests nothing ahead"
+                )
         if struck:
             which = ", ".join(each.token for each in struck[:3])
             log.error("A controller has died or hung while it examined %d jobs (%s ...)", len(struck), which)

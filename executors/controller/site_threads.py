@@ -179,7 +179,7 @@ class SiteThread:
         self.ring = ring
         self.may_act = may_act
         self.trouble = trouble
-        self.failure = f"Site {site.name!r} could not be asked"
+        self.failure = f"Site {site.name!r} could not be polled"
         """The log message while the site does not answer."""
         self.last: Observation | None = None
         """The observation that was taken last."""
@@ -298,7 +298,7 @@ class SiteThread:
         """Have held room given up; a hold that could not be dropped expires."""
         site = self.site
         if tokens and isinstance(site, Holding):
-            self._add("give up held room", lambda: site.drop(tokens))
+            self._add("release the room that it holds", lambda: site.drop(tokens))
 
     def close(self, how: str, seconds: float) -> None:
         """Have the site closed (see :meth:`Site.close`), and observed once more after that."""

@@ -58,7 +58,7 @@ SECONDS_BETWEEN_NOTES = 3.0
 PAUSE_BETWEEN_LOOKS = 10.0
 NO_WORK = "Upcoming work is unknown at site {site!r}, so allocations are requested there only for waiting jobs"
 TROUBLE = "Upcoming work cannot be planned at site {site!r}, so machines are launched there only for waiting jobs"
-NO_RESTS = "The remaining paths of live runs are unknown, so jobs of equal priority start by arrival"
+NO_RESTS = "The remaining paths of live runs are unknown, so jobs of equal priority start in the order of their arrival"
 NO_STARTS: Mapping[str, float] = MappingProxyType({})
 
 

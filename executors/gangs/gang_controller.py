@@ -129,7 +129,7 @@ class GangController:
             except SQLAlchemyError:
                 raise
             except Exception as error:  # a member's hints or a plugin can raise anything
-                self.trouble.begin(f"The turn of gang {memory.row.token} has failed", error, traceback=True)
+                self.trouble.begin(f"Handling of gang {memory.row.token} has failed", error, traceback=True)
                 outcome.forget(memory.row.token, members, known.holds)
                 reason = because("gang_error", gang=memory.called, text=f"{type(error).__name__}: {error}")
                 outcome.fail([each for each in members if each.is_ready], reason, now)

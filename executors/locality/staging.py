@@ -237,7 +237,7 @@ class Fetch:
         # Without a source to compare with, a copy that exists is used as it is.
         if (path := copying.find_file(self.area, self.address, None)) is not None:
             return path
-        message = "; ".join([*why, *filter(None, [self.elsewhere])]) or "no task has left it anywhere"
+        message = "; ".join([*why, *filter(None, [self.elsewhere])]) or "no task has left this file anywhere"
         raise FileNotFoundError(message)
 
     def _copy(self, where: str, source: FileSource, version: FileVersion) -> str:

@@ -173,7 +173,7 @@ class FileSizes:
             try:
                 self._sizes[address] = self._object(address) if address.startswith("s3://") else self._path(address)
             except FileNotFoundError as error:
-                raise ExpressionError(f"there is no file {address} where Lading's controller runs") from error
+                raise ExpressionError(f"there is no file {address} on the machine of Lading's controller") from error
             except ExpressionError:
                 raise
             except Exception as error:  # object stores have exceptions of their own
@@ -258,8 +258,8 @@ class FileSizes:
 
 def too_slow(address: str) -> ExpressionError:
     return ExpressionError(
-        f"the sizes of the inputs could not be determined within {MOST_SECONDS:g} s, the limit; the last was that of "
-        f"{address}; {DECLARE.format(address)}"
+        f"the sizes of the inputs could not be determined within the limit of {MOST_SECONDS:g} s; the last "
+        f"one was that of {address}; {DECLARE.format(address)}"
     )
 
 

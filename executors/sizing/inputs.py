@@ -117,8 +117,8 @@ class Inputs:
         tasks = sorted({task for source in sources if (task := self._task(source))})
         where = f" from what {', '.join(tasks)} returned" if tasks else ""
         return ExpressionError(
-            f"there are no inputs for map index {map_index}{where}: {count} are there now; they were deleted or "
-            "changed after the task was mapped, so clear the tasks that return them"
+            f"there are no inputs for map index {map_index}{where}: only {count} exist now. They were deleted "
+            "or changed after the task was mapped, so clear the tasks that return them"
         )
 
     def _jobs(self) -> Sequence[dict[str, Any]]:

@@ -62,5 +62,5 @@ def _of_class(name: str, data: Any) -> Any:
             scheme, separator, rest = path.partition("://")
             connection = data.get("conn_id")
             return f"{scheme}://{connection}@{rest}" if connection and separator and "@" not in rest else path
-    why = f"it is, or holds, a {name}, which only the task can read; valid: JSON, tuples, sets, assets, paths"
+    why = f"it is or contains a {name}, which only the task can read; valid: JSON, tuples, sets, assets, paths"
     return Unknown(why, may_be_file=not name.startswith(NO_FILES))

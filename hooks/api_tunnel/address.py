@@ -105,6 +105,6 @@ def endpoint(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     if parts.scheme not in PORTS or not parts.hostname:
         raise ValueError(
-            f"{shortened(url)} is not the URL of an API; valid: one such as https://airflow.example.org/execution/"
+            f"{shortened(url)} is not the URL of an API; valid: a URL such as https://airflow.example.org/execution/"
         )
     return parts.hostname, parts.port or PORTS[parts.scheme]

@@ -62,12 +62,12 @@ def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: Sit
         for name in map(system.one_name, [*system.settings(key, value), *attached]):
             if name in taken and name not in ADD_UP and not _is_other_gres(system, profile, name, value):
                 raise Unsupported(
-                    f"{key} ({system.native_directive(key, value)}) is what Lading sets itself for its batch jobs, "
-                    f"from other hints and the site: {taken[name]}"
+                    f"{key} ({system.native_directive(key, value)}) sets the same as Lading itself does, from "
+                    f"other hints and the site: {taken[name]}"
                 )
             if name in NO_SUBMISSION.get(system.name, ()) or _abbreviates(system, name):
                 raise Unsupported(
-                    f"{key}: with it no batch job is submitted, or none that Lading can track; leave it out"
+                    f"{key}: with this directive, no batch job is submitted, or Lading cannot track it; leave it out"
                 )
     system.directives(BatchJobRequest(native=given), profile)  # the native directives can also conflict with each other
 
@@ -121,7 +121,7 @@ def _taken(system: BatchSystem, profile: Profile) -> dict[str, str]:
         ({"queue": "the_queue"}, "queue"),
         ({"time": 3600}, "time"),
         ({"mem": 1000}, "memory"),
-        ({"gpus": 1}, "gpus, such as 2, or of a type 'a100:2'"),
+        ({"gpus": 1}, "gpus, such as 2, or 2 of a type: 'a100:2'"),
         ({"nodes": 1, "ppn": 1, "threads": 2}, ", ".join(LAYOUT_HINTS)),
     )
     for fields, hint in asked:

@@ -182,18 +182,21 @@ class MemoryDialect(TableModel):
 
     per: Literal["node", "cpu", "slot", "job", "none"] | None = Field(
         default=None,
-        description="What the number refers to: `node`, `cpu`, `slot` or `job`; `none`: memory is not requested. The "
-        "default depends on the batch system.",
+        description="What the requested memory is for: a `node`, `cpu`, `slot` or `job`. With `none`, no memory is "
+        "requested. The default depends on the batch system.",
     )
     unit: Literal["B", "K", "M", "G", "T"] | None = Field(
         default=None,
-        description="`B`, `K`, `M`, `G` or `T`, powers of 1024. The default depends on the batch system.",
+        description=(
+            "The unit of the requested memory: `B`, `K`, `M`, `G` or `T`, which are powers of 1024. The default "
+            "depends on the batch system."
+        ),
     )
     resource: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z][\w.-]*(,[A-Za-z][\w.-]*)*$",
-        description="Name of the resource, such as `h_vmem`; several are separated by commas. The default depends on "
-        "the batch system.",
+        description="The name of the resource, such as `h_vmem`, or several names separated by commas. The default "
+        "depends on the batch system.",
     )
 
 
@@ -217,36 +220,49 @@ class Profile(TableModel):
 
     nodes: Literal["ignore"] | None = Field(
         default=None,
-        description="`ignore` where the site allocates cores, not nodes: jobs request processes, which can run on any "
-        "nodes; see job scripts.",
+        description="Set this to `ignore` if the batch system allocates cores instead of nodes. Jobs then request "
+        "processes, which can run on any nodes. See [job scripts](job_scripts.md).",
     )
     memory: MemoryDialect | None = Field(
         default=None,
-        description="How memory is requested: a table with `per`, `unit`, `resource`; see job scripts.",
+        description=(
+            "How Lading requests memory: a table with the keys `per`, `unit` and `resource`. See [job "
+            "scripts](job_scripts.md)."
+        ),
     )
     parallel_environment: str | None = Field(
         default=None,
         pattern=r"^[^\s\x00-\x1f\"']+$",
-        description="Grid Engine: the parallel environment of jobs with more than one slot (`qconf -spl`).",
+        description=(
+            "Grid Engine: the parallel environment of jobs with more than one slot. `qconf -spl` lists the "
+            "environments."
+        ),
     )
     gpu_resource: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z][\w.:-]*$",
-        description="Name of a GPU: gres, chunk resource or complex.",
+        description=(
+            "The name under which the batch system counts GPUs: a gres (SLURM), chunk resource (PBS Pro) or "
+            "complex (Grid Engine)."
+        ),
     )
     gpu_type_resource: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z][\w.-]*$",
-        description="PBS Pro and Grid Engine: the resource or complex that names the type of a GPU.",
+        description="PBS Pro and Grid Engine: the resource or complex whose value is the type of a GPU.",
     )
     whole_node: WholeNode | None = Field(
-        default=None, description="Where jobs get whole nodes only: a table with `cpus` and `memory`."
+        default=None,
+        description="Set this if each job gets a whole node: a table with the `cpus` and `memory` of a node.",
     )
     max_array_size: int | None = Field(default=None, ge=1, description="Maximum number of elements of a job array.")
     max_submitted: int | None = Field(
         default=None,
         ge=1,
-        description="Maximum number of jobs that the user can have submitted at a time; learned if not set.",
+        description=(
+            "Maximum number of jobs that the user can have submitted at the same time. If not set, Lading learns "
+            "it from rejected submissions."
+        ),
     )
 
     @model_validator(mode="after")

@@ -84,50 +84,57 @@ class BatchSiteConfig(TableModel):
 
     ssh_conn_id: str | None = Field(
         default=None,
-        description="Airflow's SSH connection to the login node; if not set, commands run on this machine.",
+        description=(
+            "Airflow's SSH connection to the login node. If not set, Lading runs the commands of the batch "
+            "system on this machine."
+        ),
     )
     control_master: str | None = Field(
         default=None,
-        description="Instead of ssh_conn_id, for two-factor login: the arguments of `ssh`; a person logs in once with "
-        "`-o ControlMaster=yes`.",
+        description="The arguments of `ssh`, to be used instead of `ssh_conn_id` for login with two factors. A person "
+        "logs in once with `-o ControlMaster=yes`, and Lading shares that connection.",
     )
-    login_setup: str = Field(default="", description="Shell lines to run before Lading's commands on the login node.")
+    login_setup: str = Field(default="", description="Shell lines that run before Lading's commands on the login node.")
     setup: str = Field(
-        default="", description="Shell lines (bash) to run before every job, such as `module load` or `export`."
+        default="", description="Shell lines (bash) that run before every job, such as `module load` or `export`."
     )
     accounting: Literal["auto", "off"] = Field(
         default="auto",
-        description="`auto`: the accounting is queried about how jobs have ended, if the batch system has one; `off`: "
-        "it is not.",
+        description="`auto`: Lading queries the accounting of the batch system, if it has one, to learn how jobs "
+        "ended. `off`: Lading does not query it.",
     )
     max_poll_interval: Seconds = Field(
         default=60,
-        description="Poll interval while nothing happens; while jobs change it is 2 s, or this if it is shorter.",
+        description="Poll interval while nothing happens. While jobs change, the interval is at most 2 s.",
     )
     lost_after: Seconds = Field(
         default=120,
-        description="How long a job can be unknown to the batch system, or in a state unknown to Lading, without a "
-        "report of its own before it counts as lost.",
+        description="A job that has not reported how it ended counts as lost after this time, if the batch system does "
+        "not know it, or shows it in a state that Lading does not know.",
     )
     cancel_unrunnable_after: Seconds = Field(
         default=900,
-        description="If the batch system says that a job can never start, but an administrator could change that: how "
-        "long the job waits before it is cancelled and fails.",
+        description="Some jobs can never start unless an administrator changes something. If the batch system says so "
+        "about a job, Lading cancels it after this time, and the job fails.",
     )
     allowed_native: Texts | None = Field(
         default=None,
-        description="A list of the native directives (or patterns of them) that tasks and job scripts can use; "
-        "default: all. See [trust](trust.md).",
+        description="A list of the native directives that tasks and job scripts can use, or of patterns of directives. "
+        "Default: all. See [trust](trust.md).",
     )
     refused_native: Texts = Field(
-        default=(), description="A list of the native directives (or patterns of them) that are refused."
+        default=(),
+        description=(
+            "A list of the native directives that tasks and job scripts cannot use, or of patterns of directives."
+        ),
     )
     accounts: dict[str, str] = Field(
         default={},
-        description='The [accounts](teams.md#accounts) that run jobs there: `{"team:genomics" = "hpc_genomics", '
-        '"dag:etl_*" = "hpc_etl"}`. Each value is an Airflow SSH connection, or a table of the settings that differ '
-        '(`{ssh_conn_id = "hpc_etl", work_dir = "/scratch/etl", max_jobs = 50}`). The first matching key applies. '
-        "`ssh_conn_id` of the table itself is the fallback for Dags that match no key; omit it to refuse them.",
+        description='The [accounts](teams.md#accounts) that run the jobs of teams or Dags: `{"team:genomics" = '
+        '"hpc_genomics", "dag:etl_*" = "hpc_etl"}`. Each value is an Airflow SSH connection, or a table of '
+        'the settings that differ for this account (`{ssh_conn_id = "hpc_etl", work_dir = "/scratch/etl", '
+        "max_jobs = 50}`). The first key that matches a Dag applies. Dags that match no key use "
+        "`ssh_conn_id` of the site; without `ssh_conn_id`, they cannot run here.",
     )
     run_as: str | None = Field(default=None, exclude=True)
 
@@ -235,7 +242,7 @@ class SiteRules:
         for written, value in native.items():
             key = written.lstrip("-")
             if (why := _always_refused(key, value, system)) is not None:
-                raise NotAllowed(f"{key} is accepted at no site, for {why}; leave it out")
+                raise NotAllowed(f"{key} is accepted at no site, because {why}; leave it out")
             if _is_refused(self.refused_native, key, value, system):
                 message = f"refused_native = {listed(self.refused_native)}"
                 raise NotAllowed(f"{key} is not accepted here: {message}; leave it out")

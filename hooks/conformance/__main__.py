@@ -48,18 +48,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m lading.hooks.conformance", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
-    add("--live", metavar="SYSTEM", required=True, help="its kind in the sites file, or package.module:Class")
+    add(
+        "--live",
+        metavar="SYSTEM",
+        required=True,
+        help="the batch system: its kind in the sites file, or package.module:Class",
+    )
     way = parser.add_mutually_exclusive_group()
     way.add_argument(
         "--ssh-conn-id", metavar="ID", help="the Airflow connection to the login node; default: this machine"
     )
-    way.add_argument("--control-master", metavar="WORDS", help="instead of it, the destination as typed after ssh")
+    way.add_argument(
+        "--control-master", metavar="WORDS", help="instead of --ssh-conn-id: the destination as typed after ssh"
+    )
     add("--login-setup", metavar="LINES", default="", help="shell lines to run before commands on the login node")
     add(
         "--work-dir",
         metavar="DIR",
         default=SiteOptions().work_dir,
-        help="a folder that login node and nodes share; default: %(default)s",
+        help="a folder that the login node and the compute nodes share; default: %(default)s",
     )
     add("--profile", metavar="FILE", help="a TOML file with the site's profile")
     add("--queue", metavar="NAME", help="the queue for the jobs")
@@ -67,15 +74,15 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--never",
         metavar="KEY=VALUE",
-        help='a directive that keeps a job from ever starting, such as "dependency=afterok:{failed}", where {failed} '
-        "is the id of a failed job; without it this is not tested",
+        help='a directive that keeps a job from ever starting, such as "dependency=afterok:{failed}", where '
+        "{failed} is the id of a failed job; without this option, the checks skip jobs that never start",
     )
     add(
         "--timeout",
         metavar="TIME",
         type=_duration,
         default=300,
-        help="how long a job can wait and run; default: 5 min",
+        help="how long to wait until a job has started and finished; default: 5 min",
     )
     return parser
 

@@ -47,80 +47,87 @@ class EC2Config(MachinesConfig):
     built_in_policies: ClassVar[Sequence[str]] = OF_BUYERS
 
     aws_conn_id: str = Field(
-        "aws_default", description="Airflow's AWS connection; empty: the credentials that boto3 finds by itself."
+        "aws_default",
+        description="Airflow's AWS connection. If empty, Lading uses the credentials that boto3 finds by itself.",
     )
-    region: str | None = Field(None, description="The region of the machines; without it that of the connection.")
+    region: str | None = Field(None, description="The region of the machines. Default: the region of the connection.")
     subnets: Texts = Field(
         min_length=1,
-        description="A list of the subnets to launch machines in; of several in one zone, the first with free "
-        "addresses is used.",
+        description="A list of the subnets in which machines are launched. If a zone has several of them, the "
+        "first one with free addresses is used.",
     )
     security_groups: Texts = Field(
-        (), description="A list of security groups for the machines; without it their VPC's default."
+        (), description="A list of security groups for the machines. Default: the default group of their VPC."
     )
     ami: dict[Arch, str] = Field(
         min_length=1,
-        description="The image of each architecture, as its id or the name of an SSM parameter that holds it: "
-        '`{x86_64 = "ami-..."}`. It contains Lading and Airflow\'s Task SDK, or `boot_script` installs them.',
+        description='The image for each architecture: `{x86_64 = "ami-..."}`. Give the id of an image, or the name '
+        "of an SSM parameter that contains the id. The image must contain Lading and Airflow's Task "
+        "SDK, or `boot_script` must install them.",
     )
     instance_types: Texts = Field(
         (),
-        description="A list of patterns of the instance types that can be launched; without it all except burstable "
-        "ones. These need a pattern that starts with their family, such as `t3.*`; they run with standard credits and "
-        "count with their baseline.",
+        description="A list of patterns of the instance types that can be launched. Default: all types except "
+        "burstable ones. To use burstable types, give a pattern that starts with their family, such as "
+        "`t3.*`. They run with standard credits, and Lading counts only their baseline performance.",
     )
     exclude_types: Texts = Field((), description="A list of patterns of instance types that are never launched.")
     capacity_type: Literal["on-demand", "spot", "spot-with-fallback"] = Field(
         "on-demand",
-        description="`on-demand`; `spot`, which is cheaper but can be reclaimed at any time; `spot-with-fallback`: "
-        "on-demand when there is no spot capacity.",
+        description="`on-demand`. `spot`: cheaper machines that AWS can reclaim at any time. `spot-with-fallback`: "
+        "spot machines, and on-demand machines when there is no spot capacity.",
     )
     on_demand_after: int = Field(
         2,
         ge=0,
-        description="With `spot-with-fallback`: after losing this many machines to AWS, a job goes to an on-demand "
-        "machine, unless its hint `capacity_type` is `spot`; 0: never.",
+        description="With `spot-with-fallback`: after AWS has reclaimed the machine of a job this many times, the job "
+        "goes to an on-demand machine, unless its hint `capacity_type` is `spot`. With 0, it never does.",
     )
     max_instances: int = Field(10, ge=1, description="The maximum number of machines at a time.")
     max_per_type: int | None = Field(None, ge=1, description="The maximum number of machines of one type.")
-    max_usd_per_hour: Price | None = Field(None, description="The maximum cost of all machines, USD per hour.")
+    max_usd_per_hour: Price | None = Field(
+        None, description="The maximum cost of all machines together, in USD per hour."
+    )
     max_vcpus: dict[Family, int] = Field(
         {},
-        description="The maximum number of vCPUs per instance family, counted like AWS's quotas and separately for "
-        "on-demand and spot: `{standard = 256, g = 64}`.",
+        description="The maximum number of vCPUs for each of AWS's quotas: `{standard = 256, g = 64}`. On-demand and "
+        "spot machines are counted separately, as in AWS's quotas.",
     )
     min_instances: int = Field(0, ge=0, description="The number of machines that are kept even when idle.")
     idle_seconds: DurationOrZero = Field(120, description="How long an idle machine is kept.")
     policy: str = Field(
         FORECAST,
-        description="What decides which machines are launched: `forecast` plans for "
-        "[all remaining work of the live runs](packing.md#forecast), `greedy` for the jobs that wait now. "
-        "Any other [policy](placement.md#policies) chooses among the existing machines, and machines are "
-        "launched as with `forecast`.",
+        description="How Lading decides which machines to launch. `forecast` plans for [all remaining work of the live "
+        "runs](packing.md#forecast). `greedy` plans only for the jobs that wait now. Any other "
+        "[policy](placement.md#policies) only chooses among the existing machines, and machines are launched "
+        "as with `forecast`.",
     )
     hurry: Hurry = Field(
         1.0,
-        description="Except with the policy `greedy`: [how much finishing early is worth](hurry.md) to runs without "
-        'the hint `hurry`, 0 to 100, `"cheap"` (0), `"balanced"` (1) or `"fast"` (10).',
+        description="[How much finishing early is worth](hurry.md) for runs without the hint `hurry`: 0 to 100, "
+        '`"cheap"` (0), `"balanced"` (1) or `"fast"` (10). Cannot be combined with the policy `greedy`.',
     )
     expected_boot_time: Duration = Field(
         60,
-        description="How long a machine takes from its order to its first job, until this "
-        "[has been measured](../reference/ec2.md#forecasts).",
+        description="How long a machine is expected to take from its order to its first job, until Lading [has "
+        "measured this](../reference/ec2.md#forecasts).",
     )
     key_pair: str | None = Field(
-        None, description="An EC2 key pair for people to log in; Lading always has its own key."
+        None, description="An EC2 key pair with which people can log in. Lading always uses a key of its own."
     )
     user: str = Field(
-        "ec2-user", description="The image's user that jobs run as: the default user that cloud-init sets up."
+        "ec2-user",
+        description="The user that runs the jobs. This must be the default user that cloud-init sets up in the image.",
     )
     ssh_port: int = Field(22, ge=1, le=65535, description="The port of the machines' SSH servers.")
-    address: Literal["private", "public"] = Field("private", description="The address used to reach the machines.")
+    address: Literal["private", "public"] = Field(
+        "private", description="Which address of a machine Lading uses to reach it: `private` or `public`."
+    )
     jump_host: str | None = Field(
-        None, description="A jump host to reach them, written as after `ssh`, such as `me@bastion.example.org`."
+        None, description="A jump host to reach the machines, written as for `ssh`, such as `me@bastion.example.org`."
     )
     instance_profile: str | None = Field(None, description="The name of the IAM instance profile for jobs.")
-    disk: Amount | None = Field(None, description="The size of the root volume; without it that of the image.")
+    disk: Amount | None = Field(None, description="The size of the root volume. Default: that of the image.")
     tags: Table = Field({}, description="Additional tags for the machines and their volumes.")
     boot_script: str = Field(
         "", description="Shell lines that run as root at a machine's first boot, for example to install software."
@@ -128,19 +135,20 @@ class EC2Config(MachinesConfig):
     readiness_probe: str = Field("", description="A shell command that succeeds once a machine can be given jobs.")
     cost_tags: StrictBool = Field(
         True,
-        description="Whether machines are tagged with the team and Dag of their jobs, `lading:team` and `lading:dag`, "
-        "for [cost allocation](teams.md#aws-cost-allocation-tags); `shared` if they have several.",
+        description="Whether machines get the tags `lading:team` and `lading:dag`, with the team and Dag of their "
+        "jobs, for [cost allocation](teams.md#aws-cost-allocation-tags). The value is `shared` if a "
+        "machine has jobs of several teams or Dags.",
     )
     terminate_on_shutdown: StrictBool = Field(
         True,
-        description="Whether machines are terminated when Airflow is stopped; otherwise machines without jobs shut "
+        description="Whether machines are terminated when Airflow is stopped. If `false`, machines without jobs shut "
         "themselves down after `orphan_after`.",
     )
     orphan_after: Duration = Field(
-        1800, ge=300, description="How long after the last contact with a controller a machine without jobs shuts "
-        "itself down."
+        1800, ge=300, description=("A machine without jobs shuts itself down if it has had no contact with a "
+                                  "controller for this long.")
     )  # fmt: skip
-    prices: str | None = Field(None, description="A file with prices that replaces AWS's.")
+    prices: str | None = Field(None, description="A file with prices, which are used instead of AWS's prices.")
     reserve_memory: Amount = Field(512, description="Memory reserved for the system and the node agent.")
 
     @field_validator("subnets")

@@ -93,7 +93,9 @@ class Registration(FleetPart):
         before, self.strangers = self.strangers, None
         if others:
             message = ", ".join(others[:MOST_NAMED]) + more
-            self.strangers = f"tagged like Lading's, but not launched by it, so left alone: {message}"
+            self.strangers = (
+                f"tagged like Lading's instances, but Lading did not launch them, so it leaves them alone: {message}"
+            )
             if self.strangers != before:
                 log.warning("Instances of site %r are %s", self.state.site, self.strangers)
         return ours

@@ -27,8 +27,8 @@ def make_private(folder: Path) -> None:
     found = folder.stat()
     if found.st_uid != os.geteuid():
         raise PermissionError(
-            f"folder {folder} belongs to user {user_name(found.st_uid)}, but its content has to be trusted: as user "
-            f"{user_name(os.geteuid())} use a folder of your own, or change its owner with chown"
+            f"folder {folder} belongs to user {user_name(found.st_uid)}, but Lading has to trust its content: "
+            f"as user {user_name(os.geteuid())} use a folder of your own, or change its owner with chown"
         )
     if stat.S_IMODE(found.st_mode) != PRIVATE_FOLDER:
         folder.chmod(PRIVATE_FOLDER)

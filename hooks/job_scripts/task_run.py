@@ -56,6 +56,6 @@ def refuse_array(given: object) -> None:
     """
     if given:
         raise JobScriptError(
-            f"array = {given!r}: a task is one job; scatter the JobScriptOperator, or map it, and its elements are "
-            "submitted as a job array, each as a task of its own"
+            f"array = {given!r}: a task submits one job. To submit a job array, scatter or map the "
+            "JobScriptOperator: each element is then a task of its own"
         )

@@ -34,26 +34,32 @@ class HostConfig(TableModel):
     """One machine."""
 
     ssh_conn_id: str = Field(description="Airflow's SSH connection to the machine, which is also the machine's name.")
-    cpus: Count | None = Field(None, description="Processors that Lading can use; by default all but the reserve.")
-    memory: Memory | None = Field(None, description="Memory that Lading can use; by default all but the reserve.")
+    cpus: Count | None = Field(None, description="Processors that Lading can use. Default: all except `reserve_cpus`.")
+    memory: Memory | None = Field(None, description="Memory that Lading can use. Default: all except `reserve_memory`.")
     disk: Amount | None = Field(
-        None, description="Disk space that Lading can use; by default what is free in `scratch` when a job starts."
+        None, description="Disk space that Lading can use. Default: the free space in `scratch` when a job starts."
     )
-    gpus: CountOrZero | None = Field(None, description="GPUs that Lading can use; by default all.")
+    gpus: CountOrZero | None = Field(None, description="GPUs that Lading can use. Default: all.")
     gpu_type: GPUType | None = Field(
         None,
-        description='The type of its GPUs, such as `a100`, for tasks with `gpus="a100:1"`; without it the machine gets '
-        "no such task.",
+        description='The type of the machine\'s GPUs, such as `a100`, for tasks with `gpus="a100:1"`. If not set, the '
+        "machine gets no task that requests a type.",
     )
-    instance_type: str | None = Field(None, description="The instance type with which jobs can request it.")
+    instance_type: str | None = Field(
+        None, description="A name with which jobs can request this machine in the hint `instance_type`."
+    )
     features: Features = Field((), description='A list of features that only some machines have, such as `["avx512"]`.')
     properties: Properties = Field(
-        (), description='Properties by name, such as `{license = "matlab"}`, for the hint `properties`.'
+        (),
+        description=(
+            'Properties of the machine, such as `{license = "matlab"}`. Tasks can request them with the hint '
+            "`properties`."
+        ),
     )
     capacity_type: CapacityType = Field(
-        ON_DEMAND, description="`spot` if it may be reclaimed at any time, else `on-demand`."
+        ON_DEMAND, description="`spot` if the machine can be reclaimed at any time, else `on-demand`."
     )
-    usd_per_hour: float = Field(0.0, ge=0, description="Its price, USD per hour.")
+    usd_per_hour: float = Field(0.0, ge=0, description="The price of the machine in USD per hour.")
 
     @field_validator("ssh_conn_id")
     @classmethod
@@ -78,32 +84,38 @@ class MachinesConfig(PackedConfig, RemoteConfig):
 
     default_arch: WantedArch = Field(
         DEFAULT_ARCH,
-        description="The architecture of tasks that name none, if the machines have several; `any`: the cheapest one. "
-        "The architecture of each machine is measured.",
+        description="The architecture of tasks that name none, if the machines have several architectures. `any`: the "
+        "cheapest one. Lading measures the architecture of each machine.",
     )
     work_dir: str = Field(
-        description="A folder on the machines that only this Airflow's Lading uses, absolute; each machine has a "
-        "subfolder of its name, so the folder can be on a shared file system."
+        description="The absolute path of a folder on the machines that no other Airflow uses. Each machine gets a "
+        "subfolder with its name, so the folder can be on a shared file system."
     )
     python: str = Field(
-        description="The Python on the machines in which Lading and Airflow's Task SDK are installed; for jobs of "
-        "Snakemake, any Python 3.10 or newer."
+        description="The Python interpreter on the machines. It must have Lading and Airflow's Task SDK installed. For "
+        "jobs of Snakemake, any Python 3.10 or newer is enough."
     )
-    login_setup: str = Field("", description="Shell lines before all of Lading's commands on the machines.")
-    setup: str = Field("", description="Shell lines (sh) before the node agent; all jobs inherit its environment.")
-    reserve_cpus: CountOrZero = Field(0.0, description="Processors not used by Lading on hosts without `cpus`.")
-    reserve_memory: Amount = Field(1024, description="Memory not used by Lading on hosts without `memory`.")
+    login_setup: str = Field("", description="Shell lines that run before each of Lading's commands on the machines.")
+    setup: str = Field(
+        "",
+        description=(
+            "Shell lines (sh) that run before the node agent starts. All jobs inherit the environment that these "
+            "lines set."
+        ),
+    )
+    reserve_cpus: CountOrZero = Field(0.0, description="Processors that Lading does not use on hosts without `cpus`.")
+    reserve_memory: Amount = Field(1024, description="Memory that Lading does not use on hosts without `memory`.")
     lost_after: Duration = Field(
         600,
-        description="How long a machine may be unreachable before its jobs count as lost; until then they are not "
-        "started elsewhere.",
+        description="How long a machine can be unreachable before its jobs count as lost. Until then, its jobs are not "
+        "started on another machine.",
     )
     max_poll_interval: Duration = Field(
         30,
         ge=1,
         le=60,
-        description="Time between polls while nothing happens, from 1 s to 1 min; while jobs change, a machine is "
-        "polled every second, and finished jobs are reported at once.",
+        description="Time between polls while nothing happens, from 1 s to 1 min. While jobs change, Lading polls the "
+        "machine every second, and finished jobs are reported immediately.",
     )
 
     @property
@@ -138,11 +150,11 @@ class SSHConfig(MachinesConfig):
     """Machines behind SSH that form one site."""
 
     hosts: tuple[HostConfig, ...] = Field(
-        min_length=1, description="The machines: a list of tables, each with the keys [below](#a-host)."
+        min_length=1, description="The machines: a list of tables. Each table has the keys [below](#a-host)."
     )
     idle_seconds: Duration = Field(
         1800,
-        description="A node agent exits after this time without jobs and requests.",
+        description="A node agent exits if it has had no jobs and no requests for this long.",
     )
 
     @property

@@ -112,7 +112,7 @@ def introduce(
     except SessionEnded as error:
         text = f"Lading does not answer on the machine: {' '.join(str(error).split())}"
         if "No module named 'lading" in text and agent_archive.brought() is None:
-            text += f"; install the same version for {config.python}, in addition to Airflow's Task SDK: pip install "
+            text += f"; install the same version for {config.python}, next to Airflow's Task SDK: pip install "
             text += f"airflow-lading=={VERSION}"
         raise MachineRefused(text) from error
     except agent_archive.AgentNotBrought as error:

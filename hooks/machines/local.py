@@ -56,30 +56,32 @@ class LocalConfig(PackedConfig):
     """``kind = "local"``: this machine."""
 
     kind: Literal["local"] = "local"
-    cpus: Count | None = Field(None, description="Processors for jobs; by default those that Airflow can use.")
-    memory: Memory | None = Field(None, description="Memory for jobs; by default what Airflow can use.")
+    cpus: Count | None = Field(None, description="Processors for jobs. Default: all that Airflow can use.")
+    memory: Memory | None = Field(None, description="Memory for jobs. Default: all that Airflow can use.")
     disk: Amount | None = Field(
-        None, description="Scratch space for jobs; by default what is free in `scratch` when a job starts."
+        None, description="Scratch space for jobs. Default: the free space in `scratch` when a job starts."
     )
-    gpus: CountOrZero | None = Field(None, description="GPUs for jobs; by default those that are found.")
+    gpus: CountOrZero | None = Field(None, description="GPUs for jobs. Default: all GPUs that Lading finds.")
     gpu_type: GPUType | None = Field(
         None,
-        description='The type of its GPUs, such as `a100`, for tasks with `gpus="a100:1"`; by default the one found.',
+        description=(
+            'The type of the machine\'s GPUs, such as `a100`, for tasks with `gpus="a100:1"`. Default: the '
+            "type that NVIDIA's driver reports."
+        ),
     )
     instance_type: str | None = Field(
         None,
         min_length=1,
         max_length=64,
-        description="The instance type with which jobs can request this machine.",
+        description="A name with which jobs can request this machine in the hint `instance_type`.",
     )
-    reserve_cpus: CountOrZero = Field(0.0, description="Processors left to Airflow itself.")
-    reserve_memory: Amount = Field(1024, description="Memory left to Airflow itself.")
+    reserve_cpus: CountOrZero = Field(0.0, description="Processors that are left to Airflow itself.")
+    reserve_memory: Amount = Field(1024, description="Memory that is left to Airflow itself.")
     usd_per_hour: Price | None = Field(
-        None, description="Price of this machine, USD per hour; without it cpu-hours are counted instead of money."
+        None,
+        description="The price of this machine in USD per hour. If not set, Lading counts cpu-hours instead of money.",
     )
-    enabled: StrictBool = Field(
-        True, description="Whether this machine is a site. It is one even without a table, unless this is `false`."
-    )
+    enabled: StrictBool = Field(True, description="Whether this machine is a site. Without a table for it, it is one.")
 
     def cpu_hour(self, capacity: Resources) -> float | None:
         return self.usd_per_hour / capacity.cpus if self.usd_per_hour is not None and capacity.cpus > 0 else None

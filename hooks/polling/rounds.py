@@ -39,7 +39,7 @@ class Poller(Protocol):
     def round(self) -> None:
         """Poll once.
 
-        :raises OSError: the site could not be asked
+        :raises OSError: the site could not be polled
         """
 
     def pause(self) -> float:
@@ -122,7 +122,7 @@ class Rounds:
             self._thread.join(timeout)
 
     def _run(self) -> None:
-        what = f"Site {self.site!r} could not be asked"
+        what = f"Site {self.site!r} could not be polled"
         while not self.stopping:
             self._was_woken()
             self.under_way_since = time.monotonic()

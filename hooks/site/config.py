@@ -32,31 +32,31 @@ class SiteConfig(TableModel):
     kind: str
     accept_untargeted: StrictBool | None = Field(
         None,
-        description="Whether tasks that name no site can run here; without it only the first site of the file accepts "
-        "them.",
+        description="Whether tasks that name no site can run here. Default: yes for the first site of the file, no for "
+        "all other sites.",
     )
     burst_after: DurationOrZero = Field(
         0,
-        description="How long a task that names no site waits for room here before it can go to the next site that "
+        description="How long a task that names no site waits for room here before it can move to the next site that "
         "accepts such tasks.",
     )
     allowed_dags: Texts | None = Field(
         None,
-        description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these Dags can run here; without it "
-        "all can.",
+        description="A list of patterns of Dag ids (`*`, `?`, `[...]`). Only these Dags can run here. If not set, all "
+        "Dags can.",
     )
 
     allowed_teams: Texts | None = Field(
         None,
-        description="A list of the names of Airflow's [teams](teams.md), or patterns of them: only their Dags can run "
-        "here; without it all can, including Dags without a team.",
+        description="A list of names of Airflow's [teams](teams.md), or patterns of such names. Only Dags of these "
+        "teams can run here. If not set, all Dags can, including Dags without a team.",
     )
 
     stage_schemes: Texts = Field(
         STAGE_SCHEMES,
-        description="A list of the schemes of object stores from which the controller brings files that tasks "
-        "[stage](files.md#send-files-to-a-task); other names of the same store (`s3a`, `gcs`, `abfss`) are included. "
-        "An empty list disables this.",
+        description="A list of the schemes of object stores from which the controller copies files that tasks "
+        "[stage](files.md#send-files-to-a-task). Other names of the same store (`s3a`, `gcs`, `abfss`) are "
+        "included. With an empty list, nothing is copied from object stores.",
     )
 
     built_in_policies: ClassVar[Sequence[str]] = OF_ANY_SITE
@@ -64,8 +64,8 @@ class SiteConfig(TableModel):
 
     policy: str = Field(
         GREEDY,
-        description="The [policy](placement.md#policies) that places jobs on its locations: `greedy`, `priced`, "
-        "`first_come`, `data_locality`, or that of a plugin.",
+        description="The [policy](placement.md#policies) that places jobs on the locations of the site: `greedy`, "
+        "`priced`, `first_come`, `data_locality`, or a policy of a plugin.",
     )
     locality_fallback: Literal["random", "cheapest"] = Field(
         "random",
@@ -77,15 +77,15 @@ class SiteConfig(TableModel):
     )
     placement_interval: DurationOrZero | None = Field(
         None,
-        description="How often to retry placing jobs that found no room here, in addition to whenever a job finishes; "
-        "0: only when a job finishes; without it once a second.",
+        description="How often Lading tries again to place jobs that found no room here. It also tries whenever a job "
+        "finishes. With 0, it tries only then. Default: once a second.",
     )
 
     attempts: Annotated[AttemptSchedule, PlainValidator(AttemptSchedule.parse)] | None = Field(
         None,
-        description="The `attempts` of [gangs](gangs.md) that set no such hint: a number, or a table; the default is "
-        '`{pauses = ["15m", "15m", "30m", "1h"], count = 5, timeout = "10m"}`. The first possible site that has this '
-        "key decides.",
+        description="The hint `attempts` of [gangs](gangs.md) that do not set it: a number or a table. Default: "
+        '`{pauses = ["15m", "15m", "30m", "1h"], count = 5, timeout = "10m"}`. If a gang can run at '
+        "several sites, the first one that has this key decides.",
     )
 
     @field_validator("stage_schemes")
@@ -129,30 +129,39 @@ class EnforcingConfig(SiteConfig):
     """The limits of jobs that declare none themselves."""
 
     memory_limit: Memory | None = Field(
-        None, description="Memory limit of jobs that declare none; exceeding it kills the job. Without it: no limit."
+        None,
+        description=(
+            "Memory limit of jobs that declare none. A job that exceeds it is killed. If not set, there is no limit."
+        ),
     )
     time_limit: Duration | None = Field(
-        None, description="Time limit of jobs that declare none; exceeding it kills the job. Without it: no limit."
+        None,
+        description=(
+            "Time limit of jobs that declare none. A job that exceeds it is killed. If not set, there is no limit."
+        ),
     )
     kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is killed.")
     scratch: str = Field(
         "",
-        description="A folder on its machines in which each running job has a folder of its own, as `LADING_SCRATCH` "
-        "and `TMPDIR`: absolute, or beginning with a variable that is set there (`$SCRATCH/jobs`); without it the "
-        "machine's folder for temporary files.",
+        description="A folder on the machines of the site. Each running job gets a folder of its own in it, whose path "
+        "is in the variables `LADING_SCRATCH` and `TMPDIR`. The path must be absolute, or begin with a "
+        "variable that is set on the machines (`$SCRATCH/jobs`). Default: the machine's folder for temporary "
+        "files.",
     )
     container: str = Field(
         "",
         description="The [container](containers.md) of tasks that name none: `docker://IMAGE`, "
-        "`apptainer:///path/of/image.sif` or `apptainer://IMAGE`; without it they run outside containers.",
+        "`apptainer:///path/of/image.sif` or `apptainer://IMAGE`. If not set, these tasks run outside "
+        "containers.",
     )
     container_python: str = Field(
-        "python", description="The Python in container images that has Lading and Airflow's Task SDK installed."
+        "python",
+        description="The Python interpreter in container images. It must have Lading and Airflow's Task SDK installed.",
     )
     keep_failed_scratch: DurationOrZero = Field(
         3600,
-        description="How long the scratch folder of a failed job is kept, unless another job needs the space; 0: it is "
-        "deleted at once.",
+        description="How long the scratch folder of a failed job is kept, unless another job needs the space. With "
+        "0, it is deleted immediately.",
     )
 
     @field_validator("container")
@@ -171,8 +180,8 @@ class PackedConfig(EnforcingConfig):
 
     patience: Duration = Field(
         60,
-        description="How long smaller jobs can overtake a waiting job before room is reserved for it; higher-priority "
-        "jobs can overtake it for five times as long.",
+        description="How long smaller jobs can overtake a waiting job before Lading reserves room for the waiting job. "
+        "Jobs with a higher priority can overtake it for five times as long.",
     )
 
 
@@ -184,19 +193,19 @@ class RemoteConfig(EnforcingConfig):
     max_poll_interval: float
     api: Literal["url", "tunnel"] = Field(
         "url",
-        description="How jobs reach Airflow's execution API: `url`, directly; `tunnel`, through the SSH connection.",
+        description="How jobs reach Airflow's execution API. `url`: directly. `tunnel`: through the SSH connection.",
     )
     api_url: str | None = Field(
         None,
-        description="The URL at which jobs, or with a tunnel the controller's machine, reach Airflow's execution API; "
-        "without it `[core] execution_api_server_url`.",
+        description="The URL at which jobs reach Airflow's execution API. With a tunnel: the URL at which the "
+        "controller's machine reaches it. Default: `[core] execution_api_server_url`.",
     )
     dags: Literal["shared", "sync"] = Field(
         "shared",
-        description="Where jobs read their Dags: `shared`, where Airflow's configuration on their machine says; "
-        "`sync`, in `work_dir`, to which the controller copies the bundle whenever its content has changed.",
+        description="Where jobs read their Dags. `shared`: in the places that Airflow's configuration on their machine "
+        "names. `sync`: in `work_dir`; the controller copies a bundle there whenever its content has changed.",
     )
-    max_bundle_size: Memory = Field(100, description="With `sync`: the maximum total size of a bundle.")
+    max_bundle_size: Memory = Field(100, description='With `dags = "sync"`: the maximum total size of a bundle.')
 
     def needs_tunnel(self, api: str) -> bool:
         """Check whether jobs reach the API through the SSH connection.

@@ -26,19 +26,20 @@ class BindingTable(TableModel):
     dag: str = Field("*", description="A pattern of Dag ids (`*`, `?`, `[...]`).")
     task: str = Field("*", description="A pattern of task ids; a task in a group has the id `group.task`.")
     group: str | None = Field(
-        None, description="A pattern of task group ids; without it tasks match whether or not they are in a group."
+        None, description="A pattern of task group ids. If not set, tasks match whether or not they are in a group."
     )
     targets: Annotated[tuple[str, ...], BeforeValidator(parse_targets)] = Field(
-        description="A list of sites, queues of batch sites (`hpc/long`) and patterns of instance types of other sites "
-        "(`cloud/c7i.*`), in the order in which they are tried."
+        description="A list of places in the order in which they are tried: sites, queues of batch sites (`hpc/long`), "
+        "and patterns of instance types of other sites (`cloud/c7i.*`)."
     )
     filters: Annotated[tuple[str, ...], BeforeValidator(parse_filters)] = Field(
         (), description="The names of binding filters, which choose among the targets; `shuffle` is built in."
     )
     matching: dict[str, dict[str, str] | list[dict[str, str]]] = Field(
         {},
-        description="By target, regular expressions that the inputs of a task have to match for it to go there: "
-        '`{"hpc/long" = {sample = "^big_"}}`; in a list of such tables one match is enough.',
+        description="For each target, the regular expressions that the inputs of a task have to match so that the task "
+        'can go there: `{"hpc/long" = {sample = "^big_"}}`. If a target has a list of such tables, it is '
+        "enough if one of them matches.",
     )
 
     @field_validator("matching")
@@ -77,20 +78,31 @@ class RuleTable(TableModel):
     """A table of ``[[rules]]``."""
 
     name: str = Field(
-        min_length=1, max_length=64, description="The name stored with each job that was placed by this rule."
+        min_length=1,
+        max_length=64,
+        description="The name of the rule. Lading stores it with each job that was placed by this rule.",
     )
     amounts: tuple[Literal["cpus", "memory", "disk", "gpus", "nodes"], ...] = Field(
-        (), description="A list of amounts that are halved, step by step, where a task gives them as ranges."
+        (),
+        description=(
+            "A list of amounts, such as `cpus`. If a task requests such an amount as a range, the preferred "
+            "amount is halved step by step, down to the minimum."
+        ),
     )
     features: Texts = Field(
         (),
-        description="A list of patterns (`*`, `?`, `[...]`) of `preferred` features that can be missing.",
+        description=(
+            "A list of patterns (`*`, `?`, `[...]`). Features in the hint `preferred` that match one of them can "
+            "be missing."
+        ),
     )
     on_demand: StrictBool = Field(False, description="Whether a task that requests spot can get an on-demand machine.")
     queues: dict[str, str] = Field(
-        {}, description='By queue, another one that a task of this queue can use: `{short = "long"}`.'
+        {}, description='For a queue, another queue that its tasks can use instead: `{short = "long"}`.'
     )
-    plugin: str | None = Field(None, description="The name of a plugin's rule, instead of all of these.")
+    plugin: str | None = Field(
+        None, description="The name of a rule of a plugin, which is used instead of the other keys of this table."
+    )
 
     @model_validator(mode="after")
     def _does_something(self) -> RuleTable:

@@ -26,8 +26,8 @@ class WhoTable(TableModel):
     name: str = Field(
         "",
         max_length=LONGEST_NAME,
-        description="The name shown in reasons, metrics and on the page; without it the values of team, dag, owner and "
-        "tag.",
+        description="The name shown in reasons, in metrics and on the page. Default: the values of `team`, `dag`, "
+        "`owner` and `tag`.",
     )
     team: str | None = Field(None, min_length=1, max_length=50, description="The name of an Airflow team.")
     dag: str | None = Field(None, min_length=1, description="A pattern of Dag ids (`*`, `?`, `[...]`).")
@@ -46,13 +46,19 @@ class WhoTable(TableModel):
 class KeptTable(TableModel):
     """What is reserved for a share, over all sites or, below ``sites``, at one."""
 
-    cpus: CountOrZero | None = Field(None, description="Number of CPUs.")
-    memory: Memory | None = Field(None, description="Amount of memory.")
-    gpus: CountOrZero | None = Field(None, description="Number of GPUs.")
+    cpus: CountOrZero | None = Field(None, description="Number of CPUs reserved for the share.")
+    memory: Memory | None = Field(None, description="Amount of memory reserved for the share.")
+    gpus: CountOrZero | None = Field(None, description="Number of GPUs reserved for the share.")
     machines: CountOrZero | None = Field(
-        None, description="Number of machines; a machine used by several shares counts by the part that its jobs use."
+        None,
+        description=(
+            "Number of machines reserved for the share. If several shares use a machine, each share counts "
+            "the part that its jobs use."
+        ),
     )
-    usd_per_hour: float | None = Field(None, gt=0, description="Machines worth this many USD per hour.")
+    usd_per_hour: float | None = Field(
+        None, gt=0, description="Machines reserved for the share, whose prices add up to this many USD per hour."
+    )
 
     @property
     def amounts(self) -> dict[str, float]:
@@ -74,30 +80,38 @@ class ShareTable(WhoTable, KeptTable):
     weight: float = Field(
         1.0,
         gt=0,
-        description="Resources that several shares wait for are divided among them in proportion to their weights.",
+        description=(
+            "The weight of this share. If several shares wait for the same resources, these are divided in "
+            "proportion to the weights."
+        ),
     )
     sites: dict[str, SiteKeptTable] = Field(
-        {}, description="What is reserved at single sites, by site name: `{hpc = {cpus = 64}}`."
+        {},
+        description=(
+            "The resources that are reserved for this share at single sites, by site name: `{hpc = {cpus = 64}}`."
+        ),
     )
     lend: StrictBool = Field(
         True,
-        description="Whether others can use its reserved resources while it does not. It gets them back as their jobs "
-        "finish.",
+        description="Whether other shares can use the resources reserved for this share while it does not need "
+        "them. It gets them back as the jobs of the other shares finish.",
     )
     borrow: StrictBool = Field(
         True,
-        description="Whether it can use more than is reserved for it (or, without a reservation, more than its part by "
-        "weight) while others do not need it.",
+        description="Whether this share can use more than is reserved for it while other shares do not need the "
+        "rest. If nothing is reserved for it: whether it can use more than its part by weight.",
     )
 
     @model_validator(mode="after")
     def _has_something_to_keep(self) -> ShareTable:
         if not self.lend and not self.amounts and not self.sites:
-            raise ValueError("lend = false: it reserves nothing; give cpus, memory, gpus, machines or usd_per_hour")
+            raise ValueError(
+                "lend = false: the share reserves nothing; give cpus, memory, gpus, machines or usd_per_hour"
+            )
         if _compared(self.its_name) == _compared(OTHERS) and self.who != Who():
             raise ValueError(
-                f"name = {OTHERS!r} is reserved for the jobs that match no share; give another name, or remove team, "
-                "dag, owner and tag"
+                f"name = {OTHERS!r} is the name for all jobs that match no share; give another name, or "
+                "remove team, dag, owner and tag"
             )
         return self
 

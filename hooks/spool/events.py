@@ -402,11 +402,11 @@ def read(content: bytes) -> tuple[list[dict[str, Any]], list[tuple[bytes, str]]]
     faults: list[tuple[bytes, str]] = []
     lines = list(filter(None, content.split(b"\n")))
     if len(lines) > MOST_LINES:
-        faults.append((b"", f"it has {len(lines)} lines, at most {MOST_LINES} are read"))
+        faults.append((b"", f"it has {len(lines)} lines, but at most {MOST_LINES} are read"))
     for line in lines[:MOST_LINES]:
         try:
             if len(line) > MOST_EVENT_BYTES:
-                raise ValueError(f"the line has {len(line)} bytes, an event at most {MOST_EVENT_BYTES}")
+                raise ValueError(f"the line has {len(line)} bytes, but an event has at most {MOST_EVENT_BYTES}")
             event = valid(parse_json(line))
         except ValueError as error:
             if len(faults) < MOST_FAULTS:

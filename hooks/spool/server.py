@@ -50,8 +50,8 @@ LOG_PATH = ".log_path"
 # The file that names the deployment of Lading that a folder belongs to: an id, a blank, a name.
 OWNER = "owner"
 FOREIGN = (
-    "it belongs to another deployment of Lading, {theirs}, and this one is {mine}: give each {key} of its own; if that "
-    "one is gone for good, remove {file}"
+    "it belongs to another deployment of Lading, {theirs}, and this one is {mine}: give each of the two "
+    "{key} of its own; if the other one is gone for good, remove {file}"
 )
 # The fields of a request that are for the agent.
 FOR_AGENT = "give", "renew", "cancel", "hold", "drops", "shutdown", "recall", "close"

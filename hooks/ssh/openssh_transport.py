@@ -128,8 +128,8 @@ class ControlMasterTransport(Transport):
                 done = self._ask("forward", "-R", known.spec)
                 if done.returncode:
                     raise TransportError(
-                        f"the SSH server refuses a port that leads to {host}:{port}: {_output(done)}; is it taken, or "
-                        "is AllowTcpForwarding off?"
+                        f"the SSH server refuses a port that leads to {host}:{port}: {_output(done)}; is the "
+                        "port taken, or is AllowTcpForwarding off?"
                     )
                 if not known.remote_port:
                     port_there = whole_number(str(done.stdout).strip())

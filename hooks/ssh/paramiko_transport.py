@@ -308,8 +308,8 @@ class ReverseTunnel:
             except (paramiko.SSHException, EOFError, OSError) as error:
                 wanted = f"port {self.remote_port}" if self.remote_port else "a port"
                 raise TransportError(
-                    f"the SSH server refuses to open {wanted} that leads to {self.host}:{self.port}: {error}; is it "
-                    "taken, or is AllowTcpForwarding off?"
+                    f"the SSH server refuses to open {wanted} that leads to {self.host}:{self.port}: {error}; "
+                    "is the port taken, or is AllowTcpForwarding off?"
                 ) from error
             self._transport = transport
         return self.remote_port

@@ -57,7 +57,7 @@ class Template:
         """:raises ScatterError: the task has no such parameter, or already gets it in ``partial``"""
         twice = [name for name in inputs if name in self.fixed]
         if twice:
-            raise ScatterError(f"{', '.join(twice)}: cannot be scattered over and also be given in partial")
+            raise ScatterError(f"{', '.join(twice)}: cannot be both scattered over and given in partial")
         if self.partial.kwargs.get("do_xcom_push") is False:
             raise ScatterError("do_xcom_push=False leaves no outputs to gather; use .expand(), or remove it")
         try:

@@ -417,7 +417,11 @@ def show(found: DagCost, out: IO[str]) -> None:
     console.print(printable(f"A run of {found.dag} {message}."), soft_wrap=True)
     if found.max_usd is not None and found.usd > found.max_usd:
         console.print(
-            f"That is more than max_usd, {found.max_usd:g} USD: nothing is launched beyond it.", soft_wrap=True
+            (
+                f"That is more than max_usd, {found.max_usd:g} USD. Once the run has cost that much, no more "
+                "machines are launched for it."
+            ),
+            soft_wrap=True,
         )
     if found.hurry is not None:
         console.print(f"Its hurry is {found.hurry:g}.", soft_wrap=True)

@@ -103,29 +103,36 @@ def option(*flags: str, **settings: Any) -> Option:
 
 
 SITE_OPTIONS = (
-    option("--catalogue", metavar="FILE", help="instance types and prices, CSV or TOML (default: the bundled ones)"),
+    option(
+        "--catalogue",
+        metavar="FILE",
+        help="a file of instance types and prices, CSV or TOML (default: the bundled snapshot of EC2's prices)",
+    ),
     option(
         "--types",
         nargs="+",
         default=[],
         metavar="PATTERN",
-        help="only types that match, such as 'c7i.*'; burstable types only if their family is named, such as 't3.*'",
+        help=(
+            "use only types that match a pattern, such as 'c7i.*'; burstable types need a pattern that starts "
+            "with their family, such as 't3.*'"
+        ),
     ),
-    option("--exclude-types", nargs="+", default=[], metavar="PATTERN", help="leave out types that match"),
-    option("--max-instances", type=whole(), metavar="N", help="at most N instances, including running ones"),
+    option("--exclude-types", nargs="+", default=[], metavar="PATTERN", help="leave out types that match a pattern"),
+    option("--max-instances", type=whole(), metavar="N", help="plan at most N instances, including running ones"),
     option(
         "--per-instance-cost",
         type=number(most=MOST_USD),
         default=0.0,
         metavar="USD",
-        help="a fixed cost added for each launch, to avoid many small instances (0)",
+        help="a fixed cost in USD that is added for each launch, to avoid many small instances (0)",
     ),
     option(
         "--horizon-hours",
         type=number(0.001, 1_000_000, zero=False),
         default=1.0,
         metavar="H",
-        help="hours over which --per-instance-cost is spread (1)",
+        help="number of hours over which --per-instance-cost is spread (1)",
     ),
     option(
         "--overhead-memory",
@@ -139,29 +146,37 @@ SITE_OPTIONS = (
         type=number(most=MOST_DISK_GIB),
         default=0.0,
         metavar="N",
-        help="size of the EBS volume of types without disks of their own (0)",
+        help="size of the EBS volume, for instance types without disks of their own (0)",
     ),
-    option("--progress", action="store_true", help="show progress on stderr if it takes more than 2 s"),
+    option("--progress", action="store_true", help="show progress on stderr if the command takes more than 2 s"),
     option("--output", choices=("table", "json"), default="table", help="output format (table)"),
 )
 PLAN_OPTIONS = (
     option("--jobs", metavar="FILE", help=f"CSV: {','.join(REQUIRED)}[,{','.join(OPTIONAL)}]"),
     option("--dag", metavar="DAG", help="instead of --jobs: predict what a run of this Dag will cost"),
-    option("--workflow", metavar="FILE", help="with --frontier: a recorded run in WfFormat 1.4 or 1.5 (WfCommons)"),
+    option(
+        "--workflow",
+        metavar="FILE",
+        help="with --frontier: a file with a recorded run in WfFormat 1.4 or 1.5 (WfCommons)",
+    ),
     option(
         "--frontier",
         action="store_true",
-        help="with --workflow or --dag: compare USD and time to finish for several values of hurry, and for "
-        "machines of one type",
+        help="with --workflow or --dag: compare the cost and the duration of the run for several values of hurry, "
+        "and for machines of a single type",
     ),
-    option("--plot", metavar="FILE", help="draw the frontier, as .svg or .html"),
+    option("--plot", metavar="FILE", help="draw the frontier into a file whose name ends in .svg or .html"),
     option(
         "--conf",
         metavar="JSON",
-        help="with --dag: the conf of the run; an earlier run with the same conf is preferred",
+        help="with --dag: the conf of the run; the prediction uses an earlier run with the same conf, if there is one",
     ),
-    option("--running", metavar="FILE", help=f"CSV: {','.join(RUNNING)}; filled first, not counted in the cost"),
-    option("--policy", choices=POLICY_NAMES, default="priced", help="packing policy (priced)"),
+    option(
+        "--running",
+        metavar="FILE",
+        help=f"CSV: {','.join(RUNNING)}; jobs fill these running instances first, and their cost is not counted",
+    ),
+    option("--policy", choices=POLICY_NAMES, default="priced", help="the packing policy (priced)"),
     option("--effort", choices=EFFORTS, default="best", help="how thoroughly the policy priced searches (best)"),
     *SITE_OPTIONS,
 )
@@ -170,27 +185,30 @@ SIMULATE_OPTIONS = (
     option(
         "--shares",
         metavar="FILE",
-        help="a sites file with [[shares]]: show what each share gets of --max-instances machines, with shares and "
-        "without",
+        help="a sites file with [[shares]]: show how much of --max-instances machines each share gets, with the "
+        "shares and without them",
     ),
     option(
         "--workflow",
         nargs="+",
         metavar="FILE",
-        help="instead of --jobs: recorded runs in WfFormat 1.4 or 1.5 (WfCommons); tasks wait for their parents",
+        help=(
+            "instead of --jobs: files with recorded runs in WfFormat 1.4 or 1.5 (WfCommons); tasks wait for "
+            "their parents"
+        ),
     ),
     option(
         "--dag",
         metavar="DAG",
-        help="instead of --jobs: a run of this Dag like its last runs, at each site that launches machines, with "
-        "the types and prices of that site",
+        help="instead of --jobs: simulate a run of this Dag that resembles its last runs, at each site that "
+        "launches machines, with the types and prices of that site",
     ),
     option(
         "--starts",
         nargs="+",
         type=number(),
         metavar="S",
-        help="with --workflow or --dag: start a run of each at each of these seconds (0)",
+        help="with --workflow or --dag: start a run of each workflow or Dag at each of these times, in seconds (0)",
     ),
     option(
         "--scale",
@@ -201,45 +219,47 @@ SIMULATE_OPTIONS = (
     option(
         "--lengths",
         choices=LENGTHS,
-        help="with --workflow or --dag: what the forecast knows of the durations of tasks: known, each duration; "
-        "task, the median of the tasks of the same name, as in a second run; unknown, only the tasks of this run "
-        "that have finished (task)",
+        help="with --workflow or --dag: what the forecast knows about the durations of tasks (task): known means "
+        "every duration; task means the median of all tasks with the same name, as in a second run; unknown "
+        "means only tasks of this run that have finished",
     ),
     option(
         "--sizes",
         type=sizes,
         metavar="SIZES",
-        help="with --workflow: what tasks request, one or several of: asked, what their authors requested; auto, what "
-        f"memory={AUTO!r} and cpus={AUTO!r} would choose; exact, what each task used; for example asked,auto,exact",
+        help="with --workflow: which amounts tasks request, one or several separated by commas: asked means the "
+        f"amounts that their authors requested; auto means the amounts that memory={AUTO!r} and cpus={AUTO!r} "
+        "would choose; exact means the amounts that each task used",
     ),
     option(
         "--runs",
         nargs="+",
         type=whole(MOST_RUNS),
         metavar="N",
-        help=f"with --sizes {AUTO}: which runs of the workflow to simulate, counted from 1; each run learns from its "
-        "own tries and from those of the runs before it, whose tries are drawn from the recording (1 2 10)",
+        help=f"with --sizes {AUTO}: which runs of the workflow to simulate, counted from 1 (1 2 10); each run "
+        "learns from its own tries and from the tries of the runs before it, which are drawn from the "
+        "recording",
     ),
     option(
         "--requests",
         metavar="FILE",
-        help=f"with --workflow: what tasks request, CSV: {','.join(REQUESTS)}; task is a name, or a pattern such as "
-        "'*.STAR_ALIGN'; the first row that matches counts",
+        help=f"with --workflow: a file with the amounts that tasks request, CSV: {','.join(REQUESTS)}; task is a "
+        "name, or a pattern such as '*.STAR_ALIGN'; the first row that matches a task applies",
     ),
     option(
         "--hurry",
         type=hurry,
         metavar="H",
-        help=f"with the policy {FORECAST}: how much finishing early is worth: with 0, only cost counts; with 1, "
-        "taking ten per cent longer to save ten per cent makes no difference; "
-        f"{', '.join(f'{name} is {value:g}' for name, value in HURRIES.items())} (1)",
+        help=f"with the policy {FORECAST}: how much finishing early is worth (1): with 0, only cost counts; with "
+        "1, saving ten per cent of the cost is worth taking ten per cent longer; "
+        f"{', '.join(f'{name} is {value:g}' for name, value in HURRIES.items())}",
     ),
     option(
         "--compare",
         type=policies,
         metavar="POLICIES",
-        help=f"policies to compare, such as alone,greedy,{FORECAST} ({FORECAST}; with --workflow or --dag "
-        f"greedy,{FORECAST}, with --sizes {FORECAST})",
+        help=f"policies to compare, such as alone,greedy,{FORECAST} (default: {FORECAST}; with --workflow or "
+        f"--dag: greedy,{FORECAST}; with --sizes: {FORECAST})",
     ),
     option(
         "--effort",
@@ -252,7 +272,10 @@ SIMULATE_OPTIONS = (
         "--boot-seconds",
         type=number(),
         metavar="S",
-        help="seconds from a launch until its first job starts (60; with --dag that of the site)",
+        help=(
+            "seconds from the launch of an instance until its first job starts (60; with --dag: the boot time of "
+            "the site)"
+        ),
     ),
     option(
         "--idle-seconds", type=number(), default=0.0, metavar="S", help="seconds for which an idle instance is kept (0)"
@@ -283,38 +306,53 @@ SIMULATE_OPTIONS = (
         type=number(most=60),
         default=0.0,
         metavar="N",
-        help="how often per hour a spot instance is reclaimed, on average (0)",
+        help="how many times per hour a spot instance is reclaimed, on average (0)",
     ),
     option(
         "--tick-seconds",
         type=number(0.001, zero=False),
         metavar="S",
-        help="seconds between plans (1; for more than 10,000 jobs, a 10,000th of the length of the trace; with "
-        "--workflow or --dag 0.1)",
+        help="seconds between plans (1; for more than 10,000 jobs: a 10,000th of the length of the trace; with "
+        "--workflow or --dag: 0.1)",
     ),
     option("--seed", type=whole(), default=0, metavar="N", help="seed of the random numbers (0)"),
-    option("--plot", metavar="FILE", help="draw paid and used capacity over time, as .svg or .html"),
+    option(
+        "--plot",
+        metavar="FILE",
+        help="draw paid and used capacity over time, into a file whose name ends in .svg or .html",
+    ),
 )
 
 SCRIPT_OPTIONS = (
-    option("--body", metavar="FILE", help="the script without directives; - for standard input"),
+    option("--body", metavar="FILE", help="a file with the script, without directives; - for standard input"),
     option("--dag", metavar="DAG", help="instead of --body: print what a task of this Dag would submit"),
     option("--task", metavar="TASK", help="with --dag: the task"),
-    option("--scheduler", metavar="NAME", help="slurm, pbspro, torque, lsf, sge, or a batch system that a plugin adds"),
+    option(
+        "--scheduler",
+        metavar="NAME",
+        help="the batch system: slurm, pbspro, torque, lsf, sge, or one that a plugin adds",
+    ),
     option(
         "--profile",
         metavar="FILE",
-        help="TOML: the kind of the batch system, the peculiarities of the site, and defaults",
+        help="a TOML file with the kind of the batch system, the peculiarities of the site, and defaults",
     ),
-    option("--site", metavar="NAME", help="instead of --profile: a site of the sites file"),
-    option("--ini", metavar="FILE", help="job properties in the format of clusterjob: [Attributes] and [Resources]"),
+    option("--site", metavar="NAME", help="a site of the sites file, instead of --profile"),
+    option(
+        "--ini",
+        metavar="FILE",
+        help="a file with job properties in the format of clusterjob: [Attributes] and [Resources]",
+    ),
     option(
         "-r",
         "--resource",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="nodes=2, time=2h, mem=8GiB, or a directive of the batch system, such as account=x; can be repeated",
+        help=(
+            "a resource, such as nodes=2, time=2h or mem=8GiB, or a directive of the batch system, such as "
+            "account=x; can be repeated"
+        ),
     ),
 )
 

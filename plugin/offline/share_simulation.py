@@ -27,7 +27,7 @@ def simulate_shares(
     :raises UsageError: the file or the jobs cannot be used
     """
     if machines is None:
-        raise UsageError("--shares needs machines to contend for; give --max-instances NUMBER")
+        raise UsageError("--shares needs a limited number of machines; give --max-instances NUMBER")
     try:
         document = read_sites_document(Path(file))
         shares = parse_shares(document.get("shares", []), document.get("sites", {}), HALF_LIFE)

@@ -27,7 +27,7 @@ from lading.scheduling.text.units import format_count, format_moment, format_usd
 def budgets(args: Namespace) -> None:
     """Print a row per budget, or request that one be lifted or restored; exits with status 1 if it does not exist."""
     if args.lift is not None and args.restore is not None:
-        complain("--lift and --restore are opposites; give one of them")
+        complain("--lift and --restore are opposites; give only one of them")
         sys.exit(1)
     with reading_store() as session:
         if (name := args.lift if args.lift is not None else args.restore) is not None:
@@ -39,7 +39,7 @@ def budgets(args: Namespace) -> None:
                 sys.exit(1)
             session.commit()
             Bell(Settings.load().controller_bell).ring()
-            complain("Requested; the controller does it within seconds.")
+            complain("Requested; the controller carries this out within seconds.")
             return
         rows = [row_of(each) for each in share_rows.budgets(session)]
     if not rows:

@@ -419,7 +419,7 @@ def overkept(shares: Sequence[Share], sites: Mapping[str, Site[Any]]) -> Iterato
             kept = {s.name: k.amounts[name] for s in shares for k in s.kept if k.site == place and name in k.amounts}
             if (total := sum(kept.values())) > most:
                 where = "there are" if place is None else f"site {place} has"
-                yield f"{name} = {total:g} is kept for {', '.join(kept)}, but {where} only {most:g}; lower it"
+                yield f"{name} = {total:g} is reserved for {', '.join(kept)}, but {where} only {most:g}; lower it"
 
 
 def _tenants(what: str, found: Sequence[str], tables: Sequence[Share | PeriodBudget], faults: Sequence[str]) -> Check:

@@ -80,7 +80,7 @@ class InstanceLine:
         if self.row is None:
             return f"{NOT_STORED}; a controller adopts it if its site is in the sites file"
         if self.found is None and self.is_listed and self.row.state != InstanceState.ORDERED:
-            return "its seller no longer lists it; a controller will notice that"
+            return "its site no longer lists it; a controller will notice that"
         return None
 
 
@@ -201,7 +201,7 @@ def steps(
         request = requests.ask(session, kind, f"{line.site}/{line.name}", by)
         session.commit()
         if not acts:
-            yield f"noted ({kind.value}); no controller is running, so the next one does it"
+            yield f"noted ({kind.value}); no controller is running, so the next one will carry it out"
             return
         deadline = time.monotonic() + SECONDS_UNTIL_DONE
         while request.done_at is None and time.monotonic() < deadline:

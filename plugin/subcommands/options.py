@@ -61,7 +61,9 @@ def option(*flags: str, **settings: Any) -> Option:
     return Option(flags, settings)
 
 
-STATE = option("--state", nargs="+", choices=STATES, help="Only jobs in these states; separate several with spaces")
+STATE = option(
+    "--state", nargs="+", choices=STATES, help="Only jobs in these states; separate several states with spaces"
+)
 RUN_ID = option("--run-id", type=utf8_name, help="Only jobs of this run")
 LIMIT = option(
     "--limit",
@@ -77,10 +79,13 @@ OUTPUT = option(
     help="The output format (default: table)",
 )
 RUNS = option("--limit", type=count, default=100, help="Show the newest N runs (default: 100)")
-ONCE = option("--once", action="store_true", help="Show it once and exit")
+ONCE = option("--once", action="store_true", help="Print once and exit")
 SECONDS = option("--seconds", type=count, default=3, help="Seconds between updates (default: 3)")
 GROUPS = option(
     "--groups",
     action="store_true",
-    help="Print one line for all jobs of a task and run with equal requests, with their number in each state",
+    help=(
+        "Print one line for each group of jobs that belong to the same task and run and have equal requests, "
+        "with the number of jobs in each state"
+    ),
 )

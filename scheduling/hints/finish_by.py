@@ -67,7 +67,7 @@ def parse_finish_by(value: object, *, is_of_one_run: bool = False) -> FinishBy:
         return FinishBy(time_of_day=datetime.time(int(clock[1]), int(clock[2])))
     if _MOMENT.fullmatch(text):
         if not is_of_one_run:
-            raise UnitError(f"{shortened(value)} is a date and time, which later runs would miss; valid: {VALID}")
+            raise UnitError(f"{shortened(value)} is a date and time, which all later runs would miss; valid: {VALID}")
         try:
             return FinishBy(moment=datetime.datetime.fromisoformat(text.replace("Z", "+00:00")))
         except ValueError as error:

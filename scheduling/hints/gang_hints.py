@@ -68,8 +68,8 @@ def misplaced(values: Mapping[str, Any]) -> Iterator[str]:
             if name in values:
                 whose = name.removeprefix("run_") + (" of the Dag" if name.startswith("run_") else "")
                 yield (
-                    f"hint {whose}: it cannot be combined with gang or attempts, which find room for jobs in "
-                    "another way"
+                    f"hint {whose}: it cannot be combined with the hints gang and attempts, which find room "
+                    "for jobs in another way"
                 )
 
 

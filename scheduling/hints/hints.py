@@ -261,8 +261,8 @@ def given(executor_config: object) -> Mapping[str, object]:
         return {}
     if not isinstance(hints, Mapping):
         raise HintError(
-            f"executor_config[{HINT_KEY!r}] is {shortened(hints)}; valid: what resources(...) returns, "
-            f'for example executor_config=resources(cpus=2, memory="4 GiB")'
+            f"executor_config[{HINT_KEY!r}] is {shortened(hints)}; valid: the result of resources(...), for "
+            'example executor_config=resources(cpus=2, memory="4 GiB")'
         )
     return hints
 
@@ -283,7 +283,7 @@ def _two_places(values: Mapping[str, Any]) -> Iterator[str]:
     if targets and "site" in values:
         yield f"hint targets: it cannot be combined with the hint site ({values['site']!r}); valid: one of them"
     if "filters" in values and not targets:
-        yield "hint filters: they choose among targets; add the hint targets"
+        yield "hint filters: filters choose among targets; add the hint targets"
     matched = [name for name, _ in values.get("matching", ())]
     if strange := sorted(name for name in matched if not any(covers(name, target) for target in targets)):
         yield f"hint matching: {strange[0]!r} is not one of its targets; valid: {', '.join(targets) or 'none'}"

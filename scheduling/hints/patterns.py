@@ -47,7 +47,7 @@ def parse_matching(value: object) -> Matching:
     :raises UnitError: it is not such a table, or RE2 does not accept a pattern
     """
     if not isinstance(value, Mapping) or not 0 < len(value) <= MOST_TARGETS:
-        raise UnitError(f"{shortened(value)} is not such a table; {VALID}")
+        raise UnitError(f"{shortened(value)} is not a table of patterns; {VALID}")
     matching = {}
     number = 0
     for target, written in value.items():
@@ -56,9 +56,7 @@ def parse_matching(value: object) -> Matching:
             if not isinstance(inputs, Mapping) or not inputs:
                 raise UnitError(f"{shortened(target)} = {shortened(written)} has no inputs; {VALID}")
             if (number := number + len(inputs)) > MOST_PATTERNS:
-                raise UnitError(
-                    f"there are more than {MOST_PATTERNS} patterns; valid: at most that many for all targets together"
-                )
+                raise UnitError(f"there are too many patterns; valid: at most {MOST_PATTERNS} for all targets together")
         matching[str(Target.parse(target))] = tuple(
             tuple((_name(name), _pattern(name, each)) for name, each in inputs.items()) for inputs in tables
         )

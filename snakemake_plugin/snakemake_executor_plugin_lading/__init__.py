@@ -28,8 +28,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     sites_file: str | None = field(
         default=None,
         metadata={
-            "help": "The TOML file that describes the sites where jobs run. Without it, there is one site: this "
-            "machine.",
+            "help": "The TOML file that describes the sites where jobs run. Default: this machine is the only site.",
             "env_var": False,
             "required": False,
             "type": str,
@@ -49,7 +48,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     site: str | None = field(
         default=None,
         metadata={
-            "help": "The site of jobs without the resource lading_site. Default: any site that takes such jobs.",
+            "help": "The site of jobs without the resource lading_site. Default: any site that accepts such jobs.",
             "env_var": False,
             "required": False,
             "type": str,
@@ -78,8 +77,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     limits: str = field(
         default="rules",
         metadata={
-            "help": "Which values of memory and runtime are limits, so that jobs that exceed them are killed: those of "
-            "rules (rules), also Snakemake's default resources (all), or none (none).",
+            "help": "Which values of memory and runtime are limits; jobs that exceed a limit are killed. rules: "
+            "values that rules set; all: also Snakemake's default resources; none: no value.",
             "env_var": False,
             "required": False,
             "type": str,
@@ -88,8 +87,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     auto: bool = field(
         default=False,
         metadata={
-            "help": "Choose memory and runtime by what earlier jobs of the same rule used, for rules that do not "
-            "set them and for rules with the resource lading_auto=1.",
+            "help": "Choose memory and runtime from what earlier jobs of the same rule used. This applies to rules "
+            "that do not set them, and to rules with the resource lading_auto=1.",
             "env_var": False,
             "required": False,
         },
@@ -97,8 +96,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     infrastructure_retries: int = field(
         default=3,
         metadata={
-            "help": "How often a job is resubmitted without using up its retries, if its machine was reclaimed or "
-            "failed, or if it exceeded an amount that Lading chose.",
+            "help": "How often a job is resubmitted without using up its retries. This happens if its machine was "
+            "reclaimed or failed, or if it exceeded an amount that Lading chose.",
             "env_var": False,
             "required": False,
             "type": int,
@@ -107,8 +106,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     always_snakemake: bool = field(
         default=False,
         metadata={
-            "help": "Start Snakemake in each job, even if the rule is a shell command that does not need it: without "
-            "an environment, container, storage, shadow folder or benchmark.",
+            "help": "Start Snakemake in each job, even in jobs that do not need it: jobs whose rule is a shell "
+            "command without an environment, container, storage, shadow folder or benchmark.",
             "env_var": False,
             "required": False,
         },

@@ -79,8 +79,9 @@ def where(asked: Any, system: str | None, place: str) -> dict[str, Any]:
     if system is None and given:
         name, value = next(iter(given.items()))
         raise NeedsError(
-            f"resource {name} is {value!r}, which only a batch system understands, but {place} has none; name a site "
-            f"with one by the resource lading_site, or leave it out: --set-resources RULE:{name}=\"''\""
+            f"resource {name} is {value!r}, which only a batch system understands, but {place} has no batch "
+            "system; name a site that has one with the resource lading_site, or leave this resource "
+            f"out:--set-resources RULE:{name}=\"''\""
         )
     queues = {name: given[name] for name in QUEUES if name in given}
     if len(set(queues.values())) > 1:
@@ -97,7 +98,8 @@ def where(asked: Any, system: str | None, place: str) -> dict[str, Any]:
         if name in given and option is None:
             valid = ", ".join(by_system)
             raise NeedsError(
-                f"resource {name} is {given[name]!r}, which {system} has no option for, only {valid}: {place}"
+                f"resource {name} is {given[name]!r}, but {place} uses {system}, which has no option for it; "
+                f"valid with: {valid}"
             )
         if name in given:
             native[str(option)] = given[name]

@@ -130,14 +130,18 @@ def test_other_batch_systems_get_what_has_a_meaning_to_them(system: str, native:
         (None, {"gpu": 1}, r"resource gpus?: 1 is more than site 'hpc' can ever give.*--max-threads 4"),
         (None, {"nodes": 2}, "resource nodes: only a batch site"),
         (None, {"threads": 8}, r"threads: 8 is more than.*largest node has 4 cpus, 8000 MiB.*--max-threads 4"),
-        ("lsf", {"constraint": "ssd"}, "constraint is 'ssd', which lsf has no option for, only slurm: site 'hpc'"),
-        ("pbspro", {"qos": "long"}, "which pbspro has no option for, only slurm, torque"),
+        (
+            "lsf",
+            {"constraint": "ssd"},
+            "constraint is 'ssd', but site 'hpc' uses lsf, which has no option for it; valid with: slurm",
+        ),
+        ("pbspro", {"qos": "long"}, "uses pbspro, which has no option for it; valid with: slurm, torque"),
         ("sge", {"slurm_extra": "--exclusive"}, "slurm_extra is '--exclusive', but site 'hpc' uses sge, not SLURM"),
         ("slurm", {"clusters": "other"}, "clusters is 'other', but a site is one cluster"),
         ("slurm", {"slurm_extra": "--mem=5"}, "mem cannot be a directive.*resource mem_mb"),
         ("slurm", {"slurm_extra": "--qos=a", "qos": "b"}, "which the resource qos sets as well"),
         ("slurm", {"slurm_extra": "hello"}, "'hello', which is not an option"),
-        ("slurm", {"slurm_extra": "--wrap=reboot"}, "wrap: with it no batch job is submitted"),
+        ("slurm", {"slurm_extra": "--wrap=reboot"}, "wrap: with this directive, no batch job is submitted"),
         ("slurm", {"gres": "gpu:1", "gpu": 2}, "gres is 'gpu:1', and gpu or gpu_model"),
         ("slurm", {"gres": "'gpu:1'"}, "valid: NAME, NAME:COUNT or NAME:TYPE:COUNT"),
         ("slurm", {"gpu": 1, "gpu_model": "v100"}, "v100"),
@@ -188,8 +192,11 @@ def test_what_lading_chooses_is_no_more_than_the_largest_node_has() -> None:
     ("said", "expected"),
     [
         (
-            "it belongs to another deployment of Lading, a:/x, and this one is b:/y: give each work_dir of its own",
-            "it belongs to another workflow, a:/x, and this one is b:/y: give each work_dir of its own",
+            (
+                "it belongs to another deployment of Lading, a:/x, and this one is b:/y: give each of the two "
+                "a work_dir of its own"
+            ),
+            "it belongs to another workflow, a:/x, and this one is b:/y: give each of the two a work_dir of its own",
         ),
         ("denied; allow what `airflow lading check SITE --policy` prints", "denied"),
         ("in an hour, or when it is woken (airflow lading wake)", "in an hour, or when it is woken"),

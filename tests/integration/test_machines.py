@@ -258,7 +258,7 @@ def test_an_agent_of_another_setup_gives_way(make: Callable[..., Lab], hosts: li
 def test_versions_refuse_each_other(make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(introduction, "VERSION", "9.9")
     lab = make()
-    with pytest.raises(OSError, match=r"Lading 0.1.0 is installed there, the controller is 9.9: install the same"):
+    with pytest.raises(OSError, match=r"Lading 0.1.0 is installed there, but the controller has 9.9: install the same"):
         lab.look()
     assert [check.good for check in lab.site.checks()] == [False, False]
 

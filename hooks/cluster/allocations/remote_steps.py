@@ -75,22 +75,18 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     """
     root = shlex.quote(folder.root)
     return RunCommand(
-        f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n"
-        f"{owner_mark(owner)}mkdir -p allocations claims logs incoming || exit\n"
-        f"rm -rf incoming/{GIVEN}* incoming/{RENEWED}*\n"
-        'for each in submissions/*/tasks; do [ -f "$each" ] && echo "it holds batch jobs of single tasks: let them end '
-        "with mode = 'job' first, or give another work_dir\" >&2 && exit 1; done\n"
-        'printf "user\\t%s\\n" "$(id -un)" || exit\n'
-        'for each in allocations/*/; do [ -f "$each/terms.json" ] || continue\n'
-        '  printf "allocation\\t%s\\n" "$each"; sed "s/^/terms\t/" "$each/terms.json"\n'
-        '  [ -f "$each/answer" ] && sed "s/^/answer\t/" "$each/answer"\n'
-        '  for file in "$each"/spool/inbox/*.json "$each"/spool/closed/*.json; do\n'
-        '    [ -f "$file" ] && printf "waits\\t%s\\n" "$file" && '
-        f"{{ grep -o {LOG_PATH} \"$file\" /dev/null | sed 's/^/log\t/'\n"
-        f"grep -o {DAGS} \"$file\" /dev/null | sed 's/^/dags\t/'; }}; done\n"
-        '  for file in "$each"/spool/jobs/*/; do [ -d "$file" ] && printf "begun\\t%s\\n" "$file"; done\n'
-        '  rm -f "$each/spool/shutdown"\n'
-        f'done; grep "" claims/* /dev/null | sed "s/^/claim\t/"; echo {END}'
+        f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n{owner_mark(owner)}mkdir -p "
+        f"allocations claims logs incoming || exit\nrm -rf incoming/{GIVEN}* incoming/{RENEWED}*\nfor each in "
+        'submissions/*/tasks; do [ -f "$each" ] && echo "it holds batch jobs of single tasks: let them '
+        "finish with mode = 'job' first, or give another work_dir\" >&2 && exit 1; done\nprintf "
+        '"user\\t%s\\n" "$(id -un)" || exit\nfor each in allocations/*/; do [ -f "$each/terms.json" ] || '
+        'continue\n  printf "allocation\\t%s\\n" "$each"; sed "s/^/terms\t/" "$each/terms.json"\n  [ -f '
+        '"$each/answer" ] && sed "s/^/answer\t/" "$each/answer"\n  for file in "$each"/spool/inbox/*.json '
+        '"$each"/spool/closed/*.json; do\n    [ -f "$file" ] && printf "waits\\t%s\\n" "$file" && { grep -o '
+        f'{LOG_PATH} "$file" /dev/null | sed \'s/^/log\t/\'\ngrep -o {DAGS} "$file" /dev/null | sed '
+        '\'s/^/dags\t/\'; }; done\n  for file in "$each"/spool/jobs/*/; do [ -d "$file" ] && printf '
+        '"begun\\t%s\\n" "$file"; done\n  rm -f "$each/spool/shutdown"\ndone; grep "" claims/* /dev/null | '
+        f'sed "s/^/claim\t/"; echo {END}'
     )
 
 

@@ -81,8 +81,11 @@ def cluster_checks(
     elif folder.status == 0:
         yield Check("work_dir", True, f"{config.work_dir} can be written on the login node")
     else:
-        text = f"{config.work_dir} cannot be written on the login node: {folder.message}; give a folder that can"
-        yield Check("work_dir", False, f'{text}, on the nodes as well: work_dir = "/shared/..."')
+        text = (
+            f"{config.work_dir} cannot be written on the login node: {folder.message}; give a folder that can be "
+            "written there"
+        )
+        yield Check("work_dir", False, f'{text} and on the nodes: work_dir = "/shared/..."')
     found = _python(config, python)
     yield found
     if found.good and folder.status == 0:
@@ -114,9 +117,9 @@ def _python(config: ClusterConfig, answer: CommandResult) -> Check:
         return Check(
             "python",
             False,
-            f"{config.python} has Lading {there[0]} and Task SDK {there[1]}, this machine {here[0]} and {here[1]}; "
-            f"install the same: {config.python} -m pip install airflow_lading-{here[0]}-py3-none-any.whl "
-            f"apache-airflow-task-sdk=={here[1]}",
+            f"{config.python} has Lading {there[0]} and Task SDK {there[1]}, but this machine has Lading "
+            f"{here[0]} and Task SDK {here[1]}; install the same versions: {config.python} -m pip install "
+            f"airflow_lading-{here[0]}-py3-none-any.whl apache-airflow-task-sdk=={here[1]}",
         )
     return Check("python", True, f"{config.python} has Lading {here[0]} and Task SDK {here[1]}")
 
@@ -205,7 +208,7 @@ def node_checks(config: ClusterConfig, system: BatchSystem, answer: CommandResul
     longest = None if has_other_limits(config.resources) else inventory.longest_in(",".join(names))
     for name in sorted(config.model_fields_set & {"time", "time_limit", "allocation_time"}):
         if longest is not None and (seconds := getattr(config, name) or 0) > longest:
-            limit = f"a job in {', '.join(names) or 'the default queue'} may run for {format_time(longest)} at most"
+            limit = f"a job in {', '.join(names) or 'the default queue'} can run for at most {format_time(longest)}"
             message = f"{name} = {format_time(seconds)}, but {limit}; set {name} = {longest}, or name another queue"
             yield Check("queue", True, message, warns=True)
     yield _sizes(config, inventory, names)
@@ -213,9 +216,11 @@ def node_checks(config: ClusterConfig, system: BatchSystem, answer: CommandResul
 
 def _sizes(config: ClusterConfig, inventory: Inventory, names: Sequence[str]) -> Check:
     kinds = inventory.nodes_of_queues(names)
-    where = f"of queue {', '.join(names)}" if names else "there"
+    where = f"of queue {', '.join(names)}" if names else "of the cluster"
     if not kinds:
-        return Check("nodes", False, f"no node is {where}; name another queue: {', '.join(inventory.queues)}")
+        return Check(
+            "nodes", False, f"the batch system lists no node {where}; name another queue: {', '.join(inventory.queues)}"
+        )
     fitting = sum(nodes.count for nodes in kinds if _holds(nodes, config))
     largest = max(kinds, key=lambda nodes: (nodes.cpus, nodes.memory or 0))
     asked = f"node_cpus = {config.node_cpus:g} and node_memory = {format_memory(config.node_memory)}"
@@ -257,7 +262,9 @@ def memory_checks(
     if theirs == ours:
         yield Check("memory unit", True, f"{message}, and so does the table")
     else:
-        yield Check("memory unit", False, f"{message}, and the table in {_UNIT_NAMES[ours]}; {_remedy(theirs)}")
+        yield Check(
+            "memory unit", False, f"{message}, but the table of the site in {_UNIT_NAMES[ours]}; {_remedy(theirs)}"
+        )
 
 
 def misunderstanding(

@@ -36,13 +36,13 @@ def explain(config: ClusterConfig, seen: Sequence[TrialSighting], message: str |
         if (no_answer := (sighting.output or "").partition(MARK)[2]) != "":
             return f"{_name(sighting)}: {no_answer.strip()[-MOST_OUTPUT:]}"
         if _has_ended(sighting) and _ran_silently(sighting):
-            return f"{_state(sighting)}, and nothing that it writes has come to the login node: {_shared(config)}"
+            return f"{_state(sighting)}, and none of its output has arrived at the login node: {_shared(config)}"
     described = "; ".join(_state(each, message or "") for each in seen) or "the batch system has not accepted it"
     if message is not None:
         return f"{message} ({described})"
     reported = f"the trial job did not end within {format_time(int(timeout))}: {described}"
     if any(map(_ran_silently, seen)):
-        return f"{reported}; nothing that it writes has come to the login node: {_shared(config)}"
+        return f"{reported}; none of its output has arrived at the login node: {_shared(config)}"
     return f"{reported}; give more time: --timeout {max(600, 2 * int(timeout))}"
 
 

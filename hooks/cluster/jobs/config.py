@@ -48,12 +48,12 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     """The table of a cluster behind a batch system, including the fields of :class:`Profile`."""
 
     work_dir: str = Field(
-        description="A folder for Lading, used by this Airflow only; absolute, and shared by login node and compute "
-        "nodes."
+        description="The absolute path of a folder for Lading that no other Airflow uses. The login node and the "
+        "compute nodes must share it."
     )
     python: str = Field(
-        description="The Python on the nodes in which Lading and Airflow's Task SDK are installed; for Snakemake jobs, "
-        "any Python 3.10 or newer."
+        description="The Python interpreter on the nodes. It must have Lading and Airflow's Task SDK installed. "
+        "For jobs of Snakemake, any Python 3.10 or newer is enough."
     )
     node_cpus: Count = Field(description="Processors of one node that a job can use.")
     node_memory: Memory = Field(description="Memory of one node that a job can use.")
@@ -61,102 +61,117 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     node_gpus: CountOrZero = Field(0.0, description="GPUs of one node that a job can use.")
     gpu_types: table_model.Texts = Field(
         (),
-        description='A list of the types of its GPUs, as the batch system names them, such as `["a100", "v100"]`, for '
-        'tasks with `gpus="a100:1"`; only one type with allocations.',
+        description='A list of the types of the nodes\' GPUs, as the batch system names them, such as `["a100", '
+        '"v100"]`, for tasks with `gpus="a100:1"`. A site with allocations can have only one type.',
     )
-    arch: Arch = Field(DEFAULT_ARCH, description="The architecture of its nodes, as `uname -m` prints it there.")
-    os: Os = Field(DEFAULT_OS, description="The operating system of its nodes, for jobs that request one.")
+    arch: Arch = Field(DEFAULT_ARCH, description="The architecture of the nodes, as `uname -m` prints it there.")
+    os: Os = Field(DEFAULT_OS, description="The operating system of the nodes, for jobs that request one.")
     features: Features = Field(
         (),
-        description="A list of features that every one of its nodes has. Tasks can request them with the hint "
-        "`features`.",
+        description="A list of features that every node has. Tasks can request them with the hint `features`.",
     )
     properties: Properties = Field(
         (),
-        description='Named properties that every one of its nodes has, such as `{license = "matlab"}`, for the hint '
-        "`properties`.",
+        description='Properties that every node has, such as `{license = "matlab"}`. Tasks can request them with the '
+        "hint `properties`.",
     )
     capacity_type: CapacityType = Field(
         ON_DEMAND, description="`spot` if jobs can be preempted at any time, else `on-demand`."
     )
     memory_overhead: Amount | None = Field(
         None,
-        description="Memory requested in addition to the task's own; default: 384 MiB for Airflow's supervisor of the "
-        'task, or 48 MiB for Snakemake jobs with `mode = "job"`.',
+        description="Memory that Lading requests in addition to that of the task. Default: 384 MiB for Airflow's "
+        'supervisor of the task, or 48 MiB for jobs of Snakemake with `mode = "job"`.',
     )
-    queue: str | None = Field(None, description="The queue (partition) of all jobs; default: the site's own default.")
+    queue: str | None = Field(
+        None, description="The queue (SLURM: partition) of all jobs. Default: the default queue of the batch system."
+    )
     time: Duration | None = Field(
         None,
-        description="The time limit of batch jobs whose task has none. Default: one day, or the limit of the queue for "
-        "Snakemake jobs.",
+        description="The time limit of batch jobs whose task has none. Default: one day, or for jobs of Snakemake the "
+        "limit of the queue.",
     )
     time_limit: Duration | None = Field(
-        None, description="The time limit of jobs whose author sets none; default: that of the batch job."
+        None, description="The time limit of jobs whose author sets none. Default: the time limit of the batch job."
     )
     max_jobs: int = Field(
         1000,
         ge=1,
-        description='With `mode = "job"`: the maximum number of submitted jobs; further jobs wait in Airflow.',
+        description='With `mode = "job"`: the maximum number of submitted jobs. Further jobs wait in Airflow.',
     )
     jwt_lifetime: Duration = Field(
-        86400, description="How long a job's JWT is valid; it is renewed after half of this time while the job waits."
+        86400,
+        description=(
+            "How long the JWT of a job is valid. While the job waits, Lading renews the JWT after half of this time."
+        ),
     )
     max_poll_interval: Duration = Field(
         60,
         ge=2,
         le=60,
-        description="Poll interval while nothing happens, from 2 s to 1 min. While jobs change, the folder of the "
-        "cluster is read every 2 s, and the batch system is queried for states every 5 s, every 15 s with more than "
-        "1,000 jobs, or at this interval if it is shorter; a query to its accounting counts as one.",
+        description="Poll interval while nothing happens, from 2 s to 1 min. While jobs change, Lading reads the "
+        "folder of the cluster every 2 s. It then queries the batch system for the states of jobs "
+        "every 5 s, or every 15 s if there are more than 1,000 jobs, but never less often than at this "
+        "interval. A query to the accounting counts as a query for states.",
     )
     exclude_nodes_for: DurationOrZero = Field(
         1800,
-        description="How long no job is submitted to a node that has failed or on which jobs die before their tasks "
-        "start; 0: no node is excluded. Not for pbspro and torque, which have no option for it.",
+        description="How long a node is excluded after it has failed, or after jobs have died there before their tasks "
+        "started. With 0, no node is excluded. Has no effect with `pbspro` and `torque`, which have no "
+        "option to exclude nodes.",
     )
     tunnel_host: str | None = Field(
         None,
-        description="With a tunnel: the name or address by which nodes reach the login node; default: the output of "
-        "`hostname -f` there.",
+        description="With a tunnel: the name or address by which nodes reach the login node. Default: the output of "
+        "`hostname -f` on the login node.",
     )
     tunnel_port: int | None = Field(
         None,
         ge=1024,
         le=65535,
-        description="With a tunnel: its port on the login node; default: any free port, which is then reused.",
+        description=(
+            "With a tunnel: the port of the tunnel on the login node. Default: a free port, which is then reused."
+        ),
     )
     mode: Literal["job", "allocation"] = Field(
         "job",
-        description="`job`: each task is a batch job, and the instances of a mapped task are an array. `allocation`: "
-        "tasks are packed into few batch jobs, each with a node or part of one, which end when idle. If not set, "
-        "[short jobs](snakemake.md#short-jobs-on-a-cluster) of Snakemake can be packed.",
+        description="`job`: each task is a batch job, and the instances of a mapped task are a job array. "
+        "`allocation`: Lading packs tasks into a few batch jobs. Each of these holds a node, or a part "
+        "of one, and ends when it is idle. If `mode` is not set, [short "
+        "jobs](snakemake.md#short-jobs-on-a-cluster) of Snakemake can be packed into allocations.",
     )
-    max_allocations: int = Field(4, ge=1, description="With allocations: their maximum number at a time.")
+    max_allocations: int = Field(
+        4, ge=1, description="With allocations: the maximum number of allocations at the same time."
+    )
     allocation_time: Duration = Field(
         14400,
-        description="With allocations: their time limit. A task with a longer limit gets an allocation of that length.",
+        description=(
+            "With allocations: the time limit of an allocation. A task with a longer time limit gets an "
+            "allocation of that length."
+        ),
     )
     idle_seconds: Duration = Field(
         300,
-        description="With allocations: an allocation ends after this time without a running job. One that was "
-        "requested for predicted work stays up for as long as another one would wait in the queue, and then ends if no "
-        "work arrives.",
+        description="With allocations: an allocation ends after it has had no running job for this long. An allocation "
+        "that was requested for predicted work stays up without a job for as long as a new allocation would "
+        "wait in the queue.",
     )
     expected_queue_time: DurationOrZero | None = Field(
         None,
-        description="With allocations: the expected wait in the queue, until twenty waits have been measured; default: "
-        "`idle_seconds`. An idle allocation is kept for a task that is expected sooner than that.",
+        description="With allocations: the expected wait of an allocation in the queue, until twenty waits have been "
+        "measured. An idle allocation is kept if a task is expected before a new allocation would start. "
+        "Default: `idle_seconds`.",
     )
     hurry: Hurry = Field(
         1.0,
         description="With allocations: [how much finishing early is worth](hurry.md) for runs without the hint "
-        "`hurry`, in cpu-hours instead of money.",
+        "`hurry`. Costs are counted in cpu-hours instead of money.",
     )
     usd_per_cpu_hour: Price | None = Field(
-        None, description="Price of a cpu-hour in USD; if not set, cpu-hours are counted instead of money."
+        None, description="The price of a cpu-hour in USD. If not set, Lading counts cpu-hours instead of money."
     )
     resources: Directives = Field({}, description="A table of native directives for all jobs.")
-    attributes: Texts = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
+    attributes: Texts = Field({}, description="A table of values for placeholders in job scripts. Tasks do not use it.")
 
     @field_validator("tunnel_host")
     @classmethod
@@ -176,12 +191,15 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
         types = self.types_of_gpus
         if odd := [each for each in self.gpu_types if " " in each]:
             raise ValueError(
-                f"gpu_types {odd[0]!r}: no batch system accepts a blank in it; use the name that its own options accept"
+                f"gpu_types {odd[0]!r}: no batch system accepts a blank in the name of a type; use the name "
+                "that the options of yours accept"
             )
         if types and not self.node_gpus:
             raise ValueError("gpu_types cannot be used without node_gpus, the number of GPUs of a node")
         if len(types) < len(self.gpu_types):
-            raise ValueError(f"gpu_types {', '.join(self.gpu_types)}: two of them are one type, {', '.join(types)}")
+            raise ValueError(
+                f"gpu_types {', '.join(self.gpu_types)}: two of them are the same type, {', '.join(types)}"
+            )
         if len(types) > 1 and self.mode == "allocation":
             raise ValueError(
                 f"gpu_types {', '.join(self.gpu_types)}: an allocation has GPUs of one type; give one type, and a "
@@ -201,8 +219,9 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     def _has_a_way_back(self) -> ClusterConfig:
         if self.api == "tunnel" and self.ssh_conn_id is None and self.control_master is None:
             raise ValueError(
-                "api = 'tunnel' needs the SSH connection to the login node: give ssh_conn_id or control_master; "
-                "without it, commands run on this machine, and api = 'url' is what nodes need"
+                "api = 'tunnel' needs the SSH connection to the login node: give ssh_conn_id or "
+                "control_master; without one of these, commands run on this machine, and nodes need api = "
+                "'url'"
             )
         if self.api == "url" and (self.tunnel_host is not None or self.tunnel_port is not None):
             raise ValueError("tunnel_host and tunnel_port cannot be used without api = 'tunnel'")

@@ -68,8 +68,8 @@ class ArrayShape:
             return self
         if self.least > longest:
             raise ValueError(
-                f"time = {format_time(self.least)}, but a job in {queue} may run for {format_time(longest)} at most; "
-                "request less time, or name another queue"
+                f"time = {format_time(self.least)}, but a job in {queue} can run for at most "
+                f"{format_time(longest)}; request less time, or name another queue"
             )
         return replace(self, time=longest)
 

@@ -81,13 +81,11 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     names = " ".join(["submissions", "logs", "incoming", *(f"spool/{name}" for name in SPOOL_FOLDERS)])
     root = shlex.quote(folder.root)
     return RunCommand(
-        f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n"
-        f"{owner_mark(owner)}mkdir -p {names} || exit\n"
-        'for each in allocations/*/terms.json; do [ -f "$each" ] && echo "it holds allocations: let them end with '
-        "mode = 'allocation' first, or give another work_dir\" >&2 && exit 1; done\n"
-        "id -un || exit\n"
-        'for each in submissions/*/; do [ -f "$each/tasks" ] || continue\n'
-        f'  printf "{_SUBMISSION}\\t%s\\n" "$each"\n'
+        f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n{owner_mark(owner)}mkdir -p "
+        f'{names} || exit\nfor each in allocations/*/terms.json; do [ -f "$each" ] && echo "it holds '
+        "allocations: let them finish with mode = 'allocation' first, or give another work_dir\" >&2 && exit "
+        '1; done\nid -un || exit\nfor each in submissions/*/; do [ -f "$each/tasks" ] || continue\n  printf '
+        f'"{_SUBMISSION}\\t%s\\n" "$each"\n'
         + "".join(f"  {_tag_lines(key, f'$each/{file}')}\n" for key, file in _FILES.items())
         + "done; begun=$(ls spool/jobs) || exit\n"
         f"""printf '%s\\n' "$begun" | sed -n 's/./{_BEGUN}\t&/p'; echo ."""

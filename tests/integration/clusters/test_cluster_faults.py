@@ -226,7 +226,7 @@ def test_a_user_may_have_few_jobs(
         tokens = site.put(20)
         assert {event["cause"] for event in site.wait_for("finished", tokens, 600)} == {None}
         assert any(
-            "4 of the 4 jobs that AssocMaxSubmitJobLimit allows are submitted" in message_in(event)
+            "4 jobs are submitted, and AssocMaxSubmitJobLimit allows 4" in message_in(event)
             for event in site.events_of("waiting").values()
         )
         refused = log.read_text().count(REFUSED) - before
@@ -248,7 +248,7 @@ def test_a_task_of_nearly_all_the_time_of_its_partition_starts(
         [token] = too_long.put(1)
         [event] = too_long.wait_for("finished", [token])
         assert event["cause"] == "submit_rejected"
-        assert "time = 6 min 40 s, but a job in queue 'short' may run for 5 min at most" in str(event["reason"])
+        assert "time = 6 min 40 s, but a job in queue 'short' can run for at most 5 min" in str(event["reason"])
     finally:
         slurm.scontrol("update", "PartitionName=short", "MaxTime=UNLIMITED")
 

@@ -201,7 +201,10 @@ def test_a_limit_below_a_length_that_is_known_late_is_the_reason_of_the_wait(air
     def words() -> str:
         return " ".join(str(job["reason"]) for job in jobs(airflow, "known_late", run_id) if job["state"] == "queued")
 
-    expected = "1 of 2 members of gang 'pair' are queued; max_active_tis_per_dagrun of task 'half' is 1"
+    expected = (
+        "1 of 2 members of gang 'pair' are queued; max_active_tis_per_dagrun of task 'half' is 1, but the "
+        "gang has more members of this task"
+    )
     assert wait_until(lambda: expected in words(), 60), jobs(airflow, "known_late", run_id)
     airflow.rest("PATCH", f"/dags/known_late/dagRuns/{run_id}", {"state": "failed"})
     assert airflow.wait_for_run("known_late", run_id) == "failed"

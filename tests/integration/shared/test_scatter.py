@@ -171,7 +171,7 @@ def test_resources_by_inputs(airflow: Airflow, scatters: Mapping[str, str]) -> N
     bad = run.instances("bad")
     assert [each["state"] for each in bad] == ["failed", "success"]
     (reason,) = [row["reason"] for row in run.jobs() if row["state"] == "failed" and row["task_id"] == "bad"]
-    assert "there is no file /there/is/none where Lading's controller runs" in reason
+    assert "there is no file /there/is/none on the machine of Lading's controller" in reason
 
 
 def test_the_tasks_instance_type_wins_over_the_dags(airflow: Airflow, scatters: Mapping[str, str]) -> None:

@@ -297,5 +297,5 @@ def test_a_range_of_nodes_is_an_import_error() -> None:
 
 
 def test_a_task_is_no_array() -> None:
-    with pytest.raises(ValueError, match="array = '1-10': a task is one job; scatter the JobScriptOperator"):
+    with pytest.raises(ValueError, match="array = '1-10': a task submits one job"):
         JobScriptOperator(task_id="t", site="hpc", body="true", properties={"array": "1-10"})

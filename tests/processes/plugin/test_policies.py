@@ -191,7 +191,7 @@ WRONG = {
     "site": ('resources(site="moon")', ["hint site: there is no site 'moon'", "valid: small, wide, hpc, packed, sge"]),
     "queue_at_no_batch_site": (
         'resources(site="small", queue="long")',
-        ["hint queue: only batch sites have queues and native directives, and site 'small' is none"],
+        ["hint queue: only batch sites have queues and native directives, and site 'small' is not one"],
     ),
     "directive_at_no_batch_site": (
         'resources(site="wide", native={"account": "a"})',
@@ -199,13 +199,13 @@ WRONG = {
     ),
     "directive_of_lading": (
         'resources(site="hpc", native={"account": "astro", "job-name": "mine"})',
-        ["hint native: at site 'hpc', job-name (--job-name=mine) is what Lading sets itself"],
+        ["hint native: at site 'hpc', job-name (--job-name=mine) sets the same as Lading itself does"],
     ),
     "directive_without_site": ('resources(native={"time-min": "x", "ntasks-per-node": 2})', ["ntasks-per-node"]),
     "directive_of_two_lines": ('resources(native={"account": "a\\n#SBATCH -N 9"})', ["one line of text"]),
     "nodes_at_no_batch_site": (
         'resources(site="small", nodes=2)',
-        ["hint nodes: only a batch site with mode = 'job' has nodes, ppn, threads, and site 'small' is none"],
+        ["hint nodes: only a batch site with mode = 'job' has nodes, ppn, threads, and site 'small' is not one"],
     ),
     "nodes_in_allocations": ('resources(site="packed", ppn=2)', ["hint ppn: only a batch site with mode = 'job'"]),
     "nodes_with_cpus": ('resources(site="hpc", nodes=2, cpus=2)', ["hint cpus: it cannot be combined with nodes"]),
@@ -718,7 +718,7 @@ def test_a_dag_that_no_site_takes_is_an_import_error(tmp_path: Path, parse: Pars
         assert words in parsed.errors[f"etl_{name}.py"]
     assert "qos is not accepted here: refused_native = ['qos']" in parsed.errors["reports_native.py"]
     assert "at site 'hpc', qos is not accepted here: refused_native = ['qos']" in parsed.errors["reports_qos.py"]
-    assert "export-file is accepted at no site, for it reads an environment" in parsed.errors["reports_always.py"]
+    assert "export-file is accepted at no site, because it reads an environment" in parsed.errors["reports_always.py"]
 
 
 BOUND = """
@@ -754,7 +754,10 @@ def test_the_sites_file_binds_tasks_that_do_not_say_where_they_run(tmp_path: Pat
         "hint targets: no target suits the task: target 'hpc/gpu': hint cpus: 5 is more than"
         in found.errors["wrong.py"]
     )
-    assert "target 'small/m5.*': no instance type is 'm5.*', valid: c7i.xlarge, r7i.large" in found.errors["wrong.py"]
+    assert (
+        "target 'small/m5.*': there is no instance type 'm5.*', valid: c7i.xlarge, r7i.large"
+        in found.errors["wrong.py"]
+    )
     models = {"targets": ["hpc/gpu", "wide"], "filters": ["shuffle"]}
     assert {name: config["lading"] for name, config in found.tasks.items()} == {
         "train_a.plain": {"targets": ["wide"], "matching": only_some},

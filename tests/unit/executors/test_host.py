@@ -60,9 +60,8 @@ def test_the_share_of_lading_is_what_the_sites_file_says(tmp_path: Path) -> None
 
 def test_another_version_is_refused_with_both_named(tmp_path: Path, started: list[str]) -> None:
     found = command.answer(tmp_path / "spool", {"version": "9.9"})
-    assert (
-        found["refused"]
-        == f"Lading {WANTED['version']} is installed there, the controller is 9.9: install the same on both"
+    assert found["refused"] == (
+        f"Lading {WANTED['version']} is installed there, but the controller has 9.9: install the same version on both"
     )
     assert (started, list(tmp_path.iterdir())) == ([], [])
 

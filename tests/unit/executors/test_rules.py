@@ -104,7 +104,7 @@ def test_a_job_with_a_range_of_nodes_has_the_most_that_the_place_can_give_until_
     with Session(airflow_database) as session:
         job = of_nodes(session, max_instances=20)
         place(session, 4)
-        words = "requests 4 of 8 nodes, the most that a job can get there"
+        words = "requests 4 of 8 nodes, which is the most that a job can get there"
         assert (job.nodes, job.rule, str(job.placed_because)) == (4, None, words)
         assert dispatch.envelope(job, "jwt", 9.0).layout == Layout(4, 2, 1, least_nodes=2)
         back = answers.changes_by_events([{"event": "returned", "token": "a", "at": 2.0, "location": "hpc"}])

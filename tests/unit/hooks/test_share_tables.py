@@ -35,16 +35,16 @@ def test_shares_are_read_in_their_order() -> None:
     [
         ({"weight": 0}, "weight = 0: Input should be greater than 0"),
         ({"team": "a", "weights": 2}, "weights is unknown; the keys are: "),
-        ({"team": "a", "lend": False}, "lend = false: it reserves nothing; give cpus, memory"),
+        ({"team": "a", "lend": False}, "lend = false: the share reserves nothing; give cpus, memory"),
         ({"team": "a", "sites": {"moon": {"cpus": 1}}}, "there is no site 'moon'; valid: hpc"),
         ({"team": "a", "sites": {"hpc": {}}}, "it reserves nothing; valid: cpus, memory, gpus, machines, usd_per_hour"),
-        ({"name": "others", "team": "a"}, "is reserved for the jobs that match no share"),
+        ({"name": "others", "team": "a"}, "is the name for all jobs that match no share"),
         ({"team": "b"}, "name = 'team b': another table already has this name"),
         (
             {"name": "Téam B"},
             "name = 'Téam B': another table already has this name, or one that differs only in case, accents",
         ),
-        ({"name": "Others", "team": "a"}, "is reserved for the jobs that match no share"),
+        ({"name": "Others", "team": "a"}, "is the name for all jobs that match no share"),
     ],
 )
 def test_what_is_wrong_with_a_share_is_said(table: dict[str, Any], words: str) -> None:

@@ -141,9 +141,9 @@ def test_gangs_that_wait_for_each_other_are_an_import_error() -> None:
         ({"gang": "ray", "on_failure": "panic"}, "hint on_failure: 'panic' is not valid; valid: cancel or leave"),
         ({"gang": "ray", "partial": "yes"}, "hint partial: 'yes' is not valid; valid: True or False"),
         ({"gang": ""}, "hint gang: '' is not a name"),
-        ({"gang": "ray", "max_jobs": 3}, "hint max_jobs: it cannot be combined with gang or attempts"),
+        ({"gang": "ray", "max_jobs": 3}, "hint max_jobs: it cannot be combined with the hints gang and attempts"),
         ({"attempts": {"pauses": ["soon"]}}, "hint attempts: 'soon'"),
-        ({"attempts": 3, "nodes": 2}, "hint nodes: it cannot be combined with gang or attempts"),
+        ({"attempts": 3, "nodes": 2}, "hint nodes: it cannot be combined with the hints gang and attempts"),
     ],
 )
 def test_wrong_hints_are_import_errors(hints: Any, said: str) -> None:

@@ -91,7 +91,7 @@ def batch(most: dict[str, int] | None, **options: Any) -> PublishedSite:
         ({"nodes": (3, 8), "site": "small"}, "hint nodes: it requests 3 nodes, more than site 'small' can ever give"),
         (
             {"nodes": (2, 8), "site": "ec2"},
-            "site 'ec2' is none (a task there has 1 node, but this one requests 2); valid else",
+            "site 'ec2' is not one (a task there has 1 node, but this one requests 2); valid else",
         ),
         ({"nodes": 3, "targets": ["small", "hpc/short"]}, "target 'hpc/short': hint nodes: it requests 3 nodes"),
     ],

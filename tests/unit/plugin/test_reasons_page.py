@@ -86,7 +86,7 @@ def test_the_message_of_every_code_leads_to_its_row() -> None:
         ("waits: site hpc accepts no jobs now: ssh: connect to host login port 22: Connection refused", "site_trouble"),
         ("waits: no capacity for m5.large, which is not requested again before 12:03", "no_capacity"),
         (
-            "no controller is running, and [lading] start_controller = False leaves it to a service",
+            "no controller is running; because of [lading] start_controller = False, a service has to start it",
             "no_controller_service",
         ),
         ("the task exceeded its time limit of 2h", "over_time"),

@@ -72,7 +72,7 @@ def test_the_reason_says_what_is_spent_or_would_be() -> None:
     assert str(spent) == "waits: its run has spent 5.25 of its 5.00 USD (max_usd)"
     waits = decide(jobs(4, budget(5, spent=3.5, per_hour=1)), [], MARKET, now=NOW).waits
     assert str(waits["a0"]).startswith(
-        "waits: the machines of its run cost 1.00 USD per hour, and 1.50 of its 5.00 USD are left: more machines"
+        "waits: the machines of its run cost 1.00 USD per hour, and 1.50 of its 5.00 USD are left: with more"
     )
     assert spent.limit == waits["a0"].limit == spent.meaning.kind == "max_usd"
 

@@ -123,7 +123,10 @@ def test_what_is_there_is_filled_first_and_what_boots_counts_whole(policy: str) 
 
 def test_room_that_comes_free_soon_is_waited_for_where_that_is_cheapest() -> None:
     [words] = clauses(provide(jobs(1, time=900.0), [machine("up", used=2)]).waits).values()
-    assert words == "up will have room in about 90 s: waiting for it does not delay the run, or costs less"
+    assert words == (
+        "up will have room in about 90 s: waiting for that room does not delay the run, or is cheaper than a new "
+        "machine"
+    )
     assert bought(provide(jobs(1), [machine("up", used=2, seconds=5000.0)])) == ["m5.large"]
 
 
@@ -153,7 +156,7 @@ def test_nothing_is_bought_while_jobs_arrive() -> None:
     [
         (InstanceLimits(instances=2), 2, "2 of 2 instances of the site"),
         (InstanceLimits(types={"m5.xlarge": 1, "m5.2xlarge": 0, "g5.xlarge": 0}), 1, "instances of"),
-        (InstanceLimits(usd_per_hour=0.5), 2, "0.4 of at most 0.5 USD per hour are in use (max_usd_per_hour)"),
+        (InstanceLimits(usd_per_hour=0.5), 2, "0.4 of at most 0.5 USD per hour (max_usd_per_hour)"),
         (
             InstanceLimits(vcpus={"standard on-demand": 9, "g on-demand": 0}),
             2,

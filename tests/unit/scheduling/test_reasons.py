@@ -142,8 +142,8 @@ def test_what_else_is_so_is_said_within_a_sentence_that_has_a_place_for_it() -> 
         because("batch_ended", exit_code=3).with_also(because("batch_says", text="x"))
     )
     assert str(nested) == (
-        "it had succeeded before this: the batch job ended with exit code 3 and its task reported nothing; the batch "
-        "system says: x"
+        "it had succeeded before this happened: the batch job ended with exit code 3 and its task reported "
+        "nothing; the batch system says: x"
     )
     assert Reason.of_json(nested.to_json()) == nested
     assert Reason.of_data({"code": "sent_to_next_site"}) == because("sent_to_next_site"), (

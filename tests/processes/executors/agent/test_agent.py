@@ -348,7 +348,7 @@ def test_names_of_no_token_are_set_aside_whatever_they_hold(agent: NodeAgent) ->
     assert agent.wait_for("good")["cause"] is None
     agent.wait(lambda: not list(agent.spool.inbox.iterdir()))
     assert {path.name for path in agent.spool.rejected.iterdir()} == set(names)
-    agent.wait(lambda: read_log(agent).count("is not that of an envelope") == len(names))
+    agent.wait(lambda: read_log(agent).count("does not have the form TOKEN.json") == len(names))
 
 
 def test_a_damaged_configuration_is_said_once_and_changes_nothing(agent: NodeAgent) -> None:
@@ -363,7 +363,9 @@ def test_a_damaged_configuration_is_said_once_and_changes_nothing(agent: NodeAge
     agent.spool.config.rmdir()
     agent.configure(capacity=Resources(1, 100))
     agent.spool.ring()
-    agent.wait(lambda: "config.json cannot be read, so the location stays as it was: resolved" in read_log(agent))
+    agent.wait(
+        lambda: "config.json cannot be read, so the agent keeps its previous configuration: resolved" in read_log(agent)
+    )
 
 
 def read_log(agent: NodeAgent) -> str:

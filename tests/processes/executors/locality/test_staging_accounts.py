@@ -75,5 +75,5 @@ def test_a_team_is_not_given_what_another_teams_account_alone_can_read(
     assert house.wait(lambda: ready("genomics")) == {"Y": ["own"]}
     house.wait(lambda: ready("imaging") or house.row("theft").state == State.FAILED)
     assert house.row("theft").state == State.FAILED
-    assert "no task has left it anywhere" in str(told(house.row("theft").reason))
+    assert "no task has left this file anywhere" in str(told(house.row("theft").reason))
     assert imaging.copies() == []

@@ -242,7 +242,7 @@ def test_trouble_is_said_when_it_begins_changes_and_ends(
     said = [
         (each.levelname, each.getMessage()) for each in caplog.records if each.name == "lading.hooks.polling.rounds"
     ]
-    what = "Site 'hpc' could not be asked"
+    what = "Site 'hpc' could not be polled"
     assert said == [
         ("WARNING", f"{what}: gone; tried again in 1 s (logged once, retrying)"),
         ("WARNING", f"{what}: refused (logged once, retrying)"),

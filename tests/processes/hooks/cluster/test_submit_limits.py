@@ -63,8 +63,8 @@ def test_a_limit_is_met_once_and_then_filled_as_jobs_end(tmp_path: Path) -> None
     reasons = queue.pass_time(20)
     assert queue.submitted == LIMIT
     assert queue.refused == 2, "the array of all, and the job after the last that fits"
-    assert f"waits: {LIMIT} of the {LIMIT} jobs that AssocMaxSubmitJobLimit allows are submitted" in reasons
-    said = f"{LIMIT} of the {LIMIT} jobs that AssocMaxSubmitJobLimit allows are submitted"
+    assert f"waits: {LIMIT} jobs are submitted, and AssocMaxSubmitJobLimit allows {LIMIT}" in reasons
+    said = f"{LIMIT} jobs are submitted, and AssocMaxSubmitJobLimit allows {LIMIT}"
     assert queue.paper.poller.submitter.limit == said, "which `airflow lading sites` shows"
     refused, began = queue.refused, 1000.0
     while queue.ends < 28:
@@ -76,7 +76,7 @@ def test_a_limit_is_met_once_and_then_filled_as_jobs_end(tmp_path: Path) -> None
     queue.pass_time(8)
     assert not list(queue.paper.poller.tracker.waiting()), "all were submitted"
     assert not list(queue.paper.poller.tracker.live()), "all have run"
-    said = f"0 of the {LIMIT} jobs that AssocMaxSubmitJobLimit allows are submitted"
+    said = f"0 jobs are submitted, and AssocMaxSubmitJobLimit allows {LIMIT}"
     assert queue.paper.poller.submitter.limit == said, "what is so now"
 
 
@@ -154,7 +154,7 @@ def test_a_task_of_more_time_than_its_queue_gives_is_refused_with_both_figures(t
     assert end["cause"] == "submit_rejected"
     assert "time = 5 min 1 s" in str(end["reason"])
     assert "default queue" in str(end["reason"])
-    assert "5 min at most" in str(end["reason"])
+    assert "at most 5 min" in str(end["reason"])
     assert paper.read("submissions") == ""
 
 
@@ -166,7 +166,7 @@ def test_the_check_says_that_a_time_of_the_table_is_more_than_the_queue_gives(tm
     table = {**config.model_dump(include=config.model_fields_set), "time": 3600}
     [found] = [each for each in node_checks(ClusterConfig(**table), SLURM(), answer) if "at most" in each.message]
     assert (found.good, found.warns) == (True, True)
-    assert found.message.startswith("time = 1 h, but a job in the default queue may run for 5 min at most")
+    assert found.message.startswith("time = 1 h, but a job in the default queue can run for at most 5 min")
 
 
 def test_an_allocation_is_asked_for_no_longer_than_its_queue_gives(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_allocations_are_jobs_for_the_limit_and_their_tasks_are_none(tmp_path: P
         fleet.go()
     assert len(fleet.names) == 2
     assert fleet.read("refused").count("x") == 1, "the round ended, and no other allocation was tried"
-    assert "2 of the 2 jobs that AssocMaxSubmitJobLimit allows are submitted" in str(launcher.market().held)
+    assert "2 jobs are submitted, and AssocMaxSubmitJobLimit allows 2" in str(launcher.market().held)
     assert launcher.limit is not None
     now += SECONDS_BETWEEN_PROBES
     for _ in range(4):

@@ -193,7 +193,7 @@ def test_a_limit_that_is_met_is_no_storm(cluster: ToyCluster) -> None:
         records = advanced(site, records)
     assert [record.job_id for record in records if record.job_id] == ["1", "2", "3"]
     assert refused() == 1, "the round ended with the first refusal, and nothing was tried since"
-    assert "3 of the 3 jobs that job limit allows are submitted" in str(records[8].reason)
+    assert "3 jobs are submitted, and job limit allows 3" in str(records[8].reason)
     now += 61
     records = [replace(record, not_before=0.0) for record in records]
     for _ in range(3):

@@ -228,7 +228,9 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "A run of genomes costs about " in out
     assert ", whose cost is unknown." in out
-    assert "That is more than max_usd, 50 USD: nothing is launched beyond it." in out
+    assert (
+        "That is more than max_usd, 50 USD. Once the run has cost that much, no more machines are launched for it."
+    ) in out
     assert "Its hurry is 10." in out
     assert "It has to finish by: 06:00 (finish_by)." in out
     assert "If all its tasks that can run at site cloud ran there, they would cost " in out

@@ -166,7 +166,7 @@ def test_a_machine_that_the_store_has_lost_is_seen(house: House) -> None:
     assert house.has_cost(rows["Lknown"]["usd"], 0.096)
     assert (rows["Llost"]["state"], rows["Llost"]["native_id"], rows["Llost"]["usd_per_hour"]) == (None, lost, 0.096)
     assert "it is not in the store" in rows["Llost"]["note"]
-    assert "its seller no longer lists it" in rows["Lgone"]["note"]
+    assert "its site no longer lists it" in rows["Lgone"]["note"]
     assert (rows["Lnode"]["instance_type"], rows["Lnode"]["note"]) == ("queue short", None)
     assert "0.096" in house.run(output="plain")[1]
 

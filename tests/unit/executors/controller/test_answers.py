@@ -164,7 +164,7 @@ def test_absence_is_timed_by_a_clock_that_never_jumps(monkeypatch: pytest.Monkey
     clock[0] += 20
     assert missing.update(["a", "b"]) == {"a": 40.0, "b": 0.0}, "b turned up in between"
     clock[0] += 20
-    assert missing.update(["b"], {"a"}) == {"b": 20.0}, "a could not be asked"
+    assert missing.update(["b"], {"a"}) == {"b": 20.0}, "a could not be polled"
     assert missing.update(["a", "b"]) == {"a": 60.0, "b": 20.0}
 
 

@@ -641,7 +641,11 @@ def test_jobs_that_a_hand_or_an_older_scheduler_has_queued_or_changed_start(
         here.rest()
     assert {here.job(token).state for token in ("changed", "added")} == {State.PLACED}
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [text for text in warnings if "without this controller being told: number of jobs: 1" in text]
+    assert [
+        text
+        for text in warnings
+        if "This controller was not notified of jobs that were queued or changed: number of jobs: 1" in text
+    ]
 
 
 def test_what_was_summed_up_stays_where_old_jobs_cannot_be_forgotten(

@@ -759,7 +759,7 @@ def test_max_instances_counts_the_machines_on_which_jobs_live(make_house: Callab
     house.tick(4)
     assert {host for token, host in lab.at.items() if token[0] in "jl"} == on
     waiting = [job for job in (house.job("late"), house.job("later")) if job.state == State.QUEUED]
-    words = "waits: jobs of task 'two' can use at most 2 machines at once, with no room left (max_instances)"
+    words = "waits: jobs of task 'two' can use at most 2 machines at once, and these have no room left (max_instances)"
     assert {told(job.reason) for job in waiting} <= {words}
     # When one machine has none of them any more, another one may have some.
     first = min(on)
@@ -783,7 +783,10 @@ def test_no_more_machines_are_launched_than_a_run_may_use(make_house: Callable[.
     assert len(hpc.ordered) == 2
     jobs = [house.job(f"job{number:02}") for number in range(6)]
     assert Counter(job.location for job in jobs if job.location) == {order.name: 2 for order in hpc.ordered}
-    words = "waits: jobs of this run can use at most 2 machines at once, with no room left (max_instances of the Dag)"
+    words = (
+        "waits: jobs of this run can use at most 2 machines at once, and these have no room left (max_instances "
+        "of the Dag)"
+    )
     assert {told(job.reason) for job in jobs if job.state == State.QUEUED} == {words}
 
 
@@ -905,7 +908,7 @@ def test_what_a_site_never_does_is_abandoned(house: House, site: FakeElasticSite
         session.execute(update(RequestRow).values(at=time.time() - 3600))
         session.commit()
     house.tick()
-    assert outcomes(house) == ["its site has not done it within 600 s; see the site's note"]
+    assert outcomes(house) == ["its site has not carried it out within 600 s; see the site's note"]
     with Session(house.engine) as session, pytest.raises(LookupError, match="there is no site 'no'; valid: hpc"):
         requests.ask(session, RequestKind.PAUSE, "no", "ada")
     with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is not a live instance"):

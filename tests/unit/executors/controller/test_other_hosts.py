@@ -191,7 +191,7 @@ def test_what_is_asked_is_abandoned_by_the_databases_clock(
         set_clock(monkeypatch, ahead)
         controller.next_look = 0.0
         controller.step(session)
-        assert "has not done it within" in str(request.outcome)
+        assert "has not carried it out within" in str(request.outcome)
 
 
 @off

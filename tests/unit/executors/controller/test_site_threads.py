@@ -157,7 +157,7 @@ def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
         controller.tick()
         time.sleep(0.04)
     assert job(engine, "runs").state == State.RUNNING, "an answer that is missing is not one"
-    warnings = [record for record in caplog.records if "'s0' could not be asked" in record.getMessage()]
+    warnings = [record for record in caplog.records if "'s0' could not be polled" in record.getMessage()]
     assert len(warnings) == 1, "the same trouble is said once"
     sites["s0"].go_on()
     ticks_until(controller, lambda: job(engine, "waits").state == State.RUNNING)
@@ -220,7 +220,7 @@ def test_the_traceback_of_a_fault_is_logged_once(
         times += 1
         raise error
 
-    times, what = 0, "asked" if where == "observe" else "given its jobs"
+    times, what = 0, "polled" if where == "observe" else "given its jobs"
     setattr(sites["s0"], where, fails)
     add_job(engine, "a", site_hint="s0")
     ticks_until(controller, lambda: times > (where == "observe"))

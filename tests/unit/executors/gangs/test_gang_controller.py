@@ -57,7 +57,7 @@ def test_members_start_together(house: House, lab: HoldingSite) -> None:
     assert lab.held == {}
     words = {told(job.reason) for job in house.jobs().values()}
     assert words == {
-        "waits: 3 of 4 members of gang 'ray' are queued; its pool 'small' has 3 slots, but its members need 4"
+        ("waits: 3 of 4 members of gang 'ray' are queued; pool 'small' has 3 slots, but the members of the gang need 4")
     }
     house.queue("workers.2")
     house.tick(6)
@@ -88,7 +88,9 @@ def test_a_gang_without_room_for_all_holds_nothing_and_sleeps(house: House, lab:
     assert "attempt 1 of 5 found no room for gang 'ray' (lab: no room for 1 of 3 jobs of task 'workers')" in str(
         told(job.reason)
     )
-    assert "UTC, or as soon as finished jobs leave room for all of it or it is woken" in str(told(job.reason))
+    assert "UTC, or earlier: as soon as finished jobs leave room for all of it, or when somebody wakes it" in str(
+        told(job.reason)
+    )
     house.tick(3)
     assert states_of_gang(house) == {ATTEMPTED}, "nothing has ended"
     house.sleep(900)

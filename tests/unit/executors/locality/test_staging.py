@@ -217,7 +217,7 @@ def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house:
     reason, never = house.wait(
         lambda: (found := staging.missing(house.session, "lab", "Y", gone, READER)) and found[1] and found
     )
-    assert ("no task has left it anywhere" in str(reason), never) == (True, True)
+    assert ("no task has left this file anywhere" in str(reason), never) == (True, True)
 
 
 @pytest.mark.usefixtures("apart")
@@ -296,7 +296,7 @@ def test_what_cannot_be_brought_fails_its_job_and_no_other(house: House, tmp_pat
     house.wait(lambda: house.ready() or State.FAILED == house.row("a").state == house.row("b").state)
     start = "cannot be copied to the site"
     assert told(house.row("a").reason) == f"{gone} {start}: it no longer exists at lab/X"
-    assert told(house.row("b").reason) == f"/nowhere/ever {start}: no task has left it anywhere"
+    assert told(house.row("b").reason) == f"/nowhere/ever {start}: no task has left this file anywhere"
     assert house.row("a").unreported, "Airflow is told"
     assert house.staging.waiting["lab"] == {}
 
@@ -452,7 +452,7 @@ def test_a_file_address_is_a_path_of_machines_whatever_its_capitals(house: House
     house.job("a", f"FILE://{own_file}")
     house.ready(Y=["a"])
     house.wait(lambda: house.ready() or house.row("a").state == State.FAILED)
-    assert "no task has left it anywhere" in str(told(house.row("a").reason))
+    assert "no task has left this file anywhere" in str(told(house.row("a").reason))
     assert house.copies("Y") == []
 
 
@@ -759,7 +759,7 @@ def test_what_only_a_closed_site_holds_fails_the_job_and_is_not_opened(house: Ho
     house.ready(Y=["theft", "own"])
     assert house.wait(house.ready) == {"Y": ["own"]}
     house.wait(lambda: house.ready() or house.row("theft").state == State.FAILED)
-    assert "no task has left it anywhere" in str(told(house.row("theft").reason))
+    assert "no task has left this file anywhere" in str(told(house.row("theft").reason))
 
 
 def test_nothing_is_brought_to_a_site_that_is_closed_to_the_dag(house: House, tmp_path: Path) -> None:

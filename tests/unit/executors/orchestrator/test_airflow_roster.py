@@ -52,7 +52,7 @@ def test_which_members_are_to_come_and_which_have_failed(session: Session) -> No
     found = read(session, {"gang": GANG, "none": ExpectedGang("d", "gone", ("head",))})
     assert found["gang"].to_come == {("workers", 0), ("workers", 1), ("workers", 2), ("head", -1)}
     assert found["gang"].failed == {("workers", 5)}
-    assert told(found["gang"].hindrances) == ("waits: max_active_tasks of the Dag is 3",)
+    assert told(found["gang"].hindrances) == ("waits: max_active_tasks of the Dag is 3, but the gang has more members",)
     assert found["none"] == Roster(frozenset())
 
 

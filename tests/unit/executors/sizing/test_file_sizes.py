@@ -48,7 +48,7 @@ def test_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["{}/none", "file://{}/none"])
 def test_a_missing_file(form: str, tmp_path: Path) -> None:
-    with pytest.raises(ExpressionError, match=r"there is no file .*/none where Lading's controller runs"):
+    with pytest.raises(ExpressionError, match=r"there is no file .*/none on the machine of Lading's controller"):
         FileSizes().total_bytes(form.format(tmp_path))
 
 

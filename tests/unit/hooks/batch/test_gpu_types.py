@@ -76,10 +76,10 @@ def test_an_allocation_has_gpus_of_the_type_of_its_site() -> None:
     ("options", "message"),
     [
         ({"gpu_types": ["a100"], "node_gpus": 0}, "cannot be used without node_gpus"),
-        ({"gpu_types": ["a100", "A100"]}, "two of them are one type, a100"),
+        ({"gpu_types": ["a100", "A100"]}, "two of them are the same type, a100"),
         ({"gpu_types": ["a100", "v100"], "mode": "allocation"}, "an allocation has GPUs of one type"),
         ({"gpu_types": ["7"]}, "not a type of GPU"),
-        ({"gpu_types": ["rtx 3090"]}, "accepts a blank in it"),
+        ({"gpu_types": ["rtx 3090"]}, "accepts a blank in the name"),
     ],
 )
 def test_types_that_a_cluster_cannot_have(options: dict[str, object], message: str) -> None:
@@ -124,7 +124,7 @@ def test_a_resource_of_slurm_that_has_a_type_already_is_refused_with_another_typ
 
 
 def test_a_native_directive_for_gpus_is_refused_with_the_hint_to_use() -> None:
-    with pytest.raises(Unsupported, match="use the hint gpus, such as 2, or of a type 'a100:2'"):
+    with pytest.raises(Unsupported, match="use the hint gpus, such as 2, or 2 of a type: 'a100:2'"):
         refuse({"gres": "gpu:a100:1"}, SYSTEMS["slurm"], Profile())
     with pytest.raises(Unsupported, match="use the hint memory"):
         refuse({"mem": "1G"}, SYSTEMS["slurm"], Profile())

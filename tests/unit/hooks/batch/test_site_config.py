@@ -85,9 +85,9 @@ ALWAYS = {
 def test_directives_that_reach_beyond_the_job_are_taken_at_no_site(
     name: str, native: dict[str, Any], rules: SiteRules
 ) -> None:
-    with pytest.raises(NotAllowed, match="is accepted at no site, for"):
+    with pytest.raises(NotAllowed, match="is accepted at no site, because"):
         refuse(native, SYSTEMS[name], PROFILES.get(name, Profile()), rules)
-    with pytest.raises(NotAllowed, match="is accepted at no site, for"):
+    with pytest.raises(NotAllowed, match="is accepted at no site, because"):
         rules.check_script({key.lstrip("-"): value for key, value in native.items()}, SYSTEMS[name])
 
 

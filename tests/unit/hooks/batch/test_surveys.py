@@ -265,7 +265,7 @@ def words(name: str, answer: CommandResult | None = None, **options: Any) -> dic
 
 def test_nodes_that_are_large_enough() -> None:
     [nodes] = words("slurm").items()
-    assert nodes == ("nodes", ("ok", "4 of the 4 nodes there have node_cpus = 8 and node_memory = 16000 MiB"))
+    assert nodes == ("nodes", ("ok", "4 of the 4 nodes of the cluster have node_cpus = 8 and node_memory = 16000 MiB"))
     found = words("pbspro", queue="workq", node_memory="16 GiB")
     assert found["queue"] == ("ok", "pbspro has workq")
     assert found["nodes"][1].startswith("2 of the 3 nodes of queue workq have node_cpus = 8")

@@ -73,7 +73,7 @@ def test_a_slow_answer_is_no_wrong_clock() -> None:
         ("[1", "is not valid: "),
         ("{}", "is not valid: "),
         (answer(capacity={"cpus": "many"}), "is not valid: "),
-        (answer(refused="Lading 1 is installed there, the controller is 2"), "Lading 1 .* controller is 2"),
+        (answer(refused="Lading 1 is installed there, but the controller has 2"), "Lading 1 .* controller has 2"),
     ],
 )
 def test_no_answer(said: str, words: str) -> None:

@@ -445,12 +445,12 @@ def test_shares_that_keep_more_than_there_is(settings: Settings, tmp_path: Path)
 
     one, other = '[[shares]]\nteam = "a"\ncpus = {}\n', '[[shares]]\nteam = "b"\ncpus = {}\n'
     assert found(one.format(4) + other.format(4)) == []
-    assert found(one.format(64)) == ["cpus = 64 is kept for team a, but there are only 8; lower it"]
+    assert found(one.format(64)) == ["cpus = 64 is reserved for team a, but there are only 8; lower it"]
     assert found(one.format(5) + other.format(4)) == [
-        "cpus = 9 is kept for team a, team b, but there are only 8; lower it"
+        "cpus = 9 is reserved for team a, team b, but there are only 8; lower it"
     ]
     assert found('[[shares]]\nteam = "a"\nsites = {local = {machines = 2}}') == [
-        "machines = 2 is kept for team a, but site local has only 1; lower it"
+        "machines = 2 is reserved for team a, but site local has only 1; lower it"
     ]
     assert found(one.format(64), CLUSTER) == [], "how much a queue has is not known"
 

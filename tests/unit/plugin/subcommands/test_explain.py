@@ -94,8 +94,9 @@ def test_each_step_says_what_came_of_it(known: Known) -> None:
         "2. matching:",
         "   ten: it can run there",
         "   four: it can run there",
-        "   small: it can never run there: requests 4 cpus, 1 GiB memory, more than any site can ever give: the "
-        "closest location, 'small' of site 'small', has 2 cpus, 65152 MiB memory, not enough cpus",
+        "   small: it can never run there: requests 4 cpus, 1 GiB memory, more than any site can ever give: "
+        "the closest location, 'small' of site 'small', has 2 cpus, 65152 MiB memory, which is not enough "
+        "cpus",
         "3. ranking: four (3 of 4 nodes are idle), ten (5 of 10 nodes are idle)",
         "4. rules × matches:",
         "   the full request, 16 cpus, 1 GiB memory: ten has room now",
@@ -208,7 +209,7 @@ def test_a_finished_job_has_no_advice_on_placement_but_what_it_used(
         "4. failed:",
         "   at ten/ten, node n1, batch job 17, ended at 2026-11-28 12:01:02 UTC, exit code 1",
         "   error: the task's process exited with exit code 1",
-        "   What to do: Check the log of the task, and the reason.",
+        "   What to do: Read the log of the task and the reason.",
     ]
     assert capsys.readouterr().err == "", "that no site is up does not matter any more"
 

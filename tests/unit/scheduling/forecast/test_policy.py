@@ -290,15 +290,21 @@ def test_what_waits_says_for_what() -> None:
     assert len(actions.placements) == 2
     reasons = sorted(clauses(each.reason) for each in clauses(actions.waits))
     assert reasons == [
-        "second will have room in about 20 s: waiting for it does not delay the run, or costs less",
-        "second will have room in about 40 s: waiting for it does not delay the run, or costs less",
+        (
+            "second will have room in about 20 s: waiting for that room does not delay the run, or is cheaper "
+            "than a new machine"
+        ),
+        (
+            "second will have room in about 40 s: waiting for that room does not delay the run, or is cheaper "
+            "than a new machine"
+        ),
     ]
     here = Workflow(step("a", 20))
     [wait] = clauses(here.decide(0.0).waits)
-    assert clauses(wait.reason) == "a machine is being launched for it, ready in about 60 s"
+    assert clauses(wait.reason) == "a machine is being launched for it, and will be ready in about 60 s"
     here.locations = [here.location("boots", ready_at=60.0)]
     [wait] = clauses(here.decide(10.0).waits)
-    assert clauses(wait.reason) == "boots is booting, and can run it in about 50 s"
+    assert clauses(wait.reason) == "boots is booting, and will be ready for it in about 50 s"
     assert here.planner.plans == 1  # it is the one that was launched
 
 

@@ -119,7 +119,7 @@ def test_a_moment_that_is_none_is_refused(value: str) -> None:
 
 def test_a_hint_holds_for_later_runs_too_so_it_names_no_moment() -> None:
     with pytest.raises(
-        HintError, match=r"hint finish_by: '2026-11-27T06:00' is a date and time, which later runs would miss"
+        HintError, match=r"hint finish_by: '2026-11-27T06:00' is a date and time, which all later runs would miss"
     ):
         Hints.parse({"finish_by": "2026-11-27T06:00"})
     assert Hints.parse({"finish_by": "06:00"}).finish_by == parse_finish_by("06:00")

@@ -92,7 +92,7 @@ def test_what_is_no_pattern_of_re2_is_refused_with_the_part_that_is_wrong(
 def test_there_are_only_so_many_patterns() -> None:
     tables = [{f"x{number}": "a" for number in range(MOST_PATTERNS // 2)}] * 2
     assert searches(parse_matching({"hpc": tables})) == MOST_PATTERNS
-    with pytest.raises(HintError, match="hint matching: there are more than 100 patterns"):
+    with pytest.raises(HintError, match="hint matching: there are too many patterns; valid: at most 100"):
         Hints.parse({"targets": ["hpc", "local"], "matching": {"hpc": tables, "local": {"x": "a"}}})
     chunk = [{"x0": "a"}] * (MOST_SEARCHES // MOST_PATTERNS + 1)
     with pytest.raises(HintError, match="100 patterns in the inputs of 201 jobs are 20,100 searches"):

@@ -80,7 +80,7 @@ def test_what_no_target_can_ever_run_is_refused_with_the_reason_of_each() -> Non
     found = place([job("a", "hpc/long", "cloud/x9.*", "moon", cpus=64)], LOCAL, HPC, CLOUD)
     for words in (
         "target 'hpc/long': it requests 64 cpus",
-        "target 'cloud/x9.*': no instance type of the site is 'x9.*', valid: c7g.xlarge, c7i.xlarge, m7i.xlarge",
+        "target 'cloud/x9.*': the site has no instance type 'x9.*', valid: c7g.xlarge, c7i.xlarge, m7i.xlarge",
         "target 'moon': there is no site 'moon'; the sites are: local, hpc, cloud",
     ):
         assert words in told(found.refused["a"])
@@ -201,7 +201,7 @@ def test_hints_say_where_once() -> None:
     assert parse_targets(["a", "a", "b/c"]) == ("a", "b/c")
     for hints, words in (
         ({"targets": ["hpc"], "site": "lab"}, "hint targets: it cannot be combined with the hint site ('lab')"),
-        ({"filters": ["shuffle"]}, "hint filters: they choose among targets"),
+        ({"filters": ["shuffle"]}, "hint filters: filters choose among targets"),
         ({"targets": ["hpc/long"], "queue": "x"}, "hint queue: a target already names a queue"),
         ({"targets": []}, "is not a list of targets; valid: 1 to 32"),
         ({"targets": ["a"], "filters": ["No Name"]}, "is not a list of binding filters"),

@@ -520,7 +520,7 @@ def hosts(count: int, first: int = 1) -> list[Location]:
     return [replace(MACHINE, name=f"node{number}") for number in range(first, first + count)]
 
 
-WORDS = "waits: jobs of task 'align' can use at most 2 machines at once, with no room left (max_instances)"
+WORDS = "waits: jobs of task 'align' can use at most 2 machines at once, and these have no room left (max_instances)"
 
 
 def test_max_instances_counts_machines_and_fills_those_that_are_used() -> None:
@@ -557,7 +557,8 @@ def test_a_limit_of_the_run_is_for_all_its_tasks() -> None:
     late = replace(jobs[0], name="late", resources=MACHINE.capacity)
     found = assign([*jobs, late, replace(late, name="later")], view("lab", *hosts(3)))
     assert told(found.waits["later"]) == (
-        "waits: jobs of this run can use at most 1 machine at once, with no room left (max_instances of the Dag)"
+        "waits: jobs of this run can use at most 1 machine at once, and these have no room left "
+        "(max_instances of the Dag)"
     )
 
 

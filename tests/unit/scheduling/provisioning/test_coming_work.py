@@ -260,7 +260,10 @@ def test_nothing_is_asked_for_that_has_room_sooner_than_a_new_allocation_would_c
 
     assert asked(500) == []
     reason = decided(work(busy(500), step("b", cpus=8)), "b", live=FULL).awaits["b"]
-    assert str(reason) == "waits: a will have room in about 600 s: waiting for it does not delay the run, or costs less"
+    assert str(reason) == (
+        "waits: a will have room in about 600 s: waiting for that room does not delay the run, or is cheaper "
+        "than a new machine"
+    )
     assert asked(700) == ["b"]
     unknown = busy(500, spread=UNKNOWN_SPREAD, time=5000)
     assert [each.jobs for each in decided(work(unknown, step("b", cpus=8)), "b", live=FULL).launches] == [("b",)]

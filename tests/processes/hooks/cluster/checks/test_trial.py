@@ -153,7 +153,7 @@ def test_a_folder_that_is_not_shared() -> None:
     for words in (None, "the batch job ended before its task started"):
         told = explain(config(), [sighting(ended, None)], words, 60)
         assert told.startswith(
-            "batch job 17 on n1 has ended (NonZeroExitCode), and nothing that it writes has come to the lo"
+            "batch job 17 on n1 has ended (NonZeroExitCode), and none of its output has arrived at the lo"
         )
         assert told.endswith('work_dir = "/shared/..."')
     running = NativeJob(id="17", state="running")

@@ -76,7 +76,7 @@ def words(text: str, **options: Any) -> list[tuple[bool, str]]:
 
 def test_a_table_with_another_unit_than_the_cluster_is_reported_with_both() -> None:
     remedy = 'set unit = "K" in [sites.NAME.memory]'
-    told = f"lsf counts memory in KiB (LSF_UNIT_FOR_LIMITS), and the table in MiB; {remedy}"
+    told = f"lsf counts memory in KiB (LSF_UNIT_FOR_LIMITS), but the table of the site in MiB; {remedy}"
     assert words(SHOWCONF) == [(False, told)]
     [(good, _)] = words(SHOWCONF, memory={"per": "job", "unit": "K"})
     assert good
