@@ -576,6 +576,14 @@ class Engine:
         self.resubmitted[key] = self.resubmitted.get(key, 0) + 1
         return True
 
+    def explain(self, error: Exception) -> Exception:
+        """Return the cause of an error: that the store was removed, if it was; otherwise the error itself."""
+        try:
+            self.state.check(self.store)
+        except StoreRemoved as removed:
+            return removed
+        return error
+
     def cancel(self) -> None:
         """Cancel all jobs of this run. Waiting jobs are cancelled at once."""
         with contextlib.suppress(StoreRemoved), transaction(self.database, is_alone=True) as session:

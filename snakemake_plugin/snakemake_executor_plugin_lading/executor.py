@@ -62,18 +62,19 @@ class Executor(RemoteExecutor):
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
         """Submit jobs, in one transaction for all of them."""
-        for job in jobs:
-            self.run_job_pre(job)
-        infos = [SubmittedJobInfo(job, aux={}) for job in jobs]
-        new = [info for info in infos if not self.engine.resume(info)]
-        for info in new:
-            command = self.direct_command(info.job)
-            if command is not None:
-                self.workflow.async_run(direct.prepare(info.job))
-            info.aux["command"] = command or self.snakemake_command(info.job)
-        self.engine.submit(new)
-        for info in infos:
-            self.report_job_submission(info)
+        with self._needing_store():
+            for job in jobs:
+                self.run_job_pre(job)
+            infos = [SubmittedJobInfo(job, aux={}) for job in jobs]
+            new = [info for info in infos if not self.engine.resume(info)]
+            for info in new:
+                command = self.direct_command(info.job)
+                if command is not None:
+                    self.workflow.async_run(direct.prepare(info.job))
+                info.aux["command"] = command or self.snakemake_command(info.job)
+            self.engine.submit(new)
+            for info in infos:
+                self.report_job_submission(info)
 
     def direct_command(self, job: JobExecutorInterface) -> JobCommand | None:
         """Return the shell command of a job; None: the job has to start a Snakemake."""
@@ -174,16 +175,18 @@ class Executor(RemoteExecutor):
 
     @contextlib.contextmanager
     def _needing_store(self) -> Iterator[None]:
-        """Stop the workflow if its store was removed."""
+        """Stop the workflow if its store was removed. SQLite and Snakemake's own files can be the first to fail."""
         from snakemake_executor_plugin_lading.state_folder import StoreRemoved
 
         try:
             yield
-        except StoreRemoved as error:
+        except Exception as error:
+            if not isinstance(cause := self.engine.explain(error), StoreRemoved):
+                raise
             if not self.is_cancelled:
                 self.is_cancelled = True
                 # Not raised, because Snakemake would show a traceback.
-                self.workflow.scheduler.executor_error_callback(WorkflowError(str(error)))
+                self.workflow.scheduler.executor_error_callback(WorkflowError(str(cause)))
 
     def _rest(self, *, has_news: bool) -> None:
         """Set the time until the active jobs are checked again."""

@@ -21,6 +21,7 @@ def test_a_store_that_is_removed_at_any_moment_ends_the_workflow_once(question: 
     executor: Any = Executor.__new__(Executor)
     executor.engine = SimpleNamespace(**{name: lambda *_, said=said: said for name, said in answers.items()})
     setattr(executor.engine, question, gone)
+    executor.engine.explain = lambda error: error
     scheduler = SimpleNamespace(executor_error_callback=lambda error: errors.append(str(error)))
     executor.workflow = SimpleNamespace(scheduler=scheduler)
     executor.is_cancelled, executor.next_questions, executor.logged = False, 0.0, set()
