@@ -126,8 +126,8 @@ class Executor(RemoteExecutor):
             if time.monotonic() >= self.next_questions:
                 self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
                 self.engine.keep_controller()
-                for wait in self.engine.wait_reasons():
-                    self._say_once(wait)
+                for common, wait in self.engine.wait_reasons().items():
+                    self._say_once(wait, common)
         has_news = False
         again: list[SubmittedJobInfo] = []
         for info in active_jobs:
@@ -159,9 +159,10 @@ class Executor(RemoteExecutor):
             yield info
         self._rest(has_news=has_news)
 
-    def _say_once(self, text: str) -> None:
-        if text not in self.logged:
-            self.logged.add(text)
+    def _say_once(self, text: str, common: str | None = None) -> None:
+        """Log a text, unless this one or one with the same in common was logged before."""
+        if (key := common or text) not in self.logged:
+            self.logged.add(key)
             self.logger.info(f"Lading: {text}")
 
     def _heed_interrupt(self) -> None:

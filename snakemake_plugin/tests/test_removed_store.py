@@ -1,4 +1,4 @@
-"""The executor while its engine fails."""
+"""The executor with an engine that fails or waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_store_that_is_removed_at_any_moment_ends_the_workflow_once(question: 
     def gone(*_: object) -> None:
         raise StoreRemoved("the store is gone")
 
-    answers = {"fetch_ended": {}, "keep_controller": None, "wait_reasons": set(), "acknowledge": None}
+    answers = {"fetch_ended": {}, "keep_controller": None, "wait_reasons": {}, "acknowledge": None}
     errors: list[str] = []
     executor: Any = Executor.__new__(Executor)
     executor.engine = SimpleNamespace(**{name: lambda *_, said=said: said for name, said in answers.items()})
@@ -34,3 +34,12 @@ def test_a_store_that_is_removed_at_any_moment_ends_the_workflow_once(question: 
     executor.next_questions = 0.0
     assert asyncio.run(look()) == [job]
     assert errors == ["the store is gone"]
+
+
+def test_similar_reasons_to_wait_are_logged_once_as_they_are() -> None:
+    logged: list[str] = []
+    executor: Any = Executor.__new__(Executor)
+    executor.logged, executor.logger = set(), SimpleNamespace(info=logged.append)
+    for text, common in (("3 of 4 in /f3a/owner", " of  in /fa/owner"), ("2 of 4 in /f3a/owner", " of  in /fa/owner")):
+        executor._say_once(text, common)
+    assert logged == ["Lading: 3 of 4 in /f3a/owner"]
