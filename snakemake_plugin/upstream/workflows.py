@@ -45,7 +45,10 @@ def main() -> int:
     for name in options.names or known:
         with tempfile.TemporaryDirectory(prefix="lading-workflow-") as folder:
             source = f"{options.sources}/{name}" if options.sources else REPOSITORY.format(name=name)
-            said = compare(Path(folder), source, known[name], options.cores, options.seconds)
+            try:
+                said = compare(Path(folder), source, known[name], options.cores, options.seconds)
+            except subprocess.CalledProcessError as error:
+                said = f"no sources: {error}"
         faults += said is not None
         print(f"{name}: {said or 'the same'}", flush=True)
     return 1 if faults else 0
