@@ -122,7 +122,9 @@ class Executor(RemoteExecutor):
             return
         ended: dict[str, EndedJob] = {}
         with self._needing_store():
-            ended = self.engine.fetch_ended()
+            # A short job can end before Snakemake lists it as active. Its end is not acknowledged, so it comes again.
+            active = {str(info.external_jobid) for info in active_jobs}
+            ended = {token: end for token, end in self.engine.fetch_ended().items() if token in active}
             if time.monotonic() >= self.next_questions:
                 self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
                 self.engine.keep_controller()

@@ -1,4 +1,4 @@
-"""The executor with an engine that fails or waits."""
+"""How the executor checks its active jobs."""
 
 from __future__ import annotations
 
@@ -43,3 +43,31 @@ def test_similar_reasons_to_wait_are_logged_once_as_they_are() -> None:
     for text, common in (("3 of 4 in /f3a/owner", " of  in /fa/owner"), ("2 of 4 in /f3a/owner", " of  in /fa/owner")):
         executor._say_once(text, common)
     assert logged == ["Lading: 3 of 4 in /f3a/owner"]
+
+
+def test_the_end_of_a_job_that_is_not_active_yet_is_kept_until_it_is() -> None:
+    end = SimpleNamespace(succeeded=True)
+    unacknowledged, succeeded = {"1": end, "2": end}, list[str]()
+
+    def acknowledge(ended: dict[str, Any]) -> None:
+        for token in ended:
+            del unacknowledged[token]
+
+    executor: Any = Executor.__new__(Executor)
+    executor.engine = SimpleNamespace(
+        fetch_ended=lambda: dict(unacknowledged),
+        acknowledge=acknowledge,
+        keep_controller=lambda: None,
+        wait_reasons=dict,
+    )
+    executor.report_job_success = lambda job: succeeded.append(job.external_jobid)
+    executor.is_cancelled, executor.next_questions, executor.logged = False, 0.0, set()
+    executor.workflow = SimpleNamespace(scheduler=None)
+
+    async def look(*tokens: str) -> list[Any]:
+        return [each async for each in executor.check_active_jobs([SimpleNamespace(external_jobid=t) for t in tokens])]
+
+    assert asyncio.run(look("1")) == []
+    assert (succeeded, [*unacknowledged]) == (["1"], ["2"])
+    assert asyncio.run(look("2")) == []
+    assert (succeeded, [*unacknowledged]) == (["1", "2"], [])
