@@ -52,7 +52,7 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
     errors = [error for name, table in tables.items() for error in faults(declared_name(name), table, kinds)]
     if errors:
         raise SitesError(f"{where}: " + "; ".join(dict.fromkeys(errors)))
-    tables = {name: in_own_folder(table, kinds[table["kind"]].config_model) for name, table in tables.items()}
+    tables = {name: with_own_work_dir(table, kinds[table["kind"]].config_model) for name, table in tables.items()}
     # Other sections, such as shares and budgets, refer to sites by name, so no sites are implied next to them.
     if settings.sites_file and read_sites_document(settings.sites_file).keys() == {"sites"}:
         models = {kind: site.config_model for kind, site in kinds.items()}
@@ -91,11 +91,11 @@ def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[s
     return {LOCAL: IMPLICIT, **tables}
 
 
-def in_own_folder(table: Mapping[str, Any], model: type[SiteConfig]) -> Mapping[str, Any]:
+def with_own_work_dir(table: Mapping[str, Any], model: type[SiteConfig]) -> Mapping[str, Any]:
     """Return a valid table with the deployment's own folder as its ``work_dir``, where deployments share machines."""
     if not (issubclass(model, RemoteConfig) and model.machines_are_shared):
         return table
-    return {**table, "work_dir": current.deployment().own_folder(table["work_dir"])}
+    return {**table, "work_dir": current.deployment().own_work_dir(table["work_dir"])}
 
 
 def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str]:

@@ -141,7 +141,7 @@ class Deployment(ABC):
         """
         return {}
 
-    def own_folder(self, work_dir: str) -> str:
+    def own_work_dir(self, work_dir: str) -> str:
         """Return this deployment's own folder in the ``work_dir`` of machines that other deployments can use, too."""
         return work_dir
 

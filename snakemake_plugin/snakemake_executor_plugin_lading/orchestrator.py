@@ -87,7 +87,7 @@ class SnakemakeDeployment(Deployment):
             }
         return {name: table for name, table in found.items() if name not in tables}
 
-    def own_folder(self, work_dir: str) -> str:
+    def own_work_dir(self, work_dir: str) -> str:
         # Not of the secret, which changes if the state folder is removed, nor of the host, which is any login node.
         return f"{work_dir.rstrip('/')}/{sha256(os.fsencode(self.state.root)).hexdigest()[:LENGTH_OF_FOLDER]}"
 
