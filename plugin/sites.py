@@ -12,7 +12,7 @@ from lading.executors.settings import Settings
 from lading.hooks.deployment import current
 from lading.hooks.files import table_model
 from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites, read_sites_document
-from lading.hooks.site import Site, SiteConfig, sites_accepting_untargeted
+from lading.hooks.site import RemoteConfig, Site, SiteConfig, sites_accepting_untargeted
 from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import PublishedSite, known, published
 from lading.scheduling.hints.places import SITE_NAME
@@ -52,6 +52,7 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
     errors = [error for name, table in tables.items() for error in faults(declared_name(name), table, kinds)]
     if errors:
         raise SitesError(f"{where}: " + "; ".join(dict.fromkeys(errors)))
+    tables = {name: with_own_work_dir(table, kinds[table["kind"]].config_model) for name, table in tables.items()}
     # Other sections, such as shares and budgets, refer to sites by name, so no sites are implied next to them.
     if settings.sites_file and read_sites_document(settings.sites_file).keys() == {"sites"}:
         models = {kind: site.config_model for kind, site in kinds.items()}
@@ -88,6 +89,13 @@ def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[s
     if LOCAL in tables or any(kinds[kind].has_sites_file for kind in used & kinds.keys()):
         return tables
     return {LOCAL: IMPLICIT, **tables}
+
+
+def with_own_work_dir(table: Mapping[str, Any], model: type[SiteConfig]) -> Mapping[str, Any]:
+    """Return a valid table with the deployment's own folder as its ``work_dir``, where deployments share machines."""
+    if not (issubclass(model, RemoteConfig) and model.machines_are_shared):
+        return table
+    return {**table, "work_dir": current.deployment().own_work_dir(table["work_dir"])}
 
 
 def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str]:

@@ -141,6 +141,10 @@ class Deployment(ABC):
         """
         return {}
 
+    def own_work_dir(self, work_dir: str) -> str:
+        """Return this deployment's own folder in the ``work_dir`` of machines that other deployments can use, too."""
+        return work_dir
+
     def table_conventions(self) -> TableConventions:
         return plain_conventions()
 

@@ -45,6 +45,7 @@ class EC2Config(MachinesConfig):
     """EC2 instances as one site."""
 
     built_in_policies: ClassVar[Sequence[str]] = OF_BUYERS
+    machines_are_shared: ClassVar[bool] = False
 
     aws_conn_id: str = Field(
         "aws_default",

@@ -188,6 +188,9 @@ class PackedConfig(EnforcingConfig):
 class RemoteConfig(EnforcingConfig):
     """A site on other machines: its folders, and how its jobs reach Airflow's API and their Dags."""
 
+    # Whether other deployments can use the same machines, where each of them needs a folder of its own.
+    machines_are_shared: ClassVar[bool] = True
+
     work_dir: str
     python: str
     max_poll_interval: float

@@ -551,8 +551,8 @@ class Engine:
                 lock.release()
             self._is_plan_old, self.next_plan = False, time.monotonic() + SECONDS_BETWEEN_PLANS
 
-    def wait_reasons(self) -> set[str]:
-        """Return why jobs of this run wait, as sentences without numbers, so that similar reasons are the same."""
+    def wait_reasons(self) -> dict[str, str]:
+        """Return why jobs of this run wait, by what similar reasons have in common: the sentence without numbers."""
         from sqlalchemy import select
 
         from lading.executors.store import JobRow, State
@@ -561,7 +561,8 @@ class Engine:
         with transaction(self.database) as session:
             found = session.execute(select(JobRow.reason_code, JobRow.reason).where(*mine).distinct().limit(50)).all()
         # Reasons of kind "turn" are left out: jobs always wait for other jobs or for a full machine.
-        return {NUMBERS.sub("…", for_users(str(reason))) for code, reason in found if reason.meaning.kind != "turn"}
+        said = (for_users(str(reason)) for _, reason in found if reason.meaning.kind != "turn")
+        return {NUMBERS.sub("", text): text for text in said}
 
     def may_resubmit(self, info: SubmittedJobInfo, end: EndedJob) -> bool:
         """Whether a failed job is resubmitted without using up a retry. What it had is noted for its next try."""
@@ -575,6 +576,14 @@ class Engine:
             return False
         self.resubmitted[key] = self.resubmitted.get(key, 0) + 1
         return True
+
+    def explain(self, error: Exception) -> Exception:
+        """Return the cause of an error: that the store was removed, if it was; otherwise the error itself."""
+        try:
+            self.state.check(self.store)
+        except StoreRemoved as removed:
+            return removed
+        return error
 
     def cancel(self) -> None:
         """Cancel all jobs of this run. Waiting jobs are cancelled at once."""

@@ -62,18 +62,19 @@ class Executor(RemoteExecutor):
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
         """Submit jobs, in one transaction for all of them."""
-        for job in jobs:
-            self.run_job_pre(job)
-        infos = [SubmittedJobInfo(job, aux={}) for job in jobs]
-        new = [info for info in infos if not self.engine.resume(info)]
-        for info in new:
-            command = self.direct_command(info.job)
-            if command is not None:
-                self.workflow.async_run(direct.prepare(info.job))
-            info.aux["command"] = command or self.snakemake_command(info.job)
-        self.engine.submit(new)
-        for info in infos:
-            self.report_job_submission(info)
+        with self._needing_store():
+            for job in jobs:
+                self.run_job_pre(job)
+            infos = [SubmittedJobInfo(job, aux={}) for job in jobs]
+            new = [info for info in infos if not self.engine.resume(info)]
+            for info in new:
+                command = self.direct_command(info.job)
+                if command is not None:
+                    self.workflow.async_run(direct.prepare(info.job))
+                info.aux["command"] = command or self.snakemake_command(info.job)
+            self.engine.submit(new)
+            for info in infos:
+                self.report_job_submission(info)
 
     def direct_command(self, job: JobExecutorInterface) -> JobCommand | None:
         """Return the shell command of a job; None: the job has to start a Snakemake."""
@@ -121,12 +122,14 @@ class Executor(RemoteExecutor):
             return
         ended: dict[str, EndedJob] = {}
         with self._needing_store():
-            ended = self.engine.fetch_ended()
+            # A short job can end before Snakemake lists it as active. Its end is not acknowledged, so it comes again.
+            active = {str(info.external_jobid) for info in active_jobs}
+            ended = {token: end for token, end in self.engine.fetch_ended().items() if token in active}
             if time.monotonic() >= self.next_questions:
                 self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
                 self.engine.keep_controller()
-                for wait in self.engine.wait_reasons():
-                    self._say_once(wait)
+                for common, wait in self.engine.wait_reasons().items():
+                    self._say_once(wait, common)
         has_news = False
         again: list[SubmittedJobInfo] = []
         for info in active_jobs:
@@ -158,9 +161,10 @@ class Executor(RemoteExecutor):
             yield info
         self._rest(has_news=has_news)
 
-    def _say_once(self, text: str) -> None:
-        if text not in self.logged:
-            self.logged.add(text)
+    def _say_once(self, text: str, common: str | None = None) -> None:
+        """Log a text, unless this one or one with the same in common was logged before."""
+        if (key := common or text) not in self.logged:
+            self.logged.add(key)
             self.logger.info(f"Lading: {text}")
 
     def _heed_interrupt(self) -> None:
@@ -174,16 +178,18 @@ class Executor(RemoteExecutor):
 
     @contextlib.contextmanager
     def _needing_store(self) -> Iterator[None]:
-        """Stop the workflow if its store was removed."""
+        """Stop the workflow if its store was removed. SQLite and Snakemake's own files can be the first to fail."""
         from snakemake_executor_plugin_lading.state_folder import StoreRemoved
 
         try:
             yield
-        except StoreRemoved as error:
+        except Exception as error:
+            if not isinstance(cause := self.engine.explain(error), StoreRemoved):
+                raise
             if not self.is_cancelled:
                 self.is_cancelled = True
                 # Not raised, because Snakemake would show a traceback.
-                self.workflow.scheduler.executor_error_callback(WorkflowError(str(error)))
+                self.workflow.scheduler.executor_error_callback(WorkflowError(str(cause)))
 
     def _rest(self, *, has_news: bool) -> None:
         """Set the time until the active jobs are checked again."""

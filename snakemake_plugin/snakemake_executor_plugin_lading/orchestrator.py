@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone, tzinfo
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,8 @@ MEMORY_OF_BATCH_JOB = 48
 # For allocations of sites whose table has no mode, in seconds: how long an idle allocation keeps its node, and how long
 # a job waits for room in an allocation before it can be a batch job itself.
 IDLE_SECONDS, BURST_SECONDS = 10, 3600
+# Characters of the name of a workflow's own folder in a work_dir.
+LENGTH_OF_FOLDER = 12
 SSH_PORT = 22
 # The connection of sites that name none. If no profile has this name, boto3 finds the credentials itself.
 DEFAULT_AWS_CONNECTION = "aws_default"
@@ -82,6 +86,10 @@ class SnakemakeDeployment(Deployment):
                 "burst_after": BURST_SECONDS,
             }
         return {name: table for name, table in found.items() if name not in tables}
+
+    def own_work_dir(self, work_dir: str) -> str:
+        # Not of the secret, which changes if the state folder is removed, nor of the host, which is any login node.
+        return f"{work_dir.rstrip('/')}/{sha256(os.fsencode(self.state.root)).hexdigest()[:LENGTH_OF_FOLDER]}"
 
     def log_folder(self) -> Path:
         return self.state.logs

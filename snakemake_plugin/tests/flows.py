@@ -117,6 +117,17 @@ class Workflow:
                 continue
 
 
+def remove_state(flow: Workflow) -> None:
+    """Remove ``.snakemake`` as a user does: again, if processes of the workflow have written into it meanwhile."""
+    folder = flow.folder / ".snakemake"
+
+    def is_gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    wait_until(is_gone)
+
+
 def wait_until(holds: Callable[[], object]) -> None:
     """Wait for something to be so."""
     deadline = time.monotonic() + PATIENCE

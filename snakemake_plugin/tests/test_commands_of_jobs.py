@@ -95,9 +95,11 @@ def generate(seed: int) -> tuple[dict[str, str], list[str]]:
     targets = "checkpoints.plan.get().output[0]" if seed % 2 else "'targets'"
     late = 'VALUE = "value that was redefined"\nPREFIX = ": other prefix; "\n'
     files["included.smk"] = rules("included") + 'LIST = ["changed", "by include"]\n'
+    files["part.smk"] = rules("part") + rng.choice(("", 'VALUE = "value by the include"\n'))
     files["nested.smk"] = globals_of(rng, "nested") + rules("nested", "inner_") + rng.choice(("", late))
     # The names of outputs say which rule of which file: a rule has the same function by every name.
     files["module.smk"] = f"""{globals_of(rng, "module")}{rules("module")}
+include: "part.smk"
 module inner:
     snakefile: "nested.smk"
     config: {rng.choice(("config", config("nested")))}
@@ -215,6 +217,41 @@ rule go:
         assert (folder / "right.txt").read_text() == "right right\n"
         assert not (folder / "left.txt").exists()
     assert sorted(direct_tasks(flow)) == ["part_decide", "part_go"]
+
+
+REDEFINED = """
+VALUE = "before of PLACE"
+def redefine(wildcards):
+    global VALUE
+    VALUE = f"after of PLACE for {wildcards.w}"
+    return VALUE
+rule PLACE:
+    input: "given.txt"
+    output: "PLACE.{w}.txt"
+    params: now=redefine
+    shell: "echo '{VALUE} {params.now}' > {output}"
+"""
+
+
+def test_a_function_that_redefines_a_global_does_so_for_the_command_of_its_module(make: Make, tmp_path: Path) -> None:
+    files = {
+        "Snakefile": """
+rule all:
+    input: "top.x.txt", "inner.x.txt"
+module part:
+    snakefile: "part.smk"
+use rule * from part as part_*
+"""
+        + REDEFINED.replace("PLACE", "top"),
+        "part.smk": REDEFINED.replace("PLACE", "inner"),
+        "given.txt": "",
+    }
+    flow, plain = run_both(make, tmp_path, files)
+    for place in ("top", "inner"):
+        said = f"after of {place} for x"
+        assert (flow.folder / f"{place}.x.txt").read_text() == f"{said} {said}\n"
+        assert (plain / f"{place}.x.txt").read_text() == f"{said} {said}\n"
+    assert sorted(direct_tasks(flow)) == ["part_inner", "top"]
 
 
 IN_DOUBT = r"""

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from flows import PATIENCE, SNAKEMAKE, Workflow, wait_until
+from flows import PATIENCE, SNAKEMAKE, Workflow, remove_state, wait_until
 from snakemake.io import flag
 from snakemake.persistence import FileBackupMixin
 from snakemake_executor_plugin_lading import executor
@@ -187,7 +187,7 @@ def test_a_run_begins_anew_after_its_folder_was_removed(make: Make) -> None:
     killed.kill()
     killed.wait()
     left = flow.processes()
-    shutil.rmtree(flow.folder / ".snakemake")
+    remove_state(flow)
     process = flow.start()
     wait_until(lambda: begun(flow) >= 4)
     wait_until(lambda: not set(left) & set(flow.processes()))
@@ -314,12 +314,42 @@ def test_a_workflow_whose_folder_is_removed_says_so_and_leaves_nothing_at_work(m
     flow = make(COUNTS)
     process = flow.start()
     wait_until(lambda: begun(flow) == 2)
-    shutil.rmtree(flow.folder / ".snakemake")
+    remove_state(flow)
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, said
     assert f"{flow.lading} was removed while it was in use" in said
     assert "Traceback" not in said
     assert "sql" not in said.lower(), said
+    wait_until(lambda: flow.processes() == [])
+
+
+# The folder is removed by what the main Snakemake evaluates right before it submits a job.
+REMOVES = """
+import os, shutil
+def remove(wildcards):
+    if os.path.exists("first.txt"):
+        while os.path.exists(".snakemake"):
+            shutil.rmtree(".snakemake", ignore_errors=True)
+    return ""
+rule all:
+    input: "last.txt"
+rule first:
+    output: "first.txt"
+    shell: "touch {output}"
+rule last:
+    input: "first.txt"
+    output: "last.txt"
+    params: remove
+    LAST
+"""
+
+
+@pytest.mark.parametrize("last", ['shell: "touch {output}"', 'run: open(output[0], "w").close()'])
+def test_a_workflow_whose_folder_is_removed_when_a_job_is_submitted_says_so(make: Make, last: str) -> None:
+    flow = make(REMOVES.replace("LAST", last))
+    said = flow.run(status=1)
+    assert f"{flow.lading} was removed while it was in use" in said
+    assert not re.search(r'Traceback|File ".*\.py"', said), said
     wait_until(lambda: flow.processes() == [])
 
 

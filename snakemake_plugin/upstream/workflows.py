@@ -10,6 +10,7 @@ Both runs are at the same path, one after the other, with as many cores.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -28,6 +29,8 @@ SITES = '[sites.local]\nkind = "local"\ncpus = {cores}\nmemory = "256 GiB"\n'
 MISSING = re.compile(r"affected files:\n((?:[ \t]+.*\n?)+)")
 # Where each Snakemake has the sources of a workflow, which commands may name.
 OF_ONE_RUN = re.compile(rb"(?<=snakemake-runtime-cache/)tmp\w+")
+# How the file of a benchmark begins.
+BENCHMARK = b"s\th:m:s\t"
 MOST_ROUNDS = 50
 
 
@@ -45,7 +48,10 @@ def main() -> int:
     for name in options.names or known:
         with tempfile.TemporaryDirectory(prefix="lading-workflow-") as folder:
             source = f"{options.sources}/{name}" if options.sources else REPOSITORY.format(name=name)
-            said = compare(Path(folder), source, known[name], options.cores, options.seconds)
+            try:
+                said = compare(Path(folder), source, known[name], options.cores, options.seconds)
+            except subprocess.CalledProcessError as error:
+                said = f"no sources: {error}"
         faults += said is not None
         print(f"{name}: {said or 'the same'}", flush=True)
     return 1 if faults else 0
@@ -67,16 +73,18 @@ def compare(folder: Path, source: str, terms: Mapping[str, Any], cores: int, sec
     command = [sys.executable, "-m", "snakemake", "--snakefile", at / snakefile.relative_to(clone)]
     command += ["--directory", at / terms.get("directory", "."), *terms.get("options", ())]
     command += ["--scheduler", "greedy"]  # which jobs run at once is of no matter here, and takes the other one minutes
+    command += ["--cores", cores]  # with both: workflows can compute threads from it
     ways = {
-        "--cores": ["--cores", str(cores)],
+        "--cores": [],
         "lading": ["--executor", "lading", "--jobs", "1000", "--lading-sites-file", folder / "sites.toml"],
     }
+    environment = {**os.environ, **terms.get("environment", {})}
     found: dict[str, tuple[int, dict[str, bytes | None]]] = {}
     said = ""
-    make_missing(clone, at, command, terms.get("directory", "."))
+    make_missing(clone, at, command, terms.get("directory", "."), environment)
     for way, options in ways.items():
         clone.rename(at) if way == "lading" else shutil.copytree(clone, at, symlinks=True)
-        done = run(at, *command, *options, seconds=seconds)
+        done = run(at, *command, *options, environment=environment, seconds=seconds)
         said = said if done.returncode == 0 else f"{said}\n{way}: {done.stdout[-3000:]}"
         found[way] = done.returncode, read_files(at)
         if way != "lading":
@@ -97,11 +105,11 @@ def compare(folder: Path, source: str, terms: Mapping[str, Any], cores: int, sec
     return None
 
 
-def make_missing(clone: Path, at: Path, command: list[Any], directory: str) -> None:
+def make_missing(clone: Path, at: Path, command: list[Any], directory: str, environment: Mapping[str, str]) -> None:
     """Make the inputs of a workflow that are not in its repository, as far as Snakemake says which; they are empty."""
     for _ in range(MOST_ROUNDS):
         clone.rename(at)
-        done = run(at, *command, "--dry-run", "--quiet")
+        done = run(at, *command, "--dry-run", "--quiet", environment=environment)
         at.rename(clone)
         names = [line.strip() for block in MISSING.findall(done.stdout) for line in block.splitlines()]
         if not names:
@@ -112,11 +120,13 @@ def make_missing(clone: Path, at: Path, command: list[Any], directory: str) -> N
             path.touch()
 
 
-def run(folder: Path, *command: object, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *command: object, environment: Mapping[str, str], seconds: float | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder, with all that it says as one text."""
     arguments, output = [str(each) for each in command], {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        done = subprocess.run(arguments, cwd=folder, timeout=seconds, check=False, **output)
+        done = subprocess.run(arguments, cwd=folder, env=environment, timeout=seconds, check=False, **output)
     except subprocess.TimeoutExpired as late:
         done = subprocess.CompletedProcess(
             arguments, 124, (late.stdout or b"") + f"It has not ended in {seconds} s".encode()
@@ -127,10 +137,12 @@ def run(folder: Path, *command: object, seconds: float | None = None) -> subproc
 def read_files(folder: Path) -> dict[str, bytes | None]:
     """What each file of a folder has, but for Snakemake's own; None: it is a folder, or a link to nowhere."""
     paths = [each for each in folder.rglob("*") if not {".snakemake", ".git", "__pycache__"} & set(each.parts)]
-    return {
-        str(each.relative_to(folder)): OF_ONE_RUN.sub(b"", each.read_bytes()) if each.is_file() else None
-        for each in paths
-    }
+    return {str(each.relative_to(folder)): compared(each.read_bytes()) if each.is_file() else None for each in paths}
+
+
+def compared(content: bytes) -> bytes:
+    """What is the same in every run of a workflow; of a benchmark that is its first line."""
+    return content.partition(b"\n")[0] if content.startswith(BENCHMARK) else OF_ONE_RUN.sub(b"", content)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,12 @@ def make(
     yield build
     for each in made:
         each.site.close("cancel", 0.0 if each.is_forgotten else 20.0)
-    shutil.rmtree(shared)
+
+    def is_gone() -> bool:
+        shutil.rmtree(shared, ignore_errors=True)  # an agent that was forgotten may still write into it
+        return not shared.exists()
+
+    assert wait_until(is_gone, 60)
 
 
 def agent_of(lab: Lab, host: Host) -> int:

@@ -67,10 +67,14 @@ def _mine(owner: Owner) -> str:
 
 
 def _compared(owner: Owner) -> str:
-    known = "|".join(f"{each}\\ *" for each in owner.ids)
+    known = "|".join(map(shlex.quote, owner.ids))
     theirs, mine = "${owner#* } (${owner%% *})", "${mine#* } (${mine%% *})"
     message = FOREIGN.format(theirs=theirs, mine=mine, key="a work_dir", file=f"$PWD/{OWNER}")
-    return f'IFS= read -r owner <{OWNER} || exit\ncase $owner in {known}) ;; *) echo "{message}" >&2; exit 1;; esac\n'
+    return (
+        f"IFS= read -r owner <{OWNER} || exit\n"
+        f'for each in "${{owner%% *}}" "${{owner#* }}"; do case $each in {known}) owner=;; esac; done\n'
+        f'[ -z "$owner" ] || {{ echo "{message}" >&2; exit 1; }}\n'
+    )
 
 
 def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:

@@ -135,6 +135,20 @@ def test_a_folder_belongs_to_one_deployment(shell: str, steps: Callable[..., Rem
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("steps", [load, allocation_steps.load])
+def test_a_deployment_with_a_name_of_its_own_keeps_its_folder(
+    shell: str, steps: Callable[..., RemoteStep], tmp_path: Path
+) -> None:
+    folder, name = ClusterFolder(str(tmp_path)), "laptop:/it's $HOME/*/flow"
+    before, after = (Owner.from_key(key, "", name, is_named=True) for key in ("old", "new"))
+    for owner in (before, after, before):
+        assert ask([steps(folder, owner)], shell)[0].status == 0
+        server.claim(folder.root, owner.ids, owner.name)
+    for other in ("laptop:/it's $HOME/x/flow", f"a {name}", "flow"):
+        assert ask([steps(folder, Owner.from_key("new", "", other, is_named=True))], shell)[0].status == 1
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_look_at_a_folder_marks_nothing(shell: str, tmp_path: Path) -> None:
     owner = Owner.from_key("key", "", "here")
     for folder in (tmp_path, tmp_path / "none"):
