@@ -71,6 +71,7 @@ COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,
     JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
     JobRow.reason_limit, JobRow.said_at, JobRow.team, JobRow.dag_owner, JobRow.dag_tags,
+    JobRow.native_id,
 )  # fmt: skip
 # What decides to which declared share a job of a Dag belongs.
 TENANT: Mapping[str, Any] = {"team": JobRow.team, "dag_owner": JobRow.dag_owner, "dag_tags": JobRow.dag_tags}
@@ -299,6 +300,7 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
     is_unsaid = unsaid_at(now)
     amounts = (
         JobRow.queued_at,
+        JobRow.native_id,
         JobRow.planned_start,
         case((JobRow.planned_start.is_(None), JobRow.native_start)).label("native_start"),
         case((is_unsaid, 1), else_=0).label("unsaid"),
@@ -313,6 +315,7 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
         func.max(each.c.queued_at).label("queued_at"),
         func.max(each.c.planned_start).label("last_planned"),
         func.max(each.c.native_start).label("last_native"),
+        func.max(each.c.native_id).label("native_id"),
         func.sum(each.c.unsaid).label("unsaid"),
         func.sum(each.c.cpus).label("cpus"),
         # The group stands for its jobs without a predicted start.
@@ -526,7 +529,8 @@ class Backlogs:
         :param is_last: whether to estimate the last of the jobs counted together with it
         """
         place = place_of(job)
-        rate, is_shared = self.rate(place), job.state == State.PLACED
+        # The queue of an agent, unlike that of a batch system, has no jobs of others.
+        rate, is_shared = self.rate(place), job.state == State.PLACED and job.native_id is not None
         if rate is None or not rate.cpus:
             ahead = sum(number for row, number in self._contenders(place) if turn_of(row) <= turn_of(job))
             return Backlog(max(0, ahead - 1), None, place_text(place), is_shared)

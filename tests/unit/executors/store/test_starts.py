@@ -393,6 +393,15 @@ def test_jobs_for_any_site_start_after_those_that_the_sites_have_been_given(sess
     assert found["any0"].at == pytest.approx(NOW + 800, abs=150), "eight jobs before it, on four cpus, of 400 s each"
 
 
+def test_only_in_the_queue_of_a_batch_system_do_earlier_waits_say_more_than_the_jobs_ahead(session: Session) -> None:
+    busy(session, "hpc", 4)
+    add(session, "at_agent", state=State.PLACED, site="hpc", queued_at=NOW - 40)
+    add(session, "in_batch", state=State.PLACED, site="hpc", queued_at=NOW - 40, native_id="17")
+    found = {token: start for token, start in all_starts(session).items() if isinstance(start, ExpectedStart)}
+    assert found["at_agent"].source is StartSource.BACKLOG
+    assert found["in_batch"].source is StartSource.PAST_WAITS
+
+
 def test_a_site_gets_its_part_of_the_jobs_for_any_site(session: Session) -> None:
     busy(session, "hpc", 6)
     busy(session, "small", 2)
