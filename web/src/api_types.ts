@@ -584,6 +584,7 @@ export interface components {
             map_index: number;
             /** Run Id */
             run_id: string | null;
+            since_then: components["schemas"]["SinceThen"] | null;
             /** Task Id */
             task_id: string;
             /** Try Number */
@@ -619,6 +620,10 @@ export interface components {
             remedy: string;
             /** Sentences */
             sentences: string[];
+            /** Since Then */
+            since_then: {
+                [key: string]: number;
+            };
             /** Site */
             site: string | null;
             /** Tasks */
@@ -1136,6 +1141,23 @@ export interface components {
             who: string;
         };
         /**
+         * Since
+         * @description What has become of a task since one of its tries failed.
+         * @enum {string}
+         */
+        Since: "succeeded" | "runs" | "waits" | "gave_up" | "skipped";
+        /**
+         * SinceThen
+         * @description What has become of a task since one of its tries failed.
+         */
+        SinceThen: {
+            /** At */
+            at: number | null;
+            state: components["schemas"]["Since"];
+            /** Try Number */
+            try_number: number | null;
+        };
+        /**
          * SiteLimit
          * @description A limit that the sites file sets for a site.
          */
@@ -1458,6 +1480,7 @@ export interface components {
             remedy: string | null;
             /** Run Id */
             run_id: string | null;
+            since_then?: components["schemas"]["SinceThen"] | null;
             /** Site */
             site: string | null;
             start?: components["schemas"]["StartEstimate"] | null;
@@ -1588,6 +1611,8 @@ export type Saving = components['schemas']['Saving'];
 export type Savings = components['schemas']['Savings'];
 export type ShareGuarantee = components['schemas']['ShareGuarantee'];
 export type ShareState = components['schemas']['ShareState'];
+export type Since = components['schemas']['Since'];
+export type SinceThen = components['schemas']['SinceThen'];
 export type SiteLimit = components['schemas']['SiteLimit'];
 export type SiteState = components['schemas']['SiteState'];
 export type Size = components['schemas']['Size'];

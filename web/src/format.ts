@@ -1,5 +1,5 @@
 // Formats numbers, times and amounts for people.
-import type {StartEstimate} from "./api_types";
+import type {Since, SinceThen, StartEstimate} from "./api_types";
 import type {ChartMachine, RunOutlook, Summary} from "./api_types";
 
 type Maybe<Value> = Value | null | undefined;
@@ -164,6 +164,18 @@ export function startText({since, until}: Pick<StartEstimate, "since" | "until">
   const [first, last] = [at(since), at(until)];
   return since <= now ? `by ${last}` : first === last ? `at about ${last}` : `${first} – ${last}`;
 }
+
+/** What has become of tasks that failed, in the order in which they need attention: of one task, and of several. */
+const SEQUELS: readonly (readonly [Since, string, string])[] = [["gave_up", "gave up", "gave up"], ["waits", "waits", "wait"], ["runs", "runs again", "run again"], ["succeeded", "succeeded", "succeeded"], ["skipped", "was skipped", "were skipped"]];
+/** What has become of a task since one of its tries failed. */
+export function sequelText({state, try_number: later, at}: SinceThen, now: number): string {
+  const words = SEQUELS.find(([key]) => key === state)?.[1] ?? state;
+  const when = isNone(at) ? "" : ` ${now - at > 43200 ? date(at) : minute(at)}`;
+  return state === "succeeded" ? `${isNone(later) ? "" : `try ${later} `}${words}${when}` : words;
+}
+/** What has become of several tasks, a line for each state. */
+export const sequelLines = (tasks: Partial<Record<Since, number>>): string[] =>
+  SEQUELS.flatMap(([state, one, several]) => (tasks[state] ? [`${count(tasks[state])} ${tasks[state] === 1 ? one : several}`] : []));
 
 /** The reason for a wait without what its column already says: that the job waits, and the site if that is shown. */
 export const sentence = (text: string, site: string | null): string =>

@@ -31,7 +31,7 @@ const waits: WaitGroups = {
 const failures: FailureGroups = {
   now: NOW, since: NOW - 86400, jobs: 1, groups_left_out: 0, jobs_left_out: 0, groups: [{
     cause: "error", title: "The task raised an error", remedy: "Look at its log", actors: ["author"], site: null, node: null, jobs: 1, tasks: 1, first: NOW - 500, last: NOW - 500, sentences: ["exit code 1"], dags: [{dag_id: "etl", jobs: 1}], dags_total: 1,
-    failed_tasks: [{dag_id: "etl", task_id: "load", jobs: 1, advice: null, line: null, run_id: "r1", map_index: -1, try_number: 1}], hidden: false,
+    failed_tasks: [{dag_id: "etl", task_id: "load", jobs: 1, advice: null, line: null, run_id: "r1", map_index: -1, try_number: 1, since_then: {state: "succeeded", try_number: 2, at: NOW - 300}}], hidden: false, since_then: {succeeded: 1},
   }],
 };
 const packing: PackingChart = {

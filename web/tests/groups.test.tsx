@@ -7,6 +7,7 @@ import {limitText} from "../src/pages/waits";
 import type {BillAmounts, SiteState} from "../src/api_types";
 import {only} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
+import {sequels} from "../src/pages/failures";
 import {runCost, runningPart} from "../src/tabs/dag";
 import {Bars, firstSpan, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
 import {Outlook, hurryBody, progress} from "../src/tabs/run";
@@ -94,6 +95,12 @@ test("tries that were repeated are no alarm, tasks that failed are", () => {
   const tile = (failed: number, failed_tasks: number | null) => renderToStaticMarkup(<FailedTile summary={{failed, failed_tasks}} />);
   expect(tile(6, 0)).toMatch(/class="tile"[^]*>0<[^]*6 failed tries/);
   expect(tile(6, 1)).toContain('class="tile bad"');
+});
+test("a group of failures says what has become of its tasks, and of a single one which try succeeded", () => {
+  const task = {since_then: {state: "succeeded", try_number: 2, at: 0}} as never;
+  expect(sequels({since_then: {succeeded: 1}, failed_tasks: [task]}, 60)).toEqual([expect.stringMatching(/^try 2 succeeded \d\d:\d\d$/)]);
+  expect(sequels({since_then: {succeeded: 2, waits: 1, gave_up: 3}, failed_tasks: [task]}, 60)).toEqual(["3 gave up", "1 waits", "2 succeeded"]);
+  expect(sequels({since_then: {}, failed_tasks: []}, 60)).toEqual([]);
 });
 test("what a run cost has its part of idle machines, and none where nothing has a price", () => {
   const billed = {usd_idle: 2, usd_boot: 1} as BillAmounts;

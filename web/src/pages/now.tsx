@@ -142,7 +142,7 @@ export function Asked() {
 /** Only failed tasks are highlighted, not failed tries that Airflow retried. */
 export function FailedTile({summary: {failed, failed_tasks: tasks}}: {summary: Pick<Summary, "failed" | "failed_tasks">}) {
   const known = tasks ?? failed;
-  return <Tile label="Failed tasks, 24 h" value={count(known)} help={`${count(failed)} failed ${failed === 1 ? "try" : "tries"}`} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={known > 0} />;
+  return <Tile label="Failed tasks, 24 h" value={count(known)} help={`not retried any more; ${count(failed)} failed ${failed === 1 ? "try" : "tries"}`} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={known > 0} />;
 }
 
 export function NowPage({summary, trouble, now}: PageProps) {

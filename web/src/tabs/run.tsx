@@ -87,7 +87,7 @@ function Took({run: found, end, held, now, dagId, runId}: Run & {run: RunSummary
         <p className="lead" data-testid="progress">{progress(found, end, held)}</p>
         <Tiles>
           <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
-          {totals.failed ? <Tile label="Failed" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
+          {totals.failed ? <Tile label="Failed tries" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
           <Tile label="Cost" value={cost(runCost({usd: totals.usd, billed}), totals.cpu_hours)} help={[...parts(billed, totals.usd !== null), runningPart({...totals, billed}, totals.usd !== null)].filter(({value}) => value > 0).map(({title, text}) => `${text} ${title.toLowerCase()}`).join(", ") || null} />
           <Tile label="cpus used" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} help="of the cpus requested" />
           <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of the memory requested, by measured peaks" />

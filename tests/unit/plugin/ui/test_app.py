@@ -265,6 +265,29 @@ def test_a_try_that_failed_is_no_task_that_failed(session: Session, client: Test
     ] * 3
 
 
+def test_a_failure_says_what_has_become_of_its_task(session: Session, client: TestClient) -> None:
+    add_run(session, "mine", "r")
+    states = {"success": 2, "running": 2, "up_for_retry": 1, "failed": 1, "skipped": 2}
+    end = datetime.fromtimestamp(NOW - 60, timezone.utc)
+    for index, (state, last) in enumerate(states.items()):
+        instance = {"dag_id": "mine", "run_id": "r", "task_id": "t", "map_index": index, "state": state}
+        more = {"id": uuid.uuid4(), "pool": "p", "pool_slots": 1, "try_number": last, "end_date": end}
+        session.execute(insert(TaskInstance.__table__), [instance | more])
+        ended(session, f"job{index}", state=State.FAILED, cause="error", map_index=index)
+    ended(session, "again", state=State.FAILED, cause="error", map_index=1, try_number=0)
+    ended(session, "unknown", state=State.FAILED, cause="error", task_id="unknown")
+    ended(session, "hid", state=State.FAILED, cause="error", dag_id="hush_dag", task_id="hush_task")
+    session.commit()
+    [group] = client.get("/failures", params={"since": NOW - 3600}).json()["groups"]
+    assert group["since_then"] == {"succeeded": 1, "runs": 1, "waits": 1, "gave_up": 1, "skipped": 1}
+    found = {each["id"]: each["since_then"] for each in client.get("/jobs", params={"state": "failed"}).json()["jobs"]}
+    assert found["job0"] == {"state": "succeeded", "try_number": 2, "at": pytest.approx(NOW - 60)}
+    assert found["job1"] == {"state": "runs", "try_number": 2, "at": None}
+    assert found["job2"] == {"state": "waits", "try_number": None, "at": None}
+    assert found["job3"] == {"state": "gave_up", "try_number": None, "at": None}
+    assert found["unknown"] is None
+
+
 def test_machines_that_were_taken_back_are_one_group_of_their_site(session: Session, client: TestClient) -> None:
     for number in range(3):
         ended(session, f"spot{number}", state=State.FAILED, cause="preempted", location=f"M{number}", site="cloud")
