@@ -344,7 +344,9 @@ def get_jobs_csv(session: SessionDep, user: GetUserDep, sight: SightDep, choice:
 
 @looks.get("/requests")
 def get_requests(session: SessionDep, sight: SightDep) -> list[OperatorRequest]:
-    """The requests of the last 24 hours with their outcomes, newest first. Budgets you cannot see are left out."""
+    """All open requests, and the last ones of the last 24 hours with their outcomes, newest first. Budgets you cannot
+    see are left out.
+    """
     rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
     unseen = budgets_out_of_sight(session, sight)
     return [

@@ -275,7 +275,8 @@ export interface paths {
         };
         /**
          * Get Requests
-         * @description The requests of the last 24 hours with their outcomes, newest first. Budgets you cannot see are left out.
+         * @description All open requests, and the last ones of the last 24 hours with their outcomes, newest first. Budgets you cannot
+         *     see are left out.
          */
         get: operations["get_requests_requests_get"];
         put?: never;

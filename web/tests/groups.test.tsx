@@ -5,7 +5,7 @@ import {parts} from "../src/pages/cost";
 import {byWhom} from "../src/pages/groups";
 import {limitText} from "../src/pages/waits";
 import type {BillAmounts, SiteState} from "../src/api_types";
-import {only} from "../src/pages/machines";
+import {Machines, only, pendingOf, whyNotDrained} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
 import {sequels} from "../src/pages/failures";
 import {runCost, runningPart} from "../src/tabs/dag";
@@ -114,6 +114,40 @@ test("only one machine of a site is shown where one was looked for", () => {
   expect([...only(packing, "lab", null).machines.keys()]).toEqual(["lab/m1", "lab/m10"]);
   expect([...only(packing, "lab", "m1").machines.keys()]).toEqual(["lab/m1"]);
 });
+const MACHINE = {site: "lab", sort: "machine", state: "up", cpus: 8, memory: 1, usd_per_hour: null, usd: 0, unreachable_since: null};
+const BOX = {...MACHINE, key: "lab/box", name: "box", spans: [[100, null, 8]]}, NODE = {...MACHINE, key: "lab/node", name: "node", spans: [[50, null, 8]]};
+const CLOUD = {...MACHINE, site: "cloud", sort: "instance", key: "cloud/i-1", name: "i-1", spans: [[100, null, 8]]};
+const asking = (...requests: object[]) => pendingOf(requests.map((each, id) => ({id, kind: "drain", by: "carol", done_at: null, ...each})) as never);
+const machineRows = (requests: object[], by: "machine" | "state" = "machine", may = true) => {
+  const jobs = new Map([["run", {place: "lab/box", cpus: 2, memory: 1, end: null}], ["ran", {place: "cloud/i-1", cpus: 2, memory: 1, end: 400}]]);
+  const packing = {since: 60, jobs, machines: new Map([BOX, NODE, CLOUD].map((each) => [each.key, each]))} as never;
+  const page = renderToStaticMarkup(<Machines packing={packing} pending={asking(...requests)} shares={new Map()} now={500} may={may} by={by} descending={false} onSort={() => undefined} />);
+  return page.split("<tr").slice(2).map((row) => row.replace(/ href="[^"]*"/g, ""));
+};
+test("every machine without a job says since when it is idle, also one that was not bought, and idle ones come first", () => {
+  vi.stubGlobal("document", {baseURI: "http://localhost/"});
+  const [cloud, box, node] = machineRows([]);
+  expect(cloud).toMatch(/idle[^]*since /);
+  expect(box).not.toContain("idle");
+  expect(node, "its last job is older than the chart").toMatch(/idle[^]*before /);
+  expect(machineRows([], "state").map((row) => /(lab|cloud)\/[\w-]+/.exec(row)?.[0])).toEqual(["cloud/i-1", "lab/node", "lab/box"]);
+});
+test("a machine can be drained, or says why not, and a request that is open stays visible", () => {
+  vi.stubGlobal("document", {baseURI: "http://localhost/"});
+  const [cloud, box] = machineRows([]);
+  expect(cloud).toContain('aria-label="Select cloud/i-1"');
+  expect(cloud).toContain('aria-label="Drain cloud/i-1"');
+  expect(box).toContain("Pause lab to give it no more jobs");
+  expect(box).not.toContain("checkbox");
+  expect(whyNotDrained({sort: "instance", site: "cloud"})).toBeNull();
+  const [asked] = machineRows([{target: "cloud/i-1"}]);
+  expect(asked).toContain("drain requested by carol");
+  expect(asked).not.toMatch(/checkbox|aria-label="Drain/);
+  expect(asked).toContain('aria-label="Terminate cloud/i-1"');
+  expect(machineRows([{target: "cloud/i-1"}], "machine", false)[0], "also to who may not drain").toContain("drain requested by carol");
+  expect(machineRows([{target: "cloud/i-1", done_at: 5}])[0]).not.toContain("requested by");
+});
+
 test("a Dag and its task keep their order where one is written from right to left", () => {
   expect(renderToStaticMarkup(<TaskName job={{dag_id: "תחזית", task_id: "fit", map_index: 2}} />)).toBe('<span dir="ltr"><bdi>תחזית</bdi>.<bdi>fit[2]</bdi></span>');
   expect(renderToStaticMarkup(<TaskName job={{dag_id: null, task_id: null, hidden: true}} />)).toContain("another Dag");

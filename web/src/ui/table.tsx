@@ -54,7 +54,7 @@ function useRows(count: number) {
   const onKeyDown = (event: KeyboardEvent) => {
     const step = {ArrowDown: 1, ArrowUp: -1, Home: -count, End: count}[event.key];
     const target = event.target as HTMLElement;
-    if (!step || target instanceof HTMLSelectElement || target instanceof HTMLInputElement) return;
+    if (!step || target instanceof HTMLSelectElement || (target instanceof HTMLInputElement && target.type !== "checkbox")) return;
     const all = rows(), here = all.findIndex((row) => row.contains(target));
     if (here < 0) return;
     event.preventDefault();

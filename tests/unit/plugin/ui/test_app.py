@@ -1074,6 +1074,18 @@ def test_users_that_may_change_the_configuration_may_send_requests_and_the_audit
     assert (hpc["state"], hpc["note"]) == ("paused", "paused by operator")
 
 
+def test_open_requests_stay_in_sight_however_many_follow(session: Session, client: TestClient) -> None:
+    made = [("drain", f"hpc/L{number}", None, NOW - 90_000) for number in range(25)]
+    made += [("pause", "hpc", NOW - 5, NOW - 90_000)] + [("pause", "hpc", NOW - 5, NOW - 10)] * 25
+    for kind, target, done_at, at in made:
+        session.add(RequestRow(kind=kind, target=target, by="operator", at=at, done_at=done_at))
+    session.commit()
+    found = client.get("/requests").json()
+    assert [each["id"] for each in found] == sorted((each["id"] for each in found), reverse=True)
+    is_open = [each["done_at"] is None for each in found]
+    assert (is_open.count(True), is_open.count(False)) == (25, 20)
+
+
 def add_run(session: Session, dag_id: str, run_id: str, state: str = "running") -> None:
     session.merge(DagBundleModel(name="b"))
     session.flush()
