@@ -959,6 +959,9 @@ export interface components {
             ended_at: number | null;
             /** Expected End */
             expected_end: number | null;
+            /** Expected End Basis */
+            expected_end_basis: string | null;
+            expected_end_span: components["schemas"]["ExpectedSpan"] | null;
             /** Held */
             held: string | null;
             last_run: components["schemas"]["LastRun"] | null;
@@ -1252,6 +1255,8 @@ export interface components {
          * @description The interval in which a waiting job is expected to start, or why no start is expected.
          */
         StartEstimate: {
+            /** At */
+            at: number | null;
             /** Since */
             since: number | null;
             source: components["schemas"]["StartSource"] | null;

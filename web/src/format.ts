@@ -158,11 +158,16 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
 }
 
 /** When a job is expected to start, in a few characters. */
-export function startText({since, until}: Pick<StartEstimate, "since" | "until">, now: number): string {
-  if (since === null || until === null) return "not while held";
-  const at = until - now > 43200 ? date : minute;
-  const [first, last] = [at(since), at(until)];
-  return since <= now ? `by ${last}` : first === last ? `at about ${last}` : `${first} – ${last}`;
+export function startText({since, at, until}: Pick<StartEstimate, "since" | "at" | "until">, now: number): string {
+  return since === null || at === null || until === null ? "not while held" : rangeText({since, at, until}, now);
+}
+/** An expected time and the range around it. */
+export function rangeText({since, at, until}: {since: number; at: number; until: number}, now: number): string {
+  const text = until - now > 43200 ? date : minute;
+  const [first, likely, last] = [text(since), text(at), text(until)];
+  if (since > now && first === last) return `at about ${last}`;
+  const range = since <= now ? `by ${last}` : `between ${first} and ${last}`;
+  return at <= now ? range : `about ${likely}; ${range}`;
 }
 
 /** What has become of tasks that failed, in the order in which they need attention: of one task, and of several. */

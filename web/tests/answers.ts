@@ -24,7 +24,7 @@ export const job: TrySummary = {
 const jobs: JobPage = {now: NOW, jobs: [job], machines: [], after: null, matching: 1, is_more: false, is_partial: false};
 const waits: WaitGroups = {
   now: NOW, jobs: 5, groups: [{
-    key: "machine_full", kind: "room", title: "All machines are busy", remedy: "Wait", actors: [], site: "hpc", limit: null, params: {}, jobs: 5, share: 1, start: {since: NOW + 300, until: NOW + 900, source: "backlog", text: "5 jobs before it, and site hpc finishes 60 per hour"}, cpus: 20, oldest: NOW - 600, sentences: ["waits: no room"],
+    key: "machine_full", kind: "room", title: "All machines are busy", remedy: "Wait", actors: [], site: "hpc", limit: null, params: {}, jobs: 5, share: 1, start: {since: NOW + 300, at: NOW + 500, until: NOW + 900, source: "backlog", text: "5 jobs before it, and site hpc finishes 60 per hour"}, cpus: 20, oldest: NOW - 600, sentences: ["waits: no room"],
     dags: [{dag_id: "etl", jobs: 5}], dags_total: 1, hidden: false, held: [],
   }],
 };
@@ -53,7 +53,7 @@ const advice: Advice = {fewest: 5, tasks: [{
   task_id: "load", tries: 1200, short: 3, cpus_asked: 4, memory_asked: 8192, memory: size, cpus: size, time: size, waited: 700, by_input: [], saved_cpu_hours: 1200, saved_gib_hours: 3, line: "resources(cpus=1)", wasted: 12, wasted_by_line: 1,
 }]};
 const tries: TryPage = {now: NOW, jobs: [job], after: null};
-const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected_end: NOW + 600, held: null, critical: ["load"], last_run: {run_id: "r0", seconds: 800}, tasks: [{
+const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null, critical: ["load"], last_run: {run_id: "r0", seconds: 800}, tasks: [{
   task_id: "load", upstream: [], jobs: 1200, live: 1, failed: 1, ready_at: NOW - 900, since: NOW - 900, started_at: NOW - 800, until: null, expected: {since: NOW - 900, until: NOW + 600}, is_critical: true, is_cut: true,
   tries: [{id: job.id, map_index: 3, try_number: 1, state: "running", phases: [{key: "airflow", title: "waits for a place", since: NOW - 900, until: NOW - 800}, {key: "runs", title: "runs", since: NOW - 800, until: null}]}],
   median_wait: 600, longest_wait: 1e5, cpu_hours: 1200, usd: 1234.5, cpus_used: 0.5, memory_used: 0.25, time_used: null, last_seconds: 700,

@@ -169,9 +169,11 @@ test("a choice is made beside those of the address, not of what is still drawn",
 
 test("a run says first how far it is, and when it ends", () => {
   const run = (live: number, failed = 0) => ({totals: {jobs: 2529, live, failed}, states: {running: 28}}) as never;
-  expect(progress(run(2428, 3), 1_800_000_000)).toMatch(/^28 of 2,529 jobs running, 2,400 waiting, 101 finished, of these 3 failed. Expected to end at about /);
-  expect(progress(run(2428), null)).toMatch(/101 finished. Its end is unknown.$/);
-  expect(progress(run(0), null)).toBe("All 2,529 jobs finished.");
+  const at = 1_800_000_000, end = {expected_end: at + 600, expected_end_span: {since: at + 300, until: at + 1200}, expected_end_basis: "Lading's plan", held: null};
+  expect(progress(run(2428, 3), end, at)).toMatch(/^28 of 2,529 jobs running, 2,400 waiting, 101 finished, of these 3 failed. Expected end: about \d\d:10; between \d\d:05 and \d\d:20, based on Lading's plan\.$/);
+  expect(progress(run(2428), null, at)).toMatch(/101 finished. Its end is unknown.$/);
+  expect(progress(run(2428), {...end, expected_end: null, expected_end_span: null, held: "1 job is held"}, at)).toMatch(/Its end cannot be predicted: 1 job is held.$/);
+  expect(progress(run(0), null, at)).toBe("All 2,529 jobs finished.");
 });
 test("the chart of a run is zoomed within its span", () => {
   const whole = {since: 0, until: 1000};

@@ -26,7 +26,7 @@ from lading.executors.store.jobs import QUEUED
 from lading.executors.store.leases import database_ahead
 from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals, waited
 from lading.scheduling.insight.run_path import Stretch, critical, to_come, without
-from lading.scheduling.insight.starts import ExpectedStart
+from lading.scheduling.insight.starts import ExpectedStart, end_interval
 
 # The most tries shown per task, spread evenly over their states, and per run. The latter lowers the former if needed.
 MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
@@ -34,6 +34,8 @@ MOST_TASKS = 500
 # The search for the last finished run gives up after this many live runs.
 MOST_LIVE_RUNS = 20
 SCHEDULING = "scheduling"
+# What the expected end of a run is based on.
+PLANNED, SUMMED = "Lading's plan", "the expected starts of its jobs and the durations of earlier ones"
 
 
 class GanttTry(BaseModel):
@@ -108,6 +110,10 @@ class RunGantt(BaseModel):
     expected_end: float | None
     """From the forecast if there is one, otherwise from expected starts and past durations of its tasks; None: the run
     has finished, or its end is unknown."""
+    expected_end_span: ExpectedSpan | None
+    """The earliest and the latest expected end; None as above."""
+    expected_end_basis: str | None
+    """What the expected end is based on, as part of a sentence; None as above."""
     held: str | None
     """What holds some of its jobs, so that no end can be predicted; None: nothing does."""
     critical: list[str]
@@ -172,12 +178,17 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
     forecast = airflow_run_requests.terms(session, dag_id, run_id).get(run_id)
     planned = None if forecast is None or forecast.forecast is None else forecast.forecast.ends_at
     expected_end = planned if planned is not None or unknown else max(ends.values(), default=None)
+    if not live or held is not None:
+        expected_end = None
+    basis = PLANNED if planned is not None else SUMMED
     names = sorted(stretches, key=lambda name: (begin_of(stretches[name], expected.get(name)), name))[:MOST_TASKS]
     return RunGantt(
         now=now,
         began_at=began,
         ended_at=ended,
-        expected_end=expected_end if live and held is None else None,
+        expected_end=expected_end,
+        expected_end_span=None if expected_end is None else end_span(now, expected_end),
+        expected_end_basis=None if expected_end is None else basis,
         held=held,
         critical=chain,
         last_run=last,
@@ -189,6 +200,12 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
             for name in names
         ],
     )  # fmt: skip
+
+
+def end_span(now: float, at: float) -> ExpectedSpan:
+    """Return the range around an expected end of a run."""
+    since, until = end_interval(now, at)
+    return ExpectedSpan(since=since, until=until)
 
 
 def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple[dict[str, float | None], str | None]:

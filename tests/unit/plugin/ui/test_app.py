@@ -370,12 +370,13 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     start = show_starts(session, [row], NOW)["w0499"]
     assert isinstance(start, ExpectedStart)
     assert of_job == of_task == last
-    assert (of_job["since"], of_job["until"], of_job["text"]) == (start.since, start.until, start.text)
+    said = (of_job["since"], of_job["at"], of_job["until"], of_job["text"])
+    assert said == (start.since, start.at, start.until, start.text)
     assert step.lines[0] == f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"
     assert job_row(row, start=start)["starts_until"] == start.until
     first = session.scalars(select(JobRow).where(JobRow.token == "w0000")).one()
     assert of_run["w0000"]["until"] == show_starts(session, [first], NOW)["w0000"].until  # type: ignore[union-attr]
-    held = {"since": None, "until": None, "source": None, "text": "A budget is spent: budget b"}
+    held = {"since": None, "at": None, "until": None, "source": None, "text": "A budget is spent: budget b"}
     assert groups["budget_spent"] == held
     [of_held] = [job["start"] for job in client.get("/dags/mine/runs/r/tasks/held").json()["jobs"]]
     assert of_held == held
@@ -384,11 +385,15 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     assert short_job_row(row, start=show_starts(session, [row], NOW)["held"])["starts"] == f"held: {held['text']}"
     run = client.get("/dags/mine/runs/r/gantt").json()
     assert (run["expected_end"], run["held"]) == (None, "1 job is held (a budget is spent: budget b)")
+    assert (run["expected_end_span"], run["expected_end_basis"]) == (None, None)
     session.delete(row)
     session.commit()
     run = client.get("/dags/mine/runs/r/gantt").json()
     assert run["held"] is None
     assert run["expected_end"] >= NOW + 30 * 3600, "after the last of its jobs"
+    span = run["expected_end_span"]
+    assert NOW < span["since"] < run["expected_end"] < span["until"]
+    assert run["expected_end_basis"] == "the expected starts of its jobs and the durations of earlier ones"
 
 
 def dag_run(run_id: str) -> DagRun:
