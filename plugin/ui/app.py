@@ -54,6 +54,7 @@ from lading.plugin.ui.queries.chart import ChartMachine, PackingChart, machines,
 from lading.plugin.ui.queries.explorer import JobChoice, JobPage, Order, SortKey, csv_rows, find_jobs
 from lading.plugin.ui.queries.failures import FailureGroups, count_failed_tasks, failures
 from lading.plugin.ui.queries.gantt import RunGantt, gantt
+from lading.plugin.ui.queries.live_runs import LiveRuns, live_runs
 from lading.plugin.ui.queries.now import (
     Summary,
     WaitGroups,
@@ -245,6 +246,14 @@ def get_queue_waits(session: SessionDep) -> list[QueueWait]:
 def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
     """How often jobs that started since a time did so within the interval first predicted for them."""
     return start_accuracy(session, since)
+
+
+@looks.get("/live-runs")
+def get_live_runs(session: SessionDep, sight: SightDep) -> LiveRuns:
+    """The runs with unfinished jobs: when they are expected to end, how many of their jobs wait and run, and their cost
+    so far. Only runs of Dags you can read.
+    """
+    return live_runs(session, sight, controller_now(session))
 
 
 @looks.get("/bill")

@@ -206,6 +206,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/live-runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Live Runs
+         * @description The runs with unfinished jobs: when they are expected to end, how many of their jobs wait and run, and their cost
+         *     so far. Only runs of Dags you can read.
+         */
+        get: operations["get_live_runs_live_runs_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/machines": {
         parameters: {
             query?: never;
@@ -844,6 +865,64 @@ export interface components {
             run_id: string;
             /** Seconds */
             seconds: number;
+        };
+        /**
+         * LiveRun
+         * @description A run with unfinished jobs.
+         */
+        LiveRun: {
+            /** Began At */
+            began_at: number | null;
+            billed: components["schemas"]["BillAmounts"];
+            /** Cpu Hours */
+            cpu_hours: number;
+            /** Cpu Hours Measured */
+            cpu_hours_measured: number;
+            /** Cpu Hours Used */
+            cpu_hours_used: number;
+            /** Dag Id */
+            dag_id: string;
+            /** Ended At */
+            ended_at: number | null;
+            /** Expected End */
+            expected_end: number | null;
+            /** Expected End Basis */
+            expected_end_basis: string | null;
+            expected_end_span: components["schemas"]["ExpectedSpan"] | null;
+            /** Failed */
+            failed: number;
+            /** Held */
+            held: string | null;
+            /** Jobs */
+            jobs: number;
+            /** Live */
+            live: number;
+            /** Memory Used */
+            memory_used: number | null;
+            /** Run Id */
+            run_id: string;
+            /** Running */
+            running: number;
+            /** Time Used */
+            time_used: number | null;
+            /** Usd */
+            usd: number | null;
+            /** Wait Seconds */
+            wait_seconds: number;
+            /** Waiting */
+            waiting: number;
+        };
+        /**
+         * LiveRuns
+         * @description The runs with unfinished jobs, those with the most first.
+         */
+        LiveRuns: {
+            /** Now */
+            now: number;
+            /** Runs */
+            runs: components["schemas"]["LiveRun"][];
+            /** Runs Left Out */
+            runs_left_out: number;
         };
         Name: [
             string | null,
@@ -1601,6 +1680,8 @@ export type InputSizes = components['schemas']['InputSizes'];
 export type JobColumns = components['schemas']['JobColumns'];
 export type JobPage = components['schemas']['JobPage'];
 export type LastRun = components['schemas']['LastRun'];
+export type LiveRun = components['schemas']['LiveRun'];
+export type LiveRuns = components['schemas']['LiveRuns'];
 export type Name = components['schemas']['Name'];
 export type OperatorRequest = components['schemas']['OperatorRequest'];
 export type PackingChart = components['schemas']['PackingChart'];
@@ -2325,6 +2406,53 @@ export interface operations {
             };
             /** @description Another export by this user is running */
             429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The database is locked or unreachable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+        };
+    };
+    get_live_runs_live_runs_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LiveRuns"];
+                };
+            };
+            /** @description No user is logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The user is not allowed to see or do this */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,6 +1,6 @@
 // Formats numbers, times and amounts for people.
 import type {Since, SinceThen, StartEstimate} from "./api_types";
-import type {ChartMachine, RunOutlook, Summary} from "./api_types";
+import type {ChartMachine, RunOutlook, RunTotals, Summary} from "./api_types";
 
 type Maybe<Value> = Value | null | undefined;
 
@@ -119,6 +119,10 @@ export const iso = (seconds: Maybe<number>): string => (isNone(seconds) ? "" : n
 export const cpuHours = (value: number): string =>
   value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money: Maybe<number>, hours: number): string => (isNone(money) ? cpuHours(hours) : usd(money));
+
+/** The cost of a run, including its share of idle and booting machines. */
+export const runCost = ({usd: charged, billed}: Pick<RunTotals, "usd" | "billed">): number | null =>
+  charged === null ? null : charged + (billed.usd_idle ?? 0) + (billed.usd_boot ?? 0);
 
 /** How long a run took, or has taken until now if jobs are unfinished, seconds. */
 export const took = ({live, began_at, ended_at}: {live: number; began_at: number | null; ended_at: number | null}, now: number) =>

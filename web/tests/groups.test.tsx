@@ -8,7 +8,9 @@ import type {BillAmounts, SiteState} from "../src/api_types";
 import {Machines, only, pendingOf, whyNotDrained} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
 import {sequels} from "../src/pages/failures";
-import {runCost, runningPart} from "../src/tabs/dag";
+import {runCost} from "../src/format";
+import {endLines} from "../src/pages/live_runs";
+import {runningPart} from "../src/tabs/dag";
 import {Bars, firstSpan, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
 import {Outlook, hurryBody, progress} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
@@ -174,6 +176,13 @@ test("a run says first how far it is, and when it ends", () => {
   expect(progress(run(2428), null, at)).toMatch(/101 finished. Its end is unknown.$/);
   expect(progress(run(2428), {...end, expected_end: null, expected_end_span: null, held: "1 job is held"}, at)).toMatch(/Its end cannot be predicted: 1 job is held.$/);
   expect(progress(run(0), null, at)).toBe("All 2,529 jobs finished.");
+});
+test("a live run says when it ends and based on what, or what holds it", () => {
+  const at = 1_800_000_000, run = {expected_end: at + 600, expected_end_span: {since: at + 300, until: at + 1200}, expected_end_basis: "Lading's plan", held: null};
+  expect(endLines(run, at)).toEqual([expect.stringMatching(/^about .*; between .* and /), "based on Lading's plan"]);
+  const none = {expected_end: null, expected_end_span: null, expected_end_basis: null};
+  expect(endLines({...none, held: "1 job is held"}, at)).toEqual(["not predicted", "1 job is held"]);
+  expect(endLines({...none, held: null}, at)).toEqual(["unknown", ""]);
 });
 test("the chart of a run is zoomed within its span", () => {
   const whole = {since: 0, until: 1000};

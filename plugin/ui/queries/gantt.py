@@ -136,9 +136,41 @@ class TaskOfRun:
         return None if self.sums["live"] else self.sums["ended_at"]
 
 
-def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
-    """Read the tasks of a run over time, with the expected times of unfinished ones."""
-    tasks = tasks_of(session, dag_id, run_id, now)
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """When the tasks of a run began and ended, and when unfinished ones are expected to.
+
+    :param upstream: the upstream tasks of each task; empty: unknown
+    :param before_each: the same without tasks that have no time
+    :param expected: (start, end) of unfinished tasks
+    :param ends: when each task ended or is expected to end
+    :param unknown: the tasks whose end is unknown
+    :param before: by task, the seconds it took in the last finished run
+    :param end: when the run is expected to end; None: it has finished, or its end is unknown
+    :param basis: what ``end`` is based on
+    :param held: what holds some of its jobs; None: nothing does
+    """
+
+    live: bool
+    began: float | None
+    upstream: Mapping[str, tuple[str, ...]]
+    stretches: Mapping[str, Stretch]
+    before_each: Mapping[str, set[str]]
+    expected: Mapping[str, tuple[float, float]]
+    ends: Mapping[str, float]
+    unknown: Sequence[str]
+    last: LastRun | None
+    before: Mapping[str, float]
+    end: float | None
+    basis: str
+    held: str | None
+
+
+def run_times(session: Session, dag_id: str, run_id: str, now: float, tasks: Mapping[str, TaskOfRun]) -> RunTimes:
+    """Read when the tasks of a run began and ended, and predict when unfinished ones will.
+
+    :param tasks: see :func:`sums_of`
+    """
     dag_run = session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).first()
     upstream, pending = structure(session, dag_run)
     live = dag_run is not None and dag_run.state in (DagRunState.QUEUED, DagRunState.RUNNING)
@@ -169,43 +201,53 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
     expected = to_come(stretches, before_each, now)
     ends = {name: each.until for name, each in stretches.items() if each.until is not None}
     ends |= {name: each[1] for name, each in expected.items()}
-    # Started tasks of unknown duration last at least until now.
     unknown = [name for name in stretches if name not in ends]
-    lasting = {name: now for name in unknown if stretches[name].since is not None}
-    chain = critical({**ends, **lasting}, before_each) if upstream else []
-    ended = None if live or not tasks else max((each.sums["ended_at"] or 0.0 for each in tasks.values()), default=None)
-    ended = None if any(each.sums["live"] for each in tasks.values()) else ended
     forecast = airflow_run_requests.terms(session, dag_id, run_id).get(run_id)
     planned = None if forecast is None or forecast.forecast is None else forecast.forecast.ends_at
-    expected_end = planned if planned is not None or unknown else max(ends.values(), default=None)
-    if not live or held is not None:
-        expected_end = None
-    basis = PLANNED if planned is not None else SUMMED
+    end = planned if planned is not None or unknown else max(ends.values(), default=None)
+    return RunTimes(
+        live, began, upstream, stretches, before_each, expected, ends, unknown, last, before,
+        end if live and held is None else None, SUMMED if planned is None else PLANNED, held,
+    )  # fmt: skip
+
+
+def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
+    """Read the tasks of a run over time, with the expected times of unfinished ones."""
+    tasks = tasks_of(session, dag_id, run_id, now)
+    times = run_times(session, dag_id, run_id, now, tasks)
+    stretches, expected, ends = times.stretches, times.expected, times.ends
+    # Started tasks of unknown duration last at least until now.
+    lasting = {name: now for name in times.unknown if stretches[name].since is not None}
+    chain = critical({**ends, **lasting}, times.before_each) if times.upstream else []
+    ended = None
+    if not times.live and not any(each.sums["live"] for each in tasks.values()):
+        ended = max((each.sums["ended_at"] or 0.0 for each in tasks.values()), default=None)
     names = sorted(stretches, key=lambda name: (begin_of(stretches[name], expected.get(name)), name))[:MOST_TASKS]
     return RunGantt(
         now=now,
-        began_at=began,
+        began_at=times.began,
         ended_at=ended,
-        expected_end=expected_end,
-        expected_end_span=None if expected_end is None else end_span(now, expected_end),
-        expected_end_basis=None if expected_end is None else basis,
-        held=held,
+        **end_fields(times, now),
+        held=times.held,
         critical=chain,
-        last_run=last,
+        last_run=times.last,
         tasks=[
             gantt_task(
-                name, tasks.get(name), upstream.get(name, ()), expected.get(name), name in chain,
-                ready_at(before_each[name], ends, began), before.get(name),
+                name, tasks.get(name), times.upstream.get(name, ()), expected.get(name), name in chain,
+                ready_at(times.before_each[name], ends, times.began), times.before.get(name),
             )
             for name in names
         ],
     )  # fmt: skip
 
 
-def end_span(now: float, at: float) -> ExpectedSpan:
-    """Return the range around an expected end of a run."""
-    since, until = end_interval(now, at)
-    return ExpectedSpan(since=since, until=until)
+def end_fields(times: RunTimes, now: float) -> dict[str, Any]:
+    """Return the expected end of a run, with its range and basis, as the fields of the models."""
+    if times.end is None:
+        return {"expected_end": None, "expected_end_span": None, "expected_end_basis": None}
+    since, until = end_interval(now, times.end)
+    span = ExpectedSpan(since=since, until=until)
+    return {"expected_end": times.end, "expected_end_span": span, "expected_end_basis": times.basis}
 
 
 def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple[dict[str, float | None], str | None]:
@@ -300,13 +342,19 @@ def gantt_task(
     )
 
 
-def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str, TaskOfRun]:
-    """Return the tasks of a run that have jobs, with their first tries."""
+def sums_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str, TaskOfRun]:
+    """Return the tasks of a run that have jobs, without their tries and waits."""
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
     sums = session.execute(
         select(JobRow.task_id, func.min(JobRow.started_at), *columns(now)).where(*mine).group_by(JobRow.task_id)
     )
-    found = {str(task_id): TaskOfRun(totals(row), started) for task_id, started, *row in sums}
+    return {str(task_id): TaskOfRun(totals(row), started) for task_id, started, *row in sums}
+
+
+def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str, TaskOfRun]:
+    """Return the tasks of a run that have jobs, with their first tries."""
+    mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
+    found = sums_of(session, dag_id, run_id, now)
     for task_id, seconds in session.execute(select(JobRow.task_id, waited(now)).where(*mine)):
         if task_id in found:
             found[str(task_id)].waits.append(float(seconds))

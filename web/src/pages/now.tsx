@@ -10,6 +10,7 @@ import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {DAY, Failures} from "./failures";
 import {WAITING} from "./jobs";
+import {LiveRuns} from "./live_runs";
 import type {PageProps} from "./page";
 
 export type Action = readonly [kind: string, label: string, target: string, question: string];
@@ -173,6 +174,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
           </>
         );
       }}</AnswerSection>
+      <LiveRuns />
       {summary?.shares?.length ? <Section title="Shares" more={<Muted>as counted {ago(now - Math.max(...summary.shares.map(({at}) => at)))}</Muted>}><Table name="Shares" rows={rankedShares(summary.shares)} columns={SHARES} empty="" keyOf={({name}) => name} /></Section> : null}
       <Failures within={DAY} few={5} />
       {summary?.teams.length ? <Section title="Teams"><Table name="Teams" rows={summary.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}

@@ -4,14 +4,14 @@ import {useMemo, useState} from "react";
 import {hurry} from "../api";
 import type {RunGantt, RunOutlook, RunSummary} from "../api_types";
 import {windowOfRun, type ChartJob} from "../chart/packing";
-import {cost, count, duration, jobsText, outlookLines, percent, rangeText, took} from "../format";
+import {cost, count, duration, jobsText, outlookLines, percent, rangeText, runCost, took} from "../format";
 import {parts} from "../pages/cost";
 import {pagePath, runData} from "../paths";
 import {usePacking, useAnswer} from "../polling";
 import {Packing} from "../ui/chart";
 import {AnswerSection, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
 import {TryTable} from "../ui/tries";
-import {runCost, runningPart} from "./dag";
+import {runningPart} from "./dag";
 import {Gantt} from "./gantt";
 
 interface Run {dagId: string; runId: string}

@@ -64,7 +64,7 @@ AMOUNTS = {"cpus": 4.0, "memory": 8192, "gpus": 0.0}
 SECRETS = ("hush_dag", "hush_task", "hush_run", "hush_reason", "hush_native", "hush_node", "hush_gang")
 ROUTES = (
     "summary", "waits", "machines", "packing", "jobs", "jobs.csv", "requests", "failures", "queue-waits",
-    "bill", "savings", "starts",
+    "bill", "savings", "starts", "live-runs",
 )  # fmt: skip
 # The parameters that may be given several times.
 LISTS = ("state", "dag_id", "team", "site", "cause", "reason_code")
@@ -957,6 +957,24 @@ def test_the_tasks_of_a_run_over_time(session: Session, client: TestClient) -> N
     assert (first["cpus_used"], first["last_seconds"], first["expected"]) == (0.5, 110.0, None)
     assert [phase["key"] for phase in second["tries"][0]["phases"]] == ["airflow", "runs"]
     assert (second["median_wait"], second["longest_wait"]) == (10.0, 10.0)
+
+
+def test_live_runs_say_when_they_end_and_what_they_cost_so_far(session: Session, client: TestClient) -> None:
+    for number in range(5):
+        ended(session, f"old{number}", run_id="before", usd=0.5)
+    ended(session, "done", usd=2.0)
+    session.add(dag_run("r"))
+    add(session, "works", state=State.RUNNING, task_id="t", started_at=NOW - 10, map_index=1)
+    add(session, "waits", state=State.QUEUED, task_id="t", queued_at=NOW - 5, map_index=2)
+    add(session, "hid", dag_id="hush_dag", run_id="hush_run", task_id="hush_task", started_at=NOW - 10)
+    session.commit()
+    [run] = client.get("/live-runs").json()["runs"]
+    names = ("dag_id", "run_id", "running", "waiting", "jobs", "live", "usd")
+    assert [run[name] for name in names] == ["mine", "r", 1, 1, 3, 2, 2.0]
+    tab = client.get("/dags/mine/runs/r/gantt").json()
+    for name in ("expected_end", "held", "expected_end_basis"):
+        assert run[name] == (pytest.approx(tab[name], abs=60) if name == "expected_end" else tab[name]), name
+    assert run["expected_end"] > NOW
 
 
 def test_of_a_task_with_many_tries_those_of_each_state_are_drawn(session: Session, client: TestClient) -> None:
