@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 from typing import Any
 
@@ -27,6 +28,7 @@ from lading.executors.store.leases import database_ahead
 from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals, waited
 from lading.scheduling.insight.run_path import Stretch, critical, to_come, without
 from lading.scheduling.insight.starts import ExpectedStart, end_interval
+from lading.scheduling.prediction import History
 
 # The most tries shown per task, spread evenly over their states, and per run. The latter lowers the former if needed.
 MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
@@ -166,21 +168,49 @@ class RunTimes:
     held: str | None
 
 
-def run_times(session: Session, dag_id: str, run_id: str, now: float, tasks: Mapping[str, TaskOfRun]) -> RunTimes:
+class Predictor:
+    """What predictions for runs are based on, read once and only if needed.
+
+    :param now: epoch seconds
+    :param is_for_many: whether it is used for several runs, so that reading all waiting jobs at once pays off
+    """
+
+    def __init__(self, session: Session, now: float, *, is_for_many: bool = False) -> None:
+        self.session, self.now, self.is_for_many = session, now, is_for_many
+
+    @cached_property
+    def history(self) -> History:
+        """How long earlier jobs ran."""
+        return Durations().read(self.session).history
+
+    @cached_property
+    def outlook_of_all(self) -> starts.Outlook:
+        return starts.Outlook(self.session, self.now)
+
+    def outlook(self, jobs: Sequence[Any]) -> starts.Outlook:
+        """Return when the waiting jobs of a run start."""
+        if not self.is_for_many:
+            return starts.Outlook(self.session, self.now, jobs)
+        self.outlook_of_all.learn(jobs)
+        return self.outlook_of_all
+
+
+def run_times(predictor: Predictor, dag_id: str, run_id: str, tasks: Mapping[str, TaskOfRun]) -> RunTimes:
     """Read when the tasks of a run began and ended, and predict when unfinished ones will.
 
     :param tasks: see :func:`sums_of`
     """
+    session, now = predictor.session, predictor.now
     dag_run = session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).first()
     upstream, pending = structure(session, dag_run)
     live = dag_run is not None and dag_run.state in (DagRunState.QUEUED, DagRunState.RUNNING)
     began = min((task.sums["began_at"] for task in tasks.values()), default=None)
     if dag_run is not None and dag_run.start_date is not None:
         began = min(began or now, dag_run.start_date.timestamp())
-    lengths = durations(session, dag_id, [*tasks, *pending]) if live else {}
+    lengths = durations(predictor.history, dag_id, [*tasks, *pending]) if live else {}
     last = last_run(session, dag_id, run_id, began)
     before = {} if last is None else tasks_took(session, dag_id, last.run_id)
-    lasts, held = last_starts(session, dag_id, run_id, now) if live else ({}, None)
+    lasts, held = last_starts(predictor, dag_id, run_id) if live else ({}, None)
     stretches = {
         name: Stretch(
             task.sums["began_at"],
@@ -214,7 +244,7 @@ def run_times(session: Session, dag_id: str, run_id: str, now: float, tasks: Map
 def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
     """Read the tasks of a run over time, with the expected times of unfinished ones."""
     tasks = tasks_of(session, dag_id, run_id, now)
-    times = run_times(session, dag_id, run_id, now, tasks)
+    times = run_times(Predictor(session, now), dag_id, run_id, tasks)
     stretches, expected, ends = times.stretches, times.expected, times.ends
     # Started tasks of unknown duration last at least until now.
     lasting = {name: now for name in times.unknown if stretches[name].since is not None}
@@ -250,10 +280,11 @@ def end_fields(times: RunTimes, now: float) -> dict[str, Any]:
     return {"expected_end": times.end, "expected_end_span": span, "expected_end_basis": times.basis}
 
 
-def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple[dict[str, float | None], str | None]:
+def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> tuple[dict[str, float | None], str | None]:
     """Return by task when its last live job started or is expected to start (None: unknown), and what holds jobs of the
     run (None: nothing).
     """
+    session, now = predictor.session, predictor.now
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
     at_work = (*mine, JobRow.state.in_(LIVE), JobRow.state.not_in(starts.WAITING))
     # None: not all of them have started.
@@ -262,7 +293,7 @@ def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple
     found: dict[str, float | None] = {str(task_id): at for task_id, at in session.execute(query)}
     whose = {"dag_id": JobRow.dag_id, "run_id": JobRow.run_id, "task_id": JobRow.task_id}
     rows = starts.together(session, now, {**whose, **starts.TENANT}, *mine)
-    outlook = starts.Outlook(session, now, rows)
+    outlook = predictor.outlook(rows)
     held: Counter[str] = Counter()
     for row in rows:
         if (text := outlook.held.by(row)) is not None:
@@ -406,9 +437,8 @@ def structure(session: Session, dag_run: DagRun | None) -> tuple[dict[str, tuple
     return {name: task.upstream for name, task in known.tasks.items()}, pending
 
 
-def durations(session: Session, dag_id: str, names: Sequence[str]) -> dict[str, float]:
+def durations(history: History, dag_id: str, names: Sequence[str]) -> dict[str, float]:
     """Predict by task how long a job runs, seconds. Tasks without finished jobs are left out."""
-    history = Durations().read(session).history
     found = {}
     for name in names:
         level = (dag_id, name)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from lading.executors.store import LIVE, JobRow, State
 from lading.executors.store.bills import bill_of_runs
 from lading.plugin.ui.queries.bill import as_amounts
-from lading.plugin.ui.queries.gantt import ExpectedSpan, end_fields, run_times, sums_of
+from lading.plugin.ui.queries.gantt import ExpectedSpan, Predictor, end_fields, run_times, sums_of
 from lading.plugin.ui.queries.runs import RunTotals, columns, totals
 from lading.plugin.ui.queries.sight import Sight
 
@@ -52,19 +52,21 @@ def live_runs(session: Session, sight: Sight, now: float) -> LiveRuns:
     query = select(JobRow.dag_id, JobRow.run_id, func.count(), is_running).where(*mine)
     rows = session.execute(query.group_by(JobRow.dag_id, JobRow.run_id)).all()
     found = sorted(rows, key=lambda row: (-row[2], str(row.dag_id), str(row.run_id)))
+    predictor = Predictor(session, now, is_for_many=True)
     runs = [
-        live_run(session, str(dag_id), str(run_id), int(live), int(running), now)
+        live_run(predictor, str(dag_id), str(run_id), int(live), int(running))
         for dag_id, run_id, live, running in found[:MOST_RUNS]
     ]
     return LiveRuns(now=now, runs=runs, runs_left_out=len(found[MOST_RUNS:]))
 
 
-def live_run(session: Session, dag_id: str, run_id: str, live: int, running: int, now: float) -> LiveRun:
+def live_run(predictor: Predictor, dag_id: str, run_id: str, live: int, running: int) -> LiveRun:
     """
     :param live: the number of its unfinished jobs
     """
+    session, now = predictor.session, predictor.now
     jobs = select(*columns(now)).where(JobRow.dag_id == dag_id, JobRow.run_id == run_id)
-    times = run_times(session, dag_id, run_id, now, sums_of(session, dag_id, run_id, now))
+    times = run_times(predictor, dag_id, run_id, sums_of(session, dag_id, run_id, now))
     return LiveRun(
         dag_id=dag_id,
         run_id=run_id,

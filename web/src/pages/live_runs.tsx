@@ -15,7 +15,7 @@ export function endLines({expected_end: at, expected_end_span: span, expected_en
 }
 
 export function LiveRuns() {
-  const asked = useAnswer<Found>("live-runs", {}, 30), now = asked[2];
+  const asked = useAnswer<Found>("live-runs", {}, 60), now = asked[2];
   if (!asked[0]?.runs.length && !asked[1]) return null;
   const jobs = (run: LiveRun, state: string | readonly string[], text: string, number: number) => (
     <Link to={pagePath({view: "jobs", dag: run.dag_id, run: run.run_id, state})} label={`${count(number)} ${text} jobs of ${run.dag_id}, ${run.run_id}`}>{count(number)}</Link>
