@@ -235,6 +235,15 @@ def expected_start(
     return by_backlog
 
 
+def end_interval(now: float, at: float) -> tuple[float, float]:
+    """Return the earliest and the latest expected end of a run, as for the starts of jobs in a backlog.
+
+    :param at: the most likely end
+    """
+    left = max(at - now, 0.0)
+    return now + left / math.sqrt(WIDEST), now + max(left * math.sqrt(WIDEST), left + NARROWEST_SECONDS / 2)
+
+
 def is_still_expected(now: float, native: float | None) -> bool:
     """Whether the batch system's estimate is usable: if it has passed, the batch system has not looked at the job
     again."""
