@@ -421,6 +421,7 @@ export interface components {
          */
         BillPage: {
             by: components["schemas"]["Period"];
+            expected: components["schemas"]["ExpectedBill"] | null;
             /** Is Partial */
             is_partial: boolean;
             /** Now */
@@ -556,6 +557,24 @@ export interface components {
         ErrorDetail: {
             /** Detail */
             detail: string;
+        };
+        /**
+         * ExpectedBill
+         * @description What a month will have cost by its end: its bill until now, and the mean rate of the last days from now on.
+         */
+        ExpectedBill: {
+            /** Cpu Hours */
+            cpu_hours: number;
+            /** Cpu Hours Per Day */
+            cpu_hours_per_day: number;
+            /** Since */
+            since: number;
+            /** Until */
+            until: number;
+            /** Usd */
+            usd: number | null;
+            /** Usd Per Day */
+            usd_per_day: number | null;
         };
         /**
          * ExpectedSpan
@@ -1067,12 +1086,18 @@ export interface components {
         Saving: {
             /** Cpu Hours */
             cpu_hours: number;
+            cpus: components["schemas"]["Size"];
+            /** Cpus Asked */
+            cpus_asked: number | null;
             /** Dag Id */
             dag_id: string;
             /** Gib Hours */
             gib_hours: number;
             /** Line */
             line: string;
+            memory: components["schemas"]["Size"];
+            /** Memory Asked */
+            memory_asked: number | null;
             /** Task Id */
             task_id: string;
             /** Usd */
@@ -1557,6 +1582,7 @@ export type BillRow = components['schemas']['BillRow'];
 export type BudgetState = components['schemas']['BudgetState'];
 export type ChartMachine = components['schemas']['ChartMachine'];
 export type ErrorDetail = components['schemas']['ErrorDetail'];
+export type ExpectedBill = components['schemas']['ExpectedBill'];
 export type ExpectedSpan = components['schemas']['ExpectedSpan'];
 export type FailedTask = components['schemas']['FailedTask'];
 export type FailureGroup = components['schemas']['FailureGroup'];

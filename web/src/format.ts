@@ -120,6 +120,12 @@ export const cpuHours = (value: number): string =>
   value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money: Maybe<number>, hours: number): string => (isNone(money) ? cpuHours(hours) : usd(money));
 
+/** An estimated amount, to three digits. */
+export function about(money: Maybe<number>, hours: number): string {
+  const amount = (value: number) => value.toLocaleString("en-US", {maximumSignificantDigits: 3});
+  return isNone(money) ? `about ${amount(hours)} cpu-h` : `about $${amount(money)}`;
+}
+
 /** How long a run took, or has taken until now if jobs are unfinished, seconds. */
 export const took = ({live, began_at, ended_at}: {live: number; began_at: number | null; ended_at: number | null}, now: number) =>
   ((live ? now : ended_at) ?? now) - (began_at ?? now);
