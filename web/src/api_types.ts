@@ -422,6 +422,8 @@ export interface components {
         BillPage: {
             by: components["schemas"]["Period"];
             expected: components["schemas"]["ExpectedBill"] | null;
+            /** Idle Sites */
+            idle_sites: components["schemas"]["IdleSite"][];
             /** Is Partial */
             is_partial: boolean;
             /** Now */
@@ -781,6 +783,24 @@ export interface components {
             finish_by?: string | null;
             /** Hurry */
             hurry?: number | ("cheap" | "balanced" | "fast") | null;
+        };
+        /**
+         * IdleSite
+         * @description What a site's machines, which Lading launches, cost between their last job and their release.
+         *
+         *     Half the setting would have saved the second half of that time, up to the setting.
+         */
+        IdleSite: {
+            /** Cpu Hours Saved */
+            cpu_hours_saved: number;
+            /** Idle Seconds */
+            idle_seconds: number;
+            /** Machines */
+            machines: number;
+            /** Site */
+            site: string;
+            /** Usd Saved */
+            usd_saved: number | null;
         };
         /**
          * InputSizes
@@ -1594,6 +1614,7 @@ export type GanttTry = components['schemas']['GanttTry'];
 export type HeldRoom = components['schemas']['HeldRoom'];
 export type HttpValidationError = components['schemas']['HTTPValidationError'];
 export type HurryBody = components['schemas']['HurryBody'];
+export type IdleSite = components['schemas']['IdleSite'];
 export type InputSizes = components['schemas']['InputSizes'];
 export type JobColumns = components['schemas']['JobColumns'];
 export type JobPage = components['schemas']['JobPage'];

@@ -123,7 +123,7 @@ export const cost = (money: Maybe<number>, hours: number): string => (isNone(mon
 /** An estimated amount, to three digits. */
 export function about(money: Maybe<number>, hours: number): string {
   const amount = (value: number) => value.toLocaleString("en-US", {maximumSignificantDigits: 3});
-  return isNone(money) ? `about ${amount(hours)} cpu-h` : `about $${amount(money)}`;
+  return isNone(money) ? `≈ ${amount(hours)} cpu-h` : `≈ $${amount(money)}`;
 }
 
 /** How long a run took, or has taken until now if jobs are unfinished, seconds. */

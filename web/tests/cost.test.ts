@@ -20,7 +20,7 @@ it("begins this month on its first day in UTC", () => {
 });
 
 it("rounds an estimate, and says that it is one", () => {
-  expect(about(1234.56, 9)).toBe("about $1,230");
-  expect(about(0.0456, 9)).toBe("about $0.0456");
-  expect(about(null, 1234.56)).toBe("about 1,230 cpu-h");
+  expect(about(1234.56, 9)).toBe("≈ $1,230");
+  expect(about(0.0456, 9)).toBe("≈ $0.0456");
+  expect(about(null, 1234.56)).toBe("≈ 1,230 cpu-h");
 });

@@ -126,13 +126,16 @@ test("what was known stays where a newer answer does not come, and says since wh
 test("Cost says which site idled, for how much, and which setting would cut it", async () => {
   const bill = ANSWERS["bill"] as BillPage, row = bill.rows[0];
   const at = (site: string, usd_idle: number, cpu_hours_idle: number) => ({...row, kind: "named", site, dag_id: null, task_id: null, run_id: null, total: {...row.total, usd_idle, cpu_hours_idle}});
-  answer = async (route) => (route.startsWith("bill") ? json({...bill, split: "site", rows: [at("lab", 1, 20), at("hpc", 5, 100), at("busy", 0, 0)]}) : good(route));
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, split: "site", rows: [at("lab", 1, 20), at("hpc", 5, 100), at("cloud", 0.5, 9), at("busy", 0, 0)], idle_sites: [...bill.idle_sites, {site: "cloud", idle_seconds: 120, machines: 0, usd_saved: null, cpu_hours_saved: 0}]}) : good(route));
   await open("Cost");
   await pass(2);
   const rows = [...box.querySelectorAll("section[aria-label='Idle machines'] tbody tr")].map((each) => each.textContent ?? "");
-  expect(rows).toHaveLength(2);
-  expect(rows[0]).toMatch(/^hpc\$5\.00.*100.*Lower idle_seconds of hpc/);
+  expect(rows).toHaveLength(3);
+  expect(rows[0]).toMatch(/^hpc\$5\.00.*100.*300\$1\.504 machinesLower idle_seconds of hpc.*from 300 to 150/);
+  expect(rows[1], "its machines are not released").toMatch(/^lab\$1\.00/);
+  expect(rows[2]).toMatch(/^cloud.*120unknown: no idle machine was released/);
   expect(idleRemedy("ec2", "cloud")).toContain("idle_seconds of cloud");
+  expect(idleRemedy("ec2", "cloud", {...bill.idle_sites[0], idle_seconds: 0})).toBe("idle_seconds of cloud is 0 already: list fewer large instance_types.");
   expect(idleRemedy("ssh", "lab")).not.toContain("idle_seconds");
 });
 
@@ -170,7 +173,7 @@ test("this month has its cost, and the cost expected by its end", async () => {
   await open("Cost", "&days=month");
   expect(tile("This month")).toContain("$10.00");
   const {expected} = bill;
-  expect(tile(`Expected by ${utcDay(expected!.until - 1)}`)).toContain(`about $1,230with $100.00 a day from now on, the mean since ${utcDay(expected!.since)}`);
+  expect(tile(`Expected by ${utcDay(expected!.until - 1)}`)).toContain(`≈ $1,230with $100.00 a day from now on, the mean since ${utcDay(expected!.since)}`);
 });
 
 test("Overview and Cost say the same of today", async () => {

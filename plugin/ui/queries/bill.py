@@ -8,10 +8,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel
-from sqlalchemy import not_
+from sqlalchemy import and_, case, func, not_, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import bill_days
@@ -28,6 +28,7 @@ from lading.executors.store.bill_days import (
     number_of,
 )
 from lading.executors.store.bills import bill, running
+from lading.executors.store.tables import InstanceRow, InstanceState, SiteRow
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts, Spending, total
 from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, following, periods
@@ -107,6 +108,23 @@ class ExpectedBill(BaseModel):
     cpu_hours_per_day: float
 
 
+class IdleSite(BaseModel):
+    """What a site's machines, which Lading launches, cost between their last job and their release.
+
+    Half the setting would have saved the second half of that time, up to the setting.
+    """
+
+    site: str
+    idle_seconds: float
+    """The setting ``idle_seconds`` of the site: how long an idle machine is kept."""
+    machines: int
+    """Machines released within the time range of the bill that were idle before. Nothing else is known about others, so
+    with none of them, nothing can be said about savings."""
+    usd_saved: float | None
+    """What half of ``idle_seconds`` would have saved; None: nothing has a price."""
+    cpu_hours_saved: float
+
+
 class BillPage(BaseModel):
     """A bill: its periods, the totals, and the rows."""
 
@@ -125,6 +143,8 @@ class BillPage(BaseModel):
     expected: ExpectedBill | None
     """The bill of the current month by its end; None: the bill begins at another time, or there is less than a day of
     data."""
+    idle_sites: list[IdleSite]
+    """Only in a bill by site."""
     is_partial: bool
     """Whether some Dags may be hidden from the user. Totals then include hidden Dags only on past days on which at
     least two of them had jobs."""
@@ -184,6 +204,7 @@ def bill_page(
         expected=expected_bill(session, sight, whole, following(month, Period.MONTH).timestamp(), now)
         if is_this_month
         else None,
+        idle_sites=idle_sites(session, begins[0], min(spans[-1][1], now)) if split == "site" else [],
         is_partial=is_partial(sight),
     )
 
@@ -253,6 +274,35 @@ def expected_bill(session: Session, sight: Sight, spent: BillParts, until: float
         usd_per_day=None if usd_per_hour is None else 24 * usd_per_hour,
         cpu_hours_per_day=24 * cpus,
     )
+
+
+def idle_sites(session: Session, since: float, until: float) -> list[IdleSite]:
+    """Estimate by site what a shorter ``idle_seconds`` would have saved, from machines that ended in a time range."""
+    tail, kept = InstanceRow.ended_at - InstanceRow.idle_since, SiteRow.idle_seconds
+    saved = case((tail > kept, kept / 2), (tail > kept / 2, tail - kept / 2), else_=0.0)
+    its = and_(
+        InstanceRow.site == SiteRow.name,
+        InstanceRow.state == InstanceState.ENDED,
+        InstanceRow.ended_at >= since,
+        InstanceRow.ended_at < until,
+        InstanceRow.idle_since.is_not(None),
+    )
+    sums = (
+        func.count(InstanceRow.token),
+        func.sum(InstanceRow.usd_per_hour * saved),
+        func.sum(InstanceRow.cpus * saved),
+    )
+    query: Any = select(SiteRow.name, kept, *sums).outerjoin(InstanceRow, its).where(kept.is_not(None))
+    return [
+        IdleSite(
+            site=name,
+            idle_seconds=seconds,
+            machines=machines,
+            usd_saved=None if usd is None else usd / 3600,
+            cpu_hours_saved=(cpus or 0.0) / 3600,
+        )
+        for name, seconds, machines, usd, cpus in session.execute(query.group_by(SiteRow.name, kept))
+    ]
 
 
 def billed(

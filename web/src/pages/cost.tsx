@@ -1,6 +1,6 @@
 // The bill by day, week or month and by Dag, task, run, site or team, split into used, unused, idle and booting.
 import * as React from "react";
-import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
+import type {BillPage as Bill, BillAmounts, BillRow, IdleSite, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
 import {about, cost, count, cpuHours, cpusText, date, exact, fraction, iso, jobsText, memory, percent, usd, utcDay} from "../format";
 import {dagPath, pagePath, runPath} from "../paths";
@@ -151,11 +151,15 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   );
 }
 
-/** How to reduce the idle time of a site's machines. */
-export function idleRemedy(kind: string | undefined, site: string): string {
+/** How to reduce the idle time of a site's machines.
+ *
+ * @param known: its setting; undefined: it launches no machines, or its controller has not stored it yet
+ */
+export function idleRemedy(kind: string | undefined, site: string, known?: IdleSite): string {
   if (kind === "ssh" || kind === "local") return `Machines of ${site} cost the same with or without jobs: send it more jobs (accept_untargeted, or the hint site).`;
-  if (kind === "ec2") return `Lower idle_seconds of ${site}, the time for which idle machines are kept, or list fewer large instance_types.`;
-  return `Lower idle_seconds of ${site}, the time for which idle allocations are kept, or request smaller allocations.`;
+  const what = kind === "ec2" ? "machines" : "allocations", more = kind === "ec2" ? "list fewer large instance_types" : "request smaller allocations";
+  if (known?.idle_seconds === 0) return `idle_seconds of ${site} is 0 already: ${more}.`;
+  return `Lower idle_seconds of ${site}, the time for which idle ${what} are kept${known ? `, from ${count(known.idle_seconds)} to ${count(known.idle_seconds / 2)}` : ""}, or ${more}.`;
 }
 
 /** The sites with idle machines, what that cost, and which setting would reduce it. */
@@ -164,13 +168,24 @@ function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
   const of = ({total}: BillRow) => amount(total, "idle", inUsd);
   const rows = bill.rows.filter((row) => row.site && of(row) > 0).sort((one, other) => of(other) - of(one));
   if (!rows.length) return null;
-  const kind = (site: string) => summary?.sites.find(({name}) => name === site)?.kind;
+  const known = (row: BillRow) => bill.idle_sites.find(({site}) => site === row.site);
+  const remedy = (row: BillRow) => idleRemedy(summary?.sites.find(({name}) => name === row.site)?.kind, row.site ?? "", known(row));
+  const ifKnown = (row: BillRow, value: (site: IdleSite) => unknown) => { const its = known(row); return its?.machines ? value(its) : null; };
+  const half = (row: BillRow) => {
+    const its = known(row);
+    if (!its) return "";
+    return its.machines ? <div>{cost(its.usd_saved, its.cpu_hours_saved)}<div><Muted>{count(its.machines)} {its.machines === 1 ? "machine" : "machines"}</Muted></div></div> : <Muted>unknown: no idle machine was released</Muted>;
+  };
   const columns: Column<BillRow>[] = [
     {title: "Site", cell: (row) => <Link to={pagePath({view: "machines", site: row.site})} label={`Machines of ${row.site}`}><Name>{row.site ?? ""}</Name></Link>, text: (row) => row.site},
     {title: "USD idle", cell: ({total}) => usd(total.usd_idle), text: ({total}) => total.usd_idle, has: ({total}) => total.usd_idle !== null, number: true},
     {title: "Of its cost", help: "Percentage of what the site cost in this time range", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
     {title: "cpu-hours idle", cell: ({total}) => count(total.cpu_hours_idle), text: ({total}) => total.cpu_hours_idle, number: true},
-    {title: "How to reduce it", cell: (row) => <Clamp text={idleRemedy(kind(row.site ?? ""), row.site ?? "")} />, text: (row) => idleRemedy(kind(row.site ?? ""), row.site ?? "")},
+    {title: "idle_seconds", help: "How long the site keeps idle machines now", cell: (row) => count(known(row)?.idle_seconds), text: (row) => known(row)?.idle_seconds, has: known, number: true},
+    {title: "Half of it would have saved", help: "By releasing earlier the machines that were released after being idle in this time range. Idle time between jobs is not included", cell: half, text: false, has: known, number: true},
+    {title: "USD saved by half of idle_seconds", hidden: true, text: (row) => ifKnown(row, (its) => its.usd_saved)},
+    {title: "cpu-hours saved by half of idle_seconds", hidden: true, text: (row) => ifKnown(row, (its) => its.cpu_hours_saved)},
+    {title: "How to reduce it", cell: (row) => <Clamp text={remedy(row)} />, text: remedy},
   ];
   return <Section title="Idle machines"><Table name="Idle machines" rows={rows} columns={columns} empty="" keyOf={({site}) => site ?? ""} /></Section>;
 }

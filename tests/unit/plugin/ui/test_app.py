@@ -842,6 +842,34 @@ def test_the_bill_includes_what_is_running_and_its_rows_add_up(session: Session,
     assert (past["total"]["jobs"], past["running"]["jobs"]) == (0, 0), "it counts as of today"
 
 
+def test_what_a_shorter_idle_time_would_save_is_taken_from_machines_that_were_released(
+    session: Session, client: TestClient
+) -> None:
+    for position, (name, seconds) in enumerate({"cloud": 600.0, "hpc": 300.0, "lab": None}.items()):
+        session.add(SiteRow(name=name, kind="k", position=position, limits="{}", idle_seconds=seconds))
+    # How long each machine idled, seconds; None: it was not idle when it ended.
+    for number, (site, idle) in enumerate(
+        (("cloud", 200), ("cloud", 400), ("cloud", 9000), ("cloud", None), ("lab", 99))
+    ):
+        session.add(
+            InstanceRow(
+                token=f"M{number}", site=site, kind="", disk=0, seconds=0.0, state=InstanceState.ENDED,
+                usd_per_hour=36.0, ordered_at=NOW - 9999, ended_at=NOW - 1,
+                idle_since=None if idle is None else NOW - 1 - idle, **AMOUNTS,
+            )
+        )  # fmt: skip
+    session.commit()
+    span = {"since": (NOW - 1) // 86400 * 86400, "until": NOW}
+    cloud, hpc = sorted(
+        client.get("/bill", params={**span, "split": "site"}).json()["idle_sites"], key=lambda each: each["site"]
+    )
+    assert (cloud["site"], cloud["idle_seconds"], cloud["machines"]) == ("cloud", 600, 3)
+    assert cloud["usd_saved"] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
+    assert cloud["cpu_hours_saved"] == pytest.approx(4 * 400 / 3600)
+    assert (hpc["site"], hpc["machines"], hpc["usd_saved"], hpc["cpu_hours_saved"]) == ("hpc", 0, None, 0)
+    assert client.get("/bill", params=span).json()["idle_sites"] == []
+
+
 def test_a_month_is_extrapolated_at_the_rate_of_the_last_week(session: Session, client: TestClient) -> None:
     today = NOW // 86400 * 86400
     for days in range(1, 10):
