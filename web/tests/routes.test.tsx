@@ -185,7 +185,7 @@ test("Overview and Cost say the same of today", async () => {
   await open("Cost", "&days=0");
   expect(tile("Today")).toContain("$10.00");
   expect(tile("Idle machines")).toContain("$2.00");
-  expect(tile("Of it not finished")).toBe("Of it not finished$2.001 job and the machines that are up");
+  expect(tile("Running, included")).toBe("Running, included$2.001 job and the machines that are up");
 });
 
 test("savings show what is requested and needed, are sorted by memory too, and their line is copied", async () => {
@@ -198,7 +198,7 @@ test("savings show what is requested and needed, are sorted by memory too, and t
   await act(async () => root.unmount());
   await open("Cost", "&saved=memory");
   const [first] = rowsOf("Savings from right sizes");
-  expect(first).toMatch(/^etl\.fit.*64 GiB → 1 GiB900 GiB-hours4 → 16 cpu-hours\$1\.00$/);
+  expect(first).toMatch(/^etl\.fit.*64 GiB → 1 GiBsaves 900 GiB-hours4 → 1saves 6 cpu-hours\$1\.00$/);
   const copied: string[] = [];
   vi.stubGlobal("navigator", {clipboard: {writeText: async (line: string) => { copied.push(line); }}});
   await act(async () => box.querySelector<HTMLButtonElement>("button[aria-label='Copy the line for etl.fit']")?.click());

@@ -134,7 +134,7 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   const nameOfTask = (task: Saving) => `${task.dag_id}.${task.task_id}`;
   /** What is requested and needed, and below it what the line saves; the CSV has a column for each. */
   const resource = (title: string, unit: string, sort: SavedBy, text: (value: number | null) => string, requested: (task: Saving) => number | null, needed: (task: Saving) => number | null, hours: string): Column<Saving>[] => [
-    {title: `${title}, requested → needed`, help: `What 95 % of its tries needed, and the ${hours} that the line saves in a month; sorts by these`, sort, cell: (task) => <div><div className="line">{text(requested(task))} → {text(needed(task))}</div><Muted>{count(SAVED[sort](task))} {hours}</Muted></div>, text: false, number: true},
+    {title: `${title}, requested → needed`, help: `What 95 % of its tries needed, and the ${hours} that the line saves in a month; sorts by these`, sort, cell: (task) => <div><div className="line">{text(requested(task))} → {text(needed(task))}</div><Muted>saves {count(SAVED[sort](task))} {hours}</Muted></div>, text: false, number: true},
     {title: `${title} requested${unit}`, hidden: true, text: requested},
     {title: `${title} of 95 % of tries${unit}`, hidden: true, text: needed},
     {title: `${hours} a month`, hidden: true, text: SAVED[sort]},
@@ -254,9 +254,9 @@ function BillSummary({bill, savings, days, since, idlePath}: {bill: Bill; saving
     <>
       <Tiles>
         <Tile label={range ?? `${utcDay(began)} until now`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
-        {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
-        <Tile label="Of it not finished" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />
         {expected ? <Tile label={`Expected by ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={`with ${cost(expected.usd_per_day, expected.cpu_hours_per_day)} a day from now on, the mean since ${utcDay(expected.since)}`} /> : null}
+        {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
+        <Tile label="Running, included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />
         {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
       </Tiles>
