@@ -18,6 +18,12 @@ const digitsOfUsd = (value: number) => (value > 0 && value < 0.1 ? Math.min(20, 
 export const usd = (value: Maybe<number>): string =>
   isNone(value) ? NONE : `$${value.toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: digitsOfUsd(value)})}`;
 
+/** An estimated amount, to three digits. */
+export function about(money: Maybe<number>, hours: number): string {
+  const amount = (value: number) => value.toLocaleString("en-US", {maximumSignificantDigits: 3});
+  return isNone(money) ? `≈ ${amount(hours)} cpu-h` : `≈ $${amount(money)}`;
+}
+
 export function percent(part: number, whole: Maybe<number>): string {
   if (!whole) return NONE;
   const share = (100 * part) / whole;
@@ -119,12 +125,6 @@ export const iso = (seconds: Maybe<number>): string => (isNone(seconds) ? "" : n
 export const cpuHours = (value: number): string =>
   value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money: Maybe<number>, hours: number): string => (isNone(money) ? cpuHours(hours) : usd(money));
-
-/** An estimated amount, to three digits. */
-export function about(money: Maybe<number>, hours: number): string {
-  const amount = (value: number) => value.toLocaleString("en-US", {maximumSignificantDigits: 3});
-  return isNone(money) ? `≈ ${amount(hours)} cpu-h` : `≈ $${amount(money)}`;
-}
 
 /** How long a run took, or has taken until now if jobs are unfinished, seconds. */
 export const took = ({live, began_at, ended_at}: {live: number; began_at: number | null; ended_at: number | null}, now: number) =>
