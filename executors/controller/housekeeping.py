@@ -327,7 +327,14 @@ def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str]
 
 
 def site_row(site: Site[Any], position: int) -> store.SiteRow:
-    return store.SiteRow(name=site.name, kind=site.kind, position=position, limits=json.dumps(site.config.limits))
+    return store.SiteRow(
+        name=site.name,
+        kind=site.kind,
+        position=position,
+        limits=json.dumps(site.config.limits),
+        # Kinds of plugins can have another setting.
+        idle_seconds=getattr(site.config, "idle_seconds", None) if site.launches else None,
+    )
 
 
 def location_rows(site: Site[Any], observation: Observation, now: float) -> list[store.LocationRow]:

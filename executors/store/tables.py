@@ -352,6 +352,8 @@ class SiteRow(Base):
     position: Mapped[int] = mapped_column(Integer)
     # The limits set in its table, by option, as JSON.
     limits: Mapped[str] = mapped_column(Text)
+    # The setting in its table; NULL: it launches no machines, or was stored by an older version.
+    idle_seconds: Mapped[float | None] = mapped_column(Double)
     # When it last answered; NULL: never.
     contact_at: Mapped[float | None] = mapped_column(Double)
     # Why it does not answer, as text; NULL: it does.

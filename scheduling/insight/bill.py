@@ -1,4 +1,4 @@
-"""The parts of a bill: used, requested but unused, idle, and booting. Pure.
+"""The parts of a bill: used, requested but unused, idle, and booting; and what it is extrapolated to. Pure.
 
 Parts are cpu-seconds, and USD where there is a price.
 """
@@ -64,6 +64,29 @@ class BillParts:
     def usd(self) -> float | None:
         """The total; None: nothing of it has a price."""
         return self.usd_used + self.usd_unused + self.usd_idle + self.usd_boot if self.is_priced else None
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """An amount spent until a time, and the rate from then on.
+
+    :param at: epoch seconds
+    """
+
+    spent: float
+    per_hour: float
+    at: float
+
+    def by(self, until: float) -> float:
+        """Return what will have been spent by a later time."""
+        return self.spent + self.per_hour * (until - self.at) / 3600
+
+    def reaches(self, amount: float) -> float | None:
+        """Return when an amount will have been spent, at the earliest ``at``; None: never."""
+        left = max(0.0, amount - self.spent)
+        if self.per_hour <= 0:
+            return None if left else self.at
+        return self.at + left / self.per_hour * 3600
 
 
 def total(each: Iterable[BillParts]) -> BillParts:

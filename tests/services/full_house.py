@@ -424,7 +424,8 @@ class House:
                         native_id=machine.native_id, node=machine.node,
                         zone="eu-central-1a" if site == "cloud" else None,
                         capacity_type=("spot" if machine.is_spot else "on-demand") if site == "cloud" else None,
-                        usd_idle=None if is_up else max(0.0, usd - machine.usd), **ended,
+                        usd_idle=None if is_up else max(0.0, usd - machine.usd),
+                        idle_since=None if is_up else machine.last, **ended,
                     )
                 )  # fmt: skip
                 if is_up:
@@ -458,6 +459,7 @@ class House:
                     name=name, kind=kind, position=position, limits=json.dumps(limits), contact_at=contact,
                     trouble=trouble,
                     paused_by="carol" if name == "gpu" else None,
+                    idle_seconds={"hpc": 300.0, "gpu": 300.0, "cloud": 120.0}.get(name),
                 )
             )  # fmt: skip
             for location in AT_HAND.get(name, (name,)):

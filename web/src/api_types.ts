@@ -443,6 +443,9 @@ export interface components {
          */
         BillPage: {
             by: components["schemas"]["Period"];
+            expected: components["schemas"]["ExpectedBill"] | null;
+            /** Idle Sites */
+            idle_sites: components["schemas"]["IdleSite"][];
             /** Is Partial */
             is_partial: boolean;
             /** Now */
@@ -578,6 +581,24 @@ export interface components {
         ErrorDetail: {
             /** Detail */
             detail: string;
+        };
+        /**
+         * ExpectedBill
+         * @description What a month will have cost by its end: its bill until now, and the mean rate of the last days from now on.
+         */
+        ExpectedBill: {
+            /** Cpu Hours */
+            cpu_hours: number;
+            /** Cpu Hours Per Day */
+            cpu_hours_per_day: number;
+            /** Since */
+            since: number;
+            /** Until */
+            until: number;
+            /** Usd */
+            usd: number | null;
+            /** Usd Per Day */
+            usd_per_day: number | null;
         };
         /**
          * ExpectedSpan
@@ -789,6 +810,24 @@ export interface components {
             finish_by?: string | null;
             /** Hurry */
             hurry?: number | ("cheap" | "balanced" | "fast") | null;
+        };
+        /**
+         * IdleSite
+         * @description What a site's machines, which Lading launches, cost between their last job and their release.
+         *
+         *     Half the setting would have saved the second half of that time, up to the setting.
+         */
+        IdleSite: {
+            /** Cpu Hours Saved */
+            cpu_hours_saved: number;
+            /** Idle Seconds */
+            idle_seconds: number;
+            /** Machines */
+            machines: number;
+            /** Site */
+            site: string;
+            /** Usd Saved */
+            usd_saved: number | null;
         };
         /**
          * InputSizes
@@ -1155,12 +1194,18 @@ export interface components {
         Saving: {
             /** Cpu Hours */
             cpu_hours: number;
+            cpus: components["schemas"]["Size"];
+            /** Cpus Asked */
+            cpus_asked: number | null;
             /** Dag Id */
             dag_id: string;
             /** Gib Hours */
             gib_hours: number;
             /** Line */
             line: string;
+            memory: components["schemas"]["Size"];
+            /** Memory Asked */
+            memory_asked: number | null;
             /** Task Id */
             task_id: string;
             /** Usd */
@@ -1665,6 +1710,7 @@ export type BillRow = components['schemas']['BillRow'];
 export type BudgetState = components['schemas']['BudgetState'];
 export type ChartMachine = components['schemas']['ChartMachine'];
 export type ErrorDetail = components['schemas']['ErrorDetail'];
+export type ExpectedBill = components['schemas']['ExpectedBill'];
 export type ExpectedSpan = components['schemas']['ExpectedSpan'];
 export type FailedTask = components['schemas']['FailedTask'];
 export type FailureGroup = components['schemas']['FailureGroup'];
@@ -1676,6 +1722,7 @@ export type GanttTry = components['schemas']['GanttTry'];
 export type HeldRoom = components['schemas']['HeldRoom'];
 export type HttpValidationError = components['schemas']['HTTPValidationError'];
 export type HurryBody = components['schemas']['HurryBody'];
+export type IdleSite = components['schemas']['IdleSite'];
 export type InputSizes = components['schemas']['InputSizes'];
 export type JobColumns = components['schemas']['JobColumns'];
 export type JobPage = components['schemas']['JobPage'];

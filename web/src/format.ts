@@ -18,6 +18,12 @@ const digitsOfUsd = (value: number) => (value > 0 && value < 0.1 ? Math.min(20, 
 export const usd = (value: Maybe<number>): string =>
   isNone(value) ? NONE : `$${value.toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: digitsOfUsd(value)})}`;
 
+/** An estimated amount, to three digits. */
+export function about(money: Maybe<number>, hours: number): string {
+  const amount = (value: number) => value.toLocaleString("en-US", {maximumSignificantDigits: 3});
+  return isNone(money) ? `≈ ${amount(hours)} cpu-h` : `≈ $${amount(money)}`;
+}
+
 export function percent(part: number, whole: Maybe<number>): string {
   if (!whole) return NONE;
   const share = (100 * part) / whole;

@@ -13,7 +13,8 @@ const summary: Summary = {
   shares: [{name: "genomics", who: "team genomics", entitled: 0.5, used: 0.75, lately: 0.4, guarantees: [{site: "hpc", what: "cpus", kept: 8, used: 12}], is_over: true, lends: true, borrows: true, at: NOW - 10}],
 };
 const bill: BillPage = {
-  now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: amounts, is_partial: false,
+  now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: {...amounts, jobs: 1, usd: 2, usd_used: 2, usd_unused: 0, usd_idle: 0, usd_boot: 0}, is_partial: false, idle_sites: [{site: "hpc", idle_seconds: 300, machines: 4, usd_saved: 1.5, cpu_hours_saved: 30}],
+  expected: {until: NOW + 5 * 86400, usd: 1234.5, cpu_hours: 600, since: NOW - 7 * 86400, usd_per_day: 100, cpu_hours_per_day: 80},
   rows: [{kind: "named", dag_id: "etl", task_id: null, run_id: null, site: null, team: null, total: amounts, usd: [10], cpu_hours: [100]}],
 };
 export const job: TrySummary = {
@@ -42,7 +43,7 @@ const packing: PackingChart = {
 const queueWaits: QueueWait[] = [{what: "allocations", site: "hpc", queue: null, more_cpus_than: 0, most_cpus: 1, count: 9, median: 60, most: 600}];
 const starts: StartAccuracy[] = [{source: "forecast", said: 10, within: 9}];
 const requests: OperatorRequest[] = [{id: 1, kind: "pause", target: "hpc", by: "carol", at: NOW - 60, done_at: null, outcome: null}];
-const savings: Savings = {usd: 5, cpu_hours: 6, gib_hours: 7, tasks_left_out: 0, freed: {cpus: 0, gib: 0, cpu_hours: 0, gib_hours: 0}, tasks: [{dag_id: "etl", task_id: "load", usd: 5, cpu_hours: 6, gib_hours: 7, line: "resources(cpus=1)"}]};
+const savings: Savings = {usd: 5, cpu_hours: 6, gib_hours: 7, tasks_left_out: 0, freed: {cpus: 0, gib: 0, cpu_hours: 0, gib_hours: 0}, tasks: [{dag_id: "etl", task_id: "load", usd: 5, cpu_hours: 6, gib_hours: 7, cpus_asked: 4, memory_asked: 8192, cpus: {most: 1, nearly_all: 1}, memory: {most: 1024, nearly_all: 2048}, line: "resources(cpus=1)"}]};
 const totals: Totals = {
   jobs: 4, live: 1, failed: 0, began_at: NOW - 900, ended_at: null, wait_seconds: 100, cpu_hours: 2, cpu_hours_measured: 1, cpu_hours_used: 0.5, memory_used: 0.5, time_used: null, usd: 4,
 };

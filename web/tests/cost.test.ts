@@ -1,5 +1,5 @@
 import {expect, it, vi} from "vitest";
-import {iso, utcDay} from "../src/format";
+import {about, iso, utcDay} from "../src/format";
 import {billSpan} from "../src/pages/bill_span";
 
 it("shows days of UTC in every time zone", () => {
@@ -10,4 +10,17 @@ it("shows days of UTC in every time zone", () => {
     expect(billSpan(0, began + seconds).since).toBe(began);
     expect(iso(billSpan(6, began + seconds).since)).toBe("2026-11-20T00:00:00.000Z");
   }
+});
+
+it("begins this month on its first day in UTC", () => {
+  for (const [year, month, day] of [[2026, 10, 1], [2026, 10, 30], [2027, 0, 31]]) {
+    const now = Date.UTC(year, month, day, 23, 59) / 1000;
+    expect(billSpan("month", now)).toEqual({since: Date.UTC(year, month, 1) / 1000, until: now});
+  }
+});
+
+it("rounds an estimate, and says that it is one", () => {
+  expect(about(1234.56, 9)).toBe("≈ $1,230");
+  expect(about(0.0456, 9)).toBe("≈ $0.0456");
+  expect(about(null, 1234.56)).toBe("≈ 1,230 cpu-h");
 });

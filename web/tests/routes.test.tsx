@@ -4,7 +4,9 @@ import * as React from "react";
 import {act} from "react";
 import {createRoot, type Root} from "react-dom/client";
 import {afterEach, beforeEach, expect, test, vi} from "vitest";
-import type {BillPage, PackingChart} from "../src/api_types";
+import type {BillPage, PackingChart, Savings} from "../src/api_types";
+import {utcDay} from "../src/format";
+import {billSpan} from "../src/pages/bill_span";
 import {idleRemedy} from "../src/pages/cost";
 import {ANSWERS, NOW} from "./answers";
 
@@ -25,7 +27,8 @@ let isPost = false, posted: Record<string, string> = {};
 let answer: (route: string) => Promise<Response>, asked: string[], root: Root, box: HTMLElement;
 const text = () => box.textContent ?? "";
 const times = (route: string) => asked.filter((each) => each === route).length;
-const good = async (route: string) => json(ANSWERS[route]);
+// A view can ask for several bills.
+const good = async (question: string) => json(ANSWERS[question.split(" by ")[0]]);
 async function pass(seconds: number) { await act(async () => { await vi.advanceTimersByTimeAsync(seconds * 1000); }); }
 
 beforeEach(() => {
@@ -35,8 +38,9 @@ beforeEach(() => {
     isPost = options?.method === "POST";
     posted = isPost ? JSON.parse(String(options?.body)) : {};
     const route = decodeURIComponent(url.pathname.replace(/^.*?\/web\/|^.*?\/src\//, "").replace(/^\//, ""));
-    asked.push(route);
-    return answer(route);
+    const split = url.searchParams.get("split"), question = split ? `${route} by ${split}` : route;
+    asked.push(question);
+    return answer(question);
   });
   asked = [];
   answer = good;
@@ -52,10 +56,11 @@ afterEach(async () => {
   vi.unstubAllGlobals();
 });
 
-async function open(view: View) {
+/** @param more: further choices in the address */
+async function open(view: View, more = "") {
   await import("../src/main");
   const its = VIEWS[view], globals = globalThis as unknown as Record<string, React.ComponentType<Record<string, string>>>;
-  if (typeof its === "string") history.replaceState(null, "", `/plugin/lading${its}`);
+  if (typeof its === "string") history.replaceState(null, "", `/plugin/lading${its}${more}`);
   const Shown = its === null ? globals["Lading today"] : globals.Lading;
   root = createRoot(box);
   await act(async () => root.render(<Shown {...(typeof its === "string" ? {} : its)} />));
@@ -121,14 +126,98 @@ test("what was known stays where a newer answer does not come, and says since wh
 test("Cost says which site idled, for how much, and which setting would cut it", async () => {
   const bill = ANSWERS["bill"] as BillPage, row = bill.rows[0];
   const at = (site: string, usd_idle: number, cpu_hours_idle: number) => ({...row, kind: "named", site, dag_id: null, task_id: null, run_id: null, total: {...row.total, usd_idle, cpu_hours_idle}});
-  answer = async (route) => (route === "bill" ? json({...bill, split: "site", rows: [at("lab", 1, 20), at("hpc", 5, 100), at("busy", 0, 0)]}) : good(route));
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, split: "site", rows: [at("lab", 1, 20), at("hpc", 5, 100), at("cloud", 0.5, 9), at("busy", 0, 0)], idle_sites: [...bill.idle_sites, {site: "cloud", idle_seconds: 120, machines: 0, usd_saved: null, cpu_hours_saved: 0}]}) : good(route));
   await open("Cost");
   await pass(2);
   const rows = [...box.querySelectorAll("section[aria-label='Idle machines'] tbody tr")].map((each) => each.textContent ?? "");
-  expect(rows).toHaveLength(2);
-  expect(rows[0]).toMatch(/^hpc\$5\.00.*100.*Lower idle_seconds of hpc/);
+  expect(rows).toHaveLength(3);
+  expect(rows[0]).toMatch(/^hpc\$5\.00.*100.*300\$1\.504 machinesLower idle_seconds of hpc.*from 300 to 150/);
+  expect(rows[1], "its machines are not released").toMatch(/^lab\$1\.00/);
+  expect(rows[2]).toMatch(/^cloud.*120unknown: no idle machine was released/);
   expect(idleRemedy("ec2", "cloud")).toContain("idle_seconds of cloud");
+  expect(idleRemedy("ec2", "cloud", {...bill.idle_sites[0], idle_seconds: 0})).toBe("idle_seconds of cloud is 0 already: list fewer large instance_types.");
   expect(idleRemedy("ssh", "lab")).not.toContain("idle_seconds");
+});
+
+const tile = (label: string) => box.querySelector(`[data-tile="${label}"]`)?.textContent ?? "";
+const rowsOf = (section: string) => [...box.querySelectorAll(`section[aria-label='${section}'] tbody tr`)].map((each) => each.textContent ?? "");
+
+test("Cost shows the most expensive runs, and not what was charged to no run", async () => {
+  const bill = ANSWERS["bill"] as BillPage, row = bill.rows[0];
+  const runs = Array.from({length: 7}, (_, index) => ({...row, run_id: `r${index}`}));
+  const idle = {...row, kind: "machines" as const, dag_id: null};
+  answer = async (route) => (route === "bill by run" ? json({...bill, split: "run", rows: [...runs, {...row, run_id: null}, idle]}) : good(route));
+  await open("Cost");
+  await pass(2);
+  const shown = rowsOf("Most expensive runs");
+  expect(shown).toHaveLength(5);
+  expect(shown[0]).toContain("r0");
+  expect(text()).toContain("All 7 rows");
+  const all = [...box.querySelectorAll("a")].find((each) => each.textContent === "All runs");
+  expect(all?.getAttribute("href")).toContain("split=run");
+  await act(async () => root.unmount());
+  await open("Cost", "&split=run");
+  expect(rowsOf("Most expensive runs"), "the breakdown has them").toHaveLength(0);
+  expect(rowsOf("Breakdown").at(-1)).toContain("charged to no job");
+});
+
+test("this month has its cost, and the cost expected by its end", async () => {
+  const bill = ANSWERS["bill"] as BillPage, {since} = billSpan("month", NOW);
+  const of = (began: number) => { answer = async (route) => (route.startsWith("bill") ? json({...bill, periods: [{...bill.periods[0], since: began}]}) : good(route)); };
+  of(since - 86400);
+  await open("Cost", "&days=month&by=week");
+  expect(tile("This month"), "more than the month").toBe("");
+  await act(async () => root.unmount());
+  await pass(61);
+  of(since);
+  await open("Cost", "&days=month");
+  expect(tile("This month")).toContain("$10.00");
+  const {expected} = bill;
+  expect(tile(`Expected by ${utcDay(expected!.until - 1)}`)).toContain(`≈ $1,230with $100.00 a day from now on, the mean since ${utcDay(expected!.since)}`);
+});
+
+test("Overview and Cost say the same of today", async () => {
+  const bill = ANSWERS["bill"] as BillPage, {since} = billSpan(0, NOW);
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, periods: [{...bill.periods[0], since}]}) : good(route));
+  await open("Overview");
+  expect(tile("Today")).toBe("Today$10.00$2.00 of it idle machines");
+  await act(async () => root.unmount());
+  await open("Cost", "&days=0");
+  expect(tile("Today")).toContain("$10.00");
+  expect(tile("Idle machines")).toContain("$2.00");
+  expect(tile("Running, included")).toBe("Running, included$2.001 job and the machines that are up");
+});
+
+test("savings show what is requested and needed, are sorted by memory too, and their line is copied", async () => {
+  const savings = ANSWERS["savings"] as Savings, [task] = savings.tasks;
+  const large = {...task, task_id: "fit", usd: 1, gib_hours: 900, memory_asked: 65_536, line: "resources(memory='1 GiB')"};
+  answer = async (route) => (route === "savings" ? json({...savings, tasks: [task, large]}) : good(route));
+  await open("Cost");
+  expect(rowsOf("Savings from right sizes").map((each) => each.slice(0, 8))).toEqual(["etl.load", "etl.fitr"]);
+  expect([...box.querySelectorAll("section[aria-label='Savings from right sizes'] th button")].map((each) => each.textContent)).toEqual(["Memory, requested → needed", "cpus, requested → needed", "USD a month ▾"]);
+  await act(async () => root.unmount());
+  await open("Cost", "&saved=memory");
+  const [first] = rowsOf("Savings from right sizes");
+  expect(first).toMatch(/^etl\.fit.*64 GiB → 1 GiBsaves 900 GiB-hours4 → 1saves 6 cpu-hours\$1\.00$/);
+  const copied: string[] = [];
+  vi.stubGlobal("navigator", {clipboard: {writeText: async (line: string) => { copied.push(line); }}});
+  await act(async () => box.querySelector<HTMLButtonElement>("button[aria-label='Copy the line for etl.fit']")?.click());
+  expect(copied).toEqual([large.line]);
+  expect(text()).toContain("copied");
+});
+
+test("a browser without a clipboard copies what is selected, or says that it does not", async () => {
+  await open("Cost");
+  vi.stubGlobal("navigator", {});
+  const press = () => act(async () => box.querySelector<HTMLButtonElement>("button[aria-label='Copy the line for etl.load']")?.click());
+  let selected = "";
+  document.execCommand = () => { selected = document.querySelector("textarea")?.value ?? ""; return true; };
+  await press();
+  expect(selected).toBe("resources(cpus=1)");
+  document.execCommand = () => false;
+  await press();
+  expect(text()).toContain("Could not be copied");
+  expect(document.querySelector("textarea")).toBeNull();
 });
 
 test("idle machines are drained together, after one question", async () => {

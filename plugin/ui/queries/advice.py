@@ -156,6 +156,11 @@ class Saving(BaseModel):
     """None: its jobs have no price."""
     cpu_hours: float
     gib_hours: float
+    cpus_asked: float | None
+    """As in :class:`TaskAdvice`, like the fields below."""
+    memory_asked: int | None
+    cpus: Size
+    memory: Size
     line: str
     """The line to paste into the Dag."""
 
@@ -183,9 +188,12 @@ def savings(session: Session, sight: Sight, now: float) -> Savings:
         if key.dag_id and key.task_id:
             spent.setdefault((key.dag_id, key.task_id), BillParts()).add(parts)
     dearest = sorted(spent, key=lambda task: (-(spent[task].usd or 0.0), -spent[task].cpu_seconds, task))
+    examined = dearest[:MOST_DEAREST]
+    asked = {dag_id: tasks_asked(session, dag_id) for dag_id in {dag_id for dag_id, _ in examined}}
     found = []
-    for dag_id, task_id in dearest[:MOST_DEAREST]:
-        if (saving := saving_of(session, dag_id, task_id, spent[dag_id, task_id])) is not None:
+    for dag_id, task_id in examined:
+        requested = asked[dag_id].get(task_id, (None, None))
+        if (saving := saving_of(session, dag_id, task_id, spent[dag_id, task_id], requested)) is not None:
             found.append(saving)
     found.sort(key=lambda each: (-(each.usd or 0.0), -each.cpu_hours - each.gib_hours / 4, each.dag_id, each.task_id))
     prices = [each.usd for each in found if each.usd is not None]
@@ -199,19 +207,34 @@ def savings(session: Session, sight: Sight, now: float) -> Savings:
     )
 
 
-def saving_of(session: Session, dag_id: str, task_id: str, cost: BillParts) -> Saving | None:
+def saving_of(
+    session: Session, dag_id: str, task_id: str, cost: BillParts, asked: tuple[float | None, int | None]
+) -> Saving | None:
     """Compute what a task would save; None: nothing, or its usage is unknown.
 
     :param cost: what it cost in the last 30 days
+    :param asked: the most cpus and memory that any of its jobs requested
     """
     used = usage.of_task(session, dag_id, task_id)
-    size, asked = right_size(used), cost.used + cost.unused
-    if size.line is None or not used.cpu_hours or not asked:
+    size, requested = right_size(used), cost.used + cost.unused
+    if size.line is None or not used.cpu_hours or not requested:
         return None
     # The sampled tries can span a day or a year, so they are scaled to the month.
-    scale = asked / 3600 / used.cpu_hours
+    scale = requested / 3600 / used.cpu_hours
     cpu_hours, gib_hours = max(0.0, size.saved_cpu_hours * scale), max(0.0, size.saved_gib_hours * scale)
-    usd = (cost.usd_used + cost.usd_unused) * cpu_hours * 3600 / asked if cost.is_priced else None
+    usd = (cost.usd_used + cost.usd_unused) * cpu_hours * 3600 / requested if cost.is_priced else None
     if not cpu_hours and not gib_hours:
         return None
-    return Saving(dag_id=dag_id, task_id=task_id, usd=usd, cpu_hours=cpu_hours, gib_hours=gib_hours, line=size.line)
+    cpus_asked, memory_asked = asked
+    return Saving(
+        dag_id=dag_id,
+        task_id=task_id,
+        usd=usd,
+        cpu_hours=cpu_hours,
+        gib_hours=gib_hours,
+        cpus_asked=cpus_asked,
+        memory_asked=memory_asked,
+        cpus=size.cpus,
+        memory=size.memory,
+        line=size.line,
+    )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel
-from sqlalchemy import not_
+from sqlalchemy import and_, case, func, not_, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import bill_days
@@ -22,20 +22,25 @@ from lading.executors.store.bill_days import (
     Split,
     SplitKey,
     by_period,
+    first_known,
     known_days,
     not_kept,
     number_of,
 )
 from lading.executors.store.bills import bill, running
+from lading.executors.store.tables import InstanceRow, InstanceState, SiteRow
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.insight.bill import BillParts, total
-from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, periods
+from lading.scheduling.insight.bill import BillParts, Spending, total
+from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, following, periods
+from lading.scheduling.insight.periods import begin as first_of
 
 # The cost of Dags the user cannot read is shown only as a sum, for past days on which at least this many of them had
 # jobs: the sum of a single Dag would reveal what that Dag cost.
 FEWEST_HIDDEN = 2
 # At most this many rows are listed, the most expensive ones; the rest is one row. The second limit is rows × periods.
 MOST_ROWS, MOST_SUMS = 100, 12_000
+# The rate of a forecast is the mean of this many days and of today: a whole week, because weekends differ.
+DAYS_OF_RATE = 7
 
 
 class BillAmounts(BaseModel):
@@ -89,6 +94,37 @@ class BillRow(BaseModel):
     """For each period of the bill."""
 
 
+class ExpectedBill(BaseModel):
+    """What a month will have cost by its end: its bill until now, and the mean rate of the last days from now on."""
+
+    until: float
+    """The end of the month."""
+    usd: float | None
+    """None: nothing has a price."""
+    cpu_hours: float
+    since: float
+    """Since when the rate is averaged."""
+    usd_per_day: float | None
+    cpu_hours_per_day: float
+
+
+class IdleSite(BaseModel):
+    """What a site's machines, which Lading launches, cost between their last job and their release.
+
+    Half the setting would have saved the second half of that time, up to the setting.
+    """
+
+    site: str
+    idle_seconds: float
+    """The setting ``idle_seconds`` of the site: how long an idle machine is kept."""
+    machines: int
+    """Machines released within the time range of the bill that were idle before. Nothing else is known about others, so
+    with none of them, nothing can be said about savings."""
+    usd_saved: float | None
+    """What half of ``idle_seconds`` would have saved; None: nothing has a price."""
+    cpu_hours_saved: float
+
+
 class BillPage(BaseModel):
     """A bill: its periods, the totals, and the rows."""
 
@@ -100,9 +136,15 @@ class BillPage(BaseModel):
     totals: list[BillAmounts]
     """The total of each period."""
     rows: list[BillRow]
-    """Largest total first."""
+    """Largest total first, then the rows ``others`` and ``machines``. They add up to the total."""
     running: BillAmounts
-    """Running jobs and machines that are up, until now. Not included in any other amount."""
+    """Of the total: running jobs and machines that are up, until now. They count as part of the period that contains
+    now, and running jobs as using all that they requested."""
+    expected: ExpectedBill | None
+    """The bill of the current month by its end; None: the bill begins at another time, or there is less than a day of
+    data."""
+    idle_sites: list[IdleSite]
+    """Only in a bill by site."""
     is_partial: bool
     """Whether some Dags may be hidden from the user. Totals then include hidden Dags only on past days on which at
     least two of them had jobs."""
@@ -113,8 +155,12 @@ Kept = Callable[[Collection[SplitKey]], Iterable[tuple[SplitKey, int, PeriodSum]
 
 @dataclass(slots=True)
 class BillRows:
-    """A bill while it is being summed up, by period and by row."""
+    """A bill summed up by period and by row.
 
+    :param days: the days whose stored sums are used
+    """
+
+    days: set[int]
     totals: list[BillParts]
     hidden: list[BillParts]
     """By period: the part of ``totals`` for Dags the user cannot read."""
@@ -122,6 +168,8 @@ class BillRows:
     """By row the user can see, over all periods."""
     recent: dict[SplitKey, dict[int, BillParts]] = field(default_factory=dict)
     """By row and index of the period: the part without stored daily sums."""
+    running: BillParts = field(default_factory=BillParts)
+    """The part of running jobs and machines that are up."""
 
     def add(self, number: int, key: SplitKey, parts: BillParts) -> None:
         """Add an amount without stored daily sums."""
@@ -133,19 +181,53 @@ class BillRows:
 def bill_page(
     session: Session, sight: Sight, since: float, until: float, by: Period, split: Split, now: float
 ) -> BillPage:
-    """Compute the bill of all periods that overlap a time range.
+    """Compute the bill of all periods that overlap a time range."""
+    spans = periods(since, until, by)
+    begins = [begin for begin, _ in spans]
+    found, which = sum_up(session, sight, spans, split, now), sight.condition(BillDayRow.dag_id)
+
+    def kept(keys: Collection[SplitKey]) -> Iterator[tuple[SplitKey, int, PeriodSum]]:
+        return by_period(session, found.days, keys, split, by, which)
+
+    whole = total(found.totals)
+    month = first_of(now, Period.MONTH)
+    is_this_month = begins[0] == month.timestamp() and now < spans[-1][1]
+    return BillPage(
+        now=now,
+        by=by,
+        split=split,
+        periods=[BillPeriod(since=begin, until=its_end, is_whole=its_end <= now) for begin, its_end in spans],
+        total=as_amounts(whole),
+        totals=[as_amounts(each) for each in found.totals],
+        rows=as_rows(found, kept, begins, by),
+        running=as_amounts(found.running),
+        expected=expected_bill(session, sight, whole, following(month, Period.MONTH).timestamp(), now)
+        if is_this_month
+        else None,
+        idle_sites=idle_sites(session, begins[0], min(spans[-1][1], now)) if split == "site" else [],
+        is_partial=is_partial(sight),
+    )
+
+
+def is_partial(sight: Sight) -> bool:
+    return sight.dags is not None or bool(sight.hidden)
+
+
+def sum_up(session: Session, sight: Sight, spans: Sequence[tuple[float, float]], split: Split, now: float) -> BillRows:
+    """Sum up a bill by row and by consecutive period, until now.
 
     Daily sums are used where they are stored (see :mod:`lading.executors.store.bill_days`); the rest is summed from the
-    jobs and machines that finished then.
+    jobs and machines that finished then. What is still running belongs to the period that contains now.
+
+    :param spans: the start and end of each period, which are the beginnings of days in UTC
     """
-    spans = periods(since, until, by)
     begins = [begin for begin, _ in spans]
     end = min(spans[-1][1], now)
     known = known_days(session, begins[0], end, now)
     days = {day for day in known.kept if begins[0] <= day * SECONDS_PER_DAY < end}
-    found = BillRows([BillParts() for _ in spans], [BillParts() for _ in spans])
-    which, is_partial = sight.condition(BillDayRow.dag_id), sight.dags is not None or bool(sight.hidden)
-    if is_partial:
+    found = BillRows(days, [BillParts() for _ in spans], [BillParts() for _ in spans])
+    which = sight.condition(BillDayRow.dag_id)
+    if is_partial(sight):
         unseen = bill_days.days_of_dags(session, days, not_(which))
         for day, parts in bill_days.whole_days(session, days).items():
             of_unseen, dags = unseen.get(day, (BillParts(), 0))
@@ -157,27 +239,70 @@ def bill_page(
         for day, parts in bill_days.whole_days(session, days).items():
             found.totals[bisect_right(begins, day * SECONDS_PER_DAY) - 1].add(parts)
     found.sums = bill_days.by_split(session, days, split, which)
-
-    def kept(keys: Collection[SplitKey]) -> Iterator[tuple[SplitKey, int, PeriodSum]]:
-        return by_period(session, days, keys, split, by, which)
-
     for number, (begin, its_end) in enumerate(spans):
         for one, other in not_kept(known, begin, min(its_end, now)):
             for key, parts in bill(session, one, other).items():
                 if sight.sees(key.dag_id):
                     found.add(number, bill_days.row_key(key, split), parts)
-    seen = (parts for key, parts in running(session, now).items() if sight.sees(key.dag_id))
-    return BillPage(
-        now=now,
-        by=by,
-        split=split,
-        periods=[BillPeriod(since=begin, until=its_end, is_whole=its_end <= now) for begin, its_end in spans],
-        total=as_amounts(total(found.totals)),
-        totals=[as_amounts(each) for each in found.totals],
-        rows=as_rows(found, kept, begins, by),
-        running=as_amounts(total(seen)),
-        is_partial=is_partial,
+    if begins[0] <= now < spans[-1][1]:
+        number = bisect_right(begins, now) - 1
+        for key, parts in running(session, now).items():
+            # A machine that is not up yet has cost nothing.
+            if sight.sees(key.dag_id) and (parts.jobs or parts.cpu_seconds or parts.usd):
+                found.add(number, bill_days.row_key(key, split), parts)
+                found.running.add(parts)
+    return found
+
+
+def expected_bill(session: Session, sight: Sight, spent: BillParts, until: float, now: float) -> ExpectedBill | None:
+    """Extrapolate the bill of the current month to its end; None: there is less than a day of data.
+
+    :param spent: the bill of the month until now
+    :param until: the end of the month, epoch seconds
+    """
+    first, today = first_known(session), int(now // SECONDS_PER_DAY)
+    since = max(today - DAYS_OF_RATE, today if first is None else first) * float(SECONDS_PER_DAY)
+    if (hours := (now - since) / 3600) < 24:
+        return None
+    lately = total(sum_up(session, sight, [(since, (today + 1) * float(SECONDS_PER_DAY))], "site", now).totals)
+    usd_per_hour, cpus = None if lately.usd is None else lately.usd / hours, lately.cpu_seconds / 3600 / hours
+    return ExpectedBill(
+        until=until,
+        usd=None if usd_per_hour is None else Spending(spent.usd or 0.0, usd_per_hour, now).by(until),
+        cpu_hours=Spending(spent.cpu_seconds / 3600, cpus, now).by(until),
+        since=since,
+        usd_per_day=None if usd_per_hour is None else 24 * usd_per_hour,
+        cpu_hours_per_day=24 * cpus,
     )
+
+
+def idle_sites(session: Session, since: float, until: float) -> list[IdleSite]:
+    """Estimate by site what a shorter ``idle_seconds`` would have saved, from machines that ended in a time range."""
+    tail, kept = InstanceRow.ended_at - InstanceRow.idle_since, SiteRow.idle_seconds
+    saved = case((tail > kept, kept / 2), (tail > kept / 2, tail - kept / 2), else_=0.0)
+    its = and_(
+        InstanceRow.site == SiteRow.name,
+        InstanceRow.state == InstanceState.ENDED,
+        InstanceRow.ended_at >= since,
+        InstanceRow.ended_at < until,
+        InstanceRow.idle_since.is_not(None),
+    )
+    sums = (
+        func.count(InstanceRow.token),
+        func.sum(InstanceRow.usd_per_hour * saved),
+        func.sum(InstanceRow.cpus * saved),
+    )
+    query: Any = select(SiteRow.name, kept, *sums).outerjoin(InstanceRow, its).where(kept.is_not(None))
+    return [
+        IdleSite(
+            site=name,
+            idle_seconds=seconds,
+            machines=machines,
+            usd_saved=None if usd is None else usd / 3600,
+            cpu_hours_saved=(cpus or 0.0) / 3600,
+        )
+        for name, seconds, machines, usd, cpus in session.execute(query.group_by(SiteRow.name, kept))
+    ]
 
 
 def billed(
@@ -198,14 +323,16 @@ def billed(
 
 
 def as_rows(found: BillRows, kept: Kept, begins: Sequence[float], by: Period) -> list[BillRow]:
-    """Make rows for the largest totals, one for Dags the user cannot read, and one for all others.
+    """Make rows for the largest totals, one for Dags the user cannot read, one for all others, and one for machines.
 
     :param kept: reads the stored sums of rows in each period
     :param begins: the starts of the periods
     """
-    ordered = sorted(found.sums, key=lambda key: (*by_size(found.sums[key]), key))
+    machines = SplitKey(MACHINES)
+    ordered = sorted(found.sums.keys() - {machines}, key=lambda key: (*by_size(found.sums[key]), key))
     most = max(1, min(MOST_ROWS, MOST_SUMS // len(begins)))
-    shown, others = ordered[:most], ordered[most:]
+    # The cost of machines that belongs to no row is always shown.
+    shown, others = [*ordered[:most], *({machines} & found.sums.keys())], ordered[most:]
     numbers = {number_of(int(begin) // SECONDS_PER_DAY, by): index for index, begin in enumerate(begins)}
     sums: dict[SplitKey, dict[int, PeriodSum]] = {key: {} for key in shown}
     for key, at, a_sum in kept(shown):
@@ -217,7 +344,7 @@ def as_rows(found: BillRows, kept: Kept, begins: Sequence[float], by: Period) ->
     hidden = total(found.hidden)
     if hidden.jobs:
         rows.append((hidden, as_row(SplitKey("hidden"), hidden, [plus(None, each) for each in found.hidden])))
-    rows.sort(key=lambda row: by_size(row[0]))
+    rows.sort(key=lambda row: (row[1].kind == MACHINES, *by_size(row[0])))
     if others:
         named = [row for _, row in rows]
         rest = [
@@ -225,7 +352,8 @@ def as_rows(found: BillRows, kept: Kept, begins: Sequence[float], by: Period) ->
             for index, whole in enumerate(found.totals)
         ]
         whole = total(found.sums[key] for key in others)
-        rows.append((whole, as_row(SplitKey("others"), whole, rest)))
+        at = len(rows) - (rows[-1][1].kind == MACHINES)
+        rows.insert(at, (whole, as_row(SplitKey("others"), whole, rest)))
     return [row for _, row in rows]
 
 

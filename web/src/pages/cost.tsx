@@ -1,12 +1,12 @@
 // The bill by day, week or month and by Dag, task, run, site or team, split into used, unused, idle and booting.
 import * as React from "react";
-import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
+import type {BillPage as Bill, BillAmounts, BillRow, IdleSite, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
-import {cost, count, cpuHours, cpusText, date, exact, fraction, iso, jobsText, percent, usd, utcDay} from "../format";
+import {about, cost, count, cpuHours, cpusText, date, exact, fraction, iso, jobsText, memory, percent, usd, utcDay} from "../format";
 import {dagPath, pagePath, runPath} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
-import {AnswerSection, Bar, Clamp, Legend, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, type Part} from "../ui/parts";
+import {AnswerSection, Bar, Clamp, Legend, Line, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, type Part} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {actions, type Action} from "./now";
@@ -14,7 +14,7 @@ import type {PageProps} from "./page";
 
 const PERIODS = [["day", "by day"], ["week", "by week"], ["month", "by month"]] as const;
 const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["run", "by run"], ["site", "by site"], ["team", "by team"]] as const;
-const SPANS = [["0", "today"], ["6", "7 days"], ["29", "30 days"], ["89", "90 days"], ["364", "a year"]] as const;
+const SPANS = [["0", "today"], ["6", "7 days"], ["month", "this month"], ["29", "30 days"], ["89", "90 days"], ["364", "a year"]] as const;
 const HEADINGS: Record<string, string> = {dag: "Dag", task: "Task", run: "Run", site: "Site", team: "Team"};
 const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", run: "Costs by run", site: "Costs by site", team: "Costs by team"};
 
@@ -67,7 +67,7 @@ function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
 function nameOf(row: BillRow, split: string): string {
   if (row.kind === "hidden") return "Dags you cannot read";
   if (row.kind === "others") return "all others";
-  if (row.kind === "machines") return "idle and booting machines";
+  if (row.kind === "machines") return "idle and boot time charged to no job";
   if (split === "run") return [row.dag_id, row.run_id ?? "earlier runs"].filter(Boolean).join(", ");
   return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || row.team || (split === "team" ? "no team" : split === "site" ? "no site" : "no Dag");
 }
@@ -91,7 +91,7 @@ export const shareColumns = <Row,>(of: (row: Row) => BillAmounts) =>
   SHARES.map(({key, title}): Column<Row> => ({title: `USD ${title}`, hidden: true, text: (row) => of(row)[`usd_${key}`]}));
 export const ShareLegend = () => <Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} />;
 
-function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean}) {
+function Rows({bill, split, inUsd, name = TITLES[split], few}: {bill: Bill; split: string; inUsd: boolean; name?: string; few?: number}) {
   const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9);
   const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, run: row.run_id, site: row.site, team: row.team});
   const columns: Column<BillRow>[] = [
@@ -101,11 +101,11 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
     {title: "USD", cell: ({total}) => usd(total.usd), text: ({total}) => total.usd, has: ({total}) => total.usd !== null, number: true},
     spentColumn(({total}) => total, inUsd, most),
     ...shareColumns<BillRow>(({total}) => total),
-    {title: "cpu-hours", cell: ({total}) => count(total.cpu_hours), text: ({total}) => total.cpu_hours, number: true},
+    {title: "cpu-hours paid", help: "Requested by jobs, and the idle and boot time of machines", cell: ({total}) => count(total.cpu_hours), text: ({total}) => total.cpu_hours, number: true},
     {title: "cpu-hours used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
     ...bill.periods.map((period, index): Column<BillRow> => ({title: `${iso(period.since).slice(0, 10)} USD`, hidden: true, text: ({usd: spent}) => spent[index]})),
   ];
-  return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has finished in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
+  return <Table name={name} rows={bill.rows} columns={columns} few={few} empty="No job ran in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
 
 const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
@@ -113,26 +113,53 @@ const SavedInAll = ({found}: {found: Savings}) => (
   <span data-testid="savings"><b>{saved(found)} a month in total</b> <Muted>for {count(found.tasks.length)} {found.tasks.length === 1 ? "task" : "tasks"}{found.tasks_left_out ? `; ${count(found.tasks_left_out)} less expensive tasks are not included` : ""}</Muted></span>
 );
 
+/** The runs that cost most, without what belongs to no run or only to several.
+ *
+ * @param allPath: the page that lists all runs
+ */
+function DearestRuns({asked, allPath}: {asked: readonly [Bill | null, string | null]; allPath: string}) {
+  const runs = (bill: Bill) => ({...bill, rows: bill.rows.filter(({kind, run_id: run}) => kind === "named" && run !== null)});
+  return <AnswerSection title="Most expensive runs" more={<Link to={allPath}>All runs</Link>} asked={asked}>{(bill) => <Rows bill={runs(bill)} split="run" inUsd={bill.total.usd !== null} name="Most expensive runs" few={5} />}</AnswerSection>;
+}
+
+const SAVED = {usd: ({usd: money}: Saving) => money ?? 0, cpus: ({cpu_hours: hours}: Saving) => hours, memory: ({gib_hours: hours}: Saving) => hours};
+type SavedBy = keyof typeof SAVED;
+/** Savings with the largest of one kind first. */
+export const savedBy = (tasks: readonly Saving[], by: SavedBy): Saving[] => [...tasks].sort((one, other) => SAVED[by](other) - SAVED[by](one));
+
 type SavingsAnswer = readonly [Savings | null, string | null, number];
-function Saved({asked}: {asked: SavingsAnswer}) {
+function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   if (!asked[0]?.tasks.length && !asked[1]) return null;
+  const by = (Object.keys(SAVED) as SavedBy[]).find((key) => key === chosen.get("saved")) ?? (asked[0]?.usd == null ? "cpus" : "usd");
+  const nameOfTask = (task: Saving) => `${task.dag_id}.${task.task_id}`;
+  /** What is requested and needed, and below it what the line saves; the CSV has a column for each. */
+  const resource = (title: string, unit: string, sort: SavedBy, text: (value: number | null) => string, requested: (task: Saving) => number | null, needed: (task: Saving) => number | null, hours: string): Column<Saving>[] => [
+    {title: `${title}, requested → needed`, help: `What 95 % of its tries needed, and the ${hours} that the line saves in a month; sorts by these`, sort, cell: (task) => <div><div className="line">{text(requested(task))} → {text(needed(task))}</div><Muted>saves {count(SAVED[sort](task))} {hours}</Muted></div>, text: false, number: true},
+    {title: `${title} requested${unit}`, hidden: true, text: requested},
+    {title: `${title} of 95 % of tries${unit}`, hidden: true, text: needed},
+    {title: `${hours} a month`, hidden: true, text: SAVED[sort]},
+  ];
   const columns: Column<Saving>[] = [
-    {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)} label={`${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link><div><code style={{userSelect: "all"}}>{task.line}</code></div></div>, text: (task) => `${task.dag_id}.${task.task_id}`},
-    {title: "USD a month", cell: (task) => usd(task.usd), text: (task) => task.usd, has: (task) => task.usd !== null, number: true},
-    {title: "cpu-hours a month", cell: (task) => count(task.cpu_hours), text: (task) => task.cpu_hours, number: true},
-    {title: "GiB-hours a month", cell: (task) => count(task.gib_hours), text: (task) => task.gib_hours, number: true},
+    {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)} label={nameOfTask(task)}><TaskName job={task} /></Link><Line text={task.line} name={nameOfTask(task)} /></div>, text: nameOfTask},
+    ...resource("Memory", ", MiB", "memory", memory, (task) => task.memory_asked, (task) => task.memory.most, "GiB-hours"),
+    ...resource("cpus", "", "cpus", count, (task) => task.cpus_asked, (task) => task.cpus.most, "cpu-hours"),
+    {title: "USD a month", sort: "usd", cell: (task) => usd(task.usd), text: (task) => task.usd, has: (task) => task.usd !== null, number: true},
     {title: "To paste", hidden: true, text: (task) => task.line},
   ];
   return (
-    <AnswerSection title="Savings from right sizes" asked={asked} more={asked[0] ? <SavedInAll found={asked[0]} /> : null}>{(found) => <Table name="Savings" rows={found.tasks} columns={columns} few={5} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />}</AnswerSection>
+    <AnswerSection title="Savings from right sizes" asked={asked} more={asked[0] ? <SavedInAll found={asked[0]} /> : null}>{(found) => <Table name="Savings" rows={savedBy(found.tasks, by)} columns={columns} sorting={{by, descending: true, onSort: (sort) => chosen.set({saved: sort})}} empty="" keyOf={nameOfTask} />}</AnswerSection>
   );
 }
 
-/** How to reduce the idle time of a site's machines. */
-export function idleRemedy(kind: string | undefined, site: string): string {
+/** How to reduce the idle time of a site's machines.
+ *
+ * @param known: its setting; undefined: it launches no machines, or its controller has not stored it yet
+ */
+export function idleRemedy(kind: string | undefined, site: string, known?: IdleSite): string {
   if (kind === "ssh" || kind === "local") return `Machines of ${site} cost the same with or without jobs: send more jobs to this site (accept_untargeted, or the hint site).`;
-  if (kind === "ec2") return `Lower idle_seconds of ${site}, the time for which idle machines are kept, or list fewer large instance_types.`;
-  return `Lower idle_seconds of ${site}, the time for which idle allocations are kept, or request smaller allocations.`;
+  const what = kind === "ec2" ? "machines" : "allocations", more = kind === "ec2" ? "list fewer large instance_types" : "request smaller allocations";
+  if (known?.idle_seconds === 0) return `idle_seconds of ${site} is 0 already: ${more}.`;
+  return `Lower idle_seconds of ${site}, the time for which idle ${what} are kept${known ? `, from ${count(known.idle_seconds)} to ${count(known.idle_seconds / 2)}` : ""}, or ${more}.`;
 }
 
 /** The sites with idle machines, what that cost, and which setting would reduce it. */
@@ -141,13 +168,24 @@ function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
   const of = ({total}: BillRow) => amount(total, "idle", inUsd);
   const rows = bill.rows.filter((row) => row.site && of(row) > 0).sort((one, other) => of(other) - of(one));
   if (!rows.length) return null;
-  const kind = (site: string) => summary?.sites.find(({name}) => name === site)?.kind;
+  const known = (row: BillRow) => bill.idle_sites.find(({site}) => site === row.site);
+  const remedy = (row: BillRow) => idleRemedy(summary?.sites.find(({name}) => name === row.site)?.kind, row.site ?? "", known(row));
+  const ifKnown = (row: BillRow, value: (site: IdleSite) => unknown) => { const its = known(row); return its?.machines ? value(its) : null; };
+  const half = (row: BillRow) => {
+    const its = known(row);
+    if (!its) return "";
+    return its.machines ? <div>{cost(its.usd_saved, its.cpu_hours_saved)}<div><Muted>{count(its.machines)} {its.machines === 1 ? "machine" : "machines"}</Muted></div></div> : <Muted>unknown: no idle machine was released</Muted>;
+  };
   const columns: Column<BillRow>[] = [
     {title: "Site", cell: (row) => <Link to={pagePath({view: "machines", site: row.site})} label={`Machines of ${row.site}`}><Name>{row.site ?? ""}</Name></Link>, text: (row) => row.site},
     {title: "USD idle", cell: ({total}) => usd(total.usd_idle), text: ({total}) => total.usd_idle, has: ({total}) => total.usd_idle !== null, number: true},
     {title: "% of cost", help: "The cost of idle machines, as a percentage of the cost of the site in this time range", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
     {title: "cpu-hours idle", cell: ({total}) => count(total.cpu_hours_idle), text: ({total}) => total.cpu_hours_idle, number: true},
-    {title: "How to reduce it", cell: (row) => <Clamp text={idleRemedy(kind(row.site ?? ""), row.site ?? "")} />, text: (row) => idleRemedy(kind(row.site ?? ""), row.site ?? "")},
+    {title: "idle_seconds", help: "How long the site keeps idle machines now", cell: (row) => count(known(row)?.idle_seconds), text: (row) => known(row)?.idle_seconds, has: known, number: true},
+    {title: "Half of it would have saved", help: "By releasing earlier the machines that were released after being idle in this time range. Idle time between jobs is not included", cell: half, text: false, has: known, number: true},
+    {title: "USD saved by half of idle_seconds", hidden: true, text: (row) => ifKnown(row, (its) => its.usd_saved)},
+    {title: "cpu-hours saved by half of idle_seconds", hidden: true, text: (row) => ifKnown(row, (its) => its.cpu_hours_saved)},
+    {title: "How to reduce it", cell: (row) => <Clamp text={remedy(row)} />, text: remedy},
   ];
   return <Section title="Idle machines"><Table name="Idle machines" rows={rows} columns={columns} empty="" keyOf={({site}) => site ?? ""} /></Section>;
 }
@@ -180,9 +218,10 @@ const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string
   options.find(([key]) => key === chosen.get(name))?.[0] ?? usual;
 
 export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) {
-  const days = oneOf(chosen, "days", SPANS, "29"), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
-  const asked = useAnswer<Bill>("bill", {by, split}, 60, () => billSpan(Number(days), Date.now() / 1000), days);
-  const shown = useLast(asked[0]), isOld = asked[0] === null;
+  const days = oneOf(chosen, "days", SPANS, "29"), span = days === "month" ? days : Number(days), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
+  const live = () => billSpan(span, Date.now() / 1000);
+  const asked = useAnswer<Bill>("bill", {by, split}, 60, live, days), runs = useAnswer<Bill>("bill", {by, split: "run"}, 60, live, days);
+  const shown = useLast(asked[0]), isOld = asked[0] === null, shownRuns = useLast(runs[0]);
   const savings = useAnswer<Savings>("savings", {}, 300);
   const more = (
     <Row>
@@ -193,11 +232,12 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   );
   return (
     <>
-      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} since={billSpan(Number(days), bill.now).since} idlePath={chosen.href({split: "site"})} /></Loading>}</AnswerSection>
+      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} days={days} since={billSpan(span, bill.now).since} idlePath={chosen.href({split: "site"})} /></Loading>}</AnswerSection>
+      {split === "run" ? null : <Loading isOld={runs[0] === null}><DearestRuns asked={[shownRuns, runs[1]]} allPath={chosen.href({split: "run"})} /></Loading>}
       <Budgets asked={[summary, summaryTrouble]} />
       {shown ? <Section title="Breakdown"><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
       {shown?.split === "site" ? <Idle bill={shown} summary={summary} /> : null}
-      <Saved asked={savings} />
+      <Saved asked={savings} chosen={chosen} />
     </>
   );
 }
@@ -206,20 +246,23 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
 const Loading = ({isOld, children}: {isOld: boolean; children: React.ReactNode}) => <div style={{opacity: isOld ? 0.55 : 1}} aria-busy={isOld}>{children}</div>;
 
 /** @param idlePath: the page that lists the sites with idle machines */
-function BillSummary({bill, savings, since, idlePath}: {bill: Bill; savings: Savings | null; since: number; idlePath: string}) {
-  const {total, running} = bill, inUsd = total.usd !== null;
+function BillSummary({bill, savings, days, since, idlePath}: {bill: Bill; savings: Savings | null; days: string; since: number; idlePath: string}) {
+  const {total, running, expected} = bill, inUsd = total.usd !== null, began = bill.periods[0].since;
+  // Of a bill by week or month, the first one can begin before the time range.
+  const range = began === since ? {0: "Today", month: "This month"}[days] : undefined;
   return (
     <>
       <Tiles>
-        <Tile label={`${utcDay(bill.periods[0].since)} until now`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
+        <Tile label={range ?? `${utcDay(began)} until now`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
+        {expected ? <Tile label={`Expected by ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={`with ${cost(expected.usd_per_day, expected.cpu_hours_per_day)} a day from now on, the mean since ${utcDay(expected.since)}`} /> : null}
         {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
-        <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
+        <Tile label="Running, included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />
         {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
       </Tiles>
       <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />
-      <Muted>{bill.periods[0].since < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is still in progress. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
+      <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is still in progress. Running jobs and machines that are up count there, and jobs as using all that they requested until they finish. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
     </>
   );
 }

@@ -57,12 +57,8 @@ function Limits({site}: {site: SiteState}) {
 export function useToday(): {text: string; help: string | null} {
   const [bill, trouble] = useAnswer<Bill>("bill", {by: "day", split: "site"}, 60, () => billSpan(0, Date.now() / 1000), "0");
   if (!bill) return {text: trouble ? "–" : "…", help: trouble};
-  const {total, running} = bill, isPriced = total.usd !== null || running.usd !== null;
-  const idle = (total.usd_idle ?? 0) + (running.usd_idle ?? 0);
-  return {
-    text: cost(isPriced ? (total.usd ?? 0) + (running.usd ?? 0) : null, total.cpu_hours + running.cpu_hours),
-    help: idle > 0 ? `${usd(idle)} of this for idle machines` : null,
-  };
+  const {usd: spent, usd_idle: idle, cpu_hours: hours} = bill.total;
+  return {text: cost(spent, hours), help: idle ? `${usd(idle)} of this for idle machines` : null};
 }
 
 // Sites are polled every few seconds; after this many seconds without contact the page shows the last contact.

@@ -103,6 +103,27 @@ export function Button({children, ...more}: ButtonProps) {
   return <button type="button" className="plain" {...more}>{children}</button>;
 }
 
+/** Without HTTPS, browsers have no clipboard and only copy what is selected. */
+function copySelected(text: string): void {
+  const field = document.body.appendChild(document.createElement("textarea"));
+  field.value = text;
+  field.select();
+  const isCopied = document.execCommand("copy");
+  field.remove();
+  if (!isCopied) throw new Error("the browser refused");
+}
+/** A line to paste, with a button that copies it.
+ *
+ * @param name: what the line is for, for the accessible name of the button
+ */
+export function Line({text, name}: {text: string; name: string}) {
+  const [said, setSaid] = useState<string | null>(null);
+  const copy = async () => {
+    try { if (navigator.clipboard) await navigator.clipboard.writeText(text); else copySelected(text); setSaid("copied"); } catch (error) { setSaid(`Could not be copied: ${(error as Error).message}`); }
+  };
+  return <div className="row"><code style={{userSelect: "all"}}>{text}</code><Button aria-label={`Copy the line for ${name}`} onClick={() => void copy()}>Copy</Button>{said ? <span role="status">{said}</span> : null}</div>;
+}
+
 /** A button that asks for confirmation and shows the result next to it.
  *
  * @param label: the visible text

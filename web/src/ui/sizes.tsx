@@ -3,7 +3,7 @@ import * as React from "react";
 import type {Advice, Size, TaskAdvice} from "../api_types";
 import {count, duration, memory} from "../format";
 import {useAnswer} from "../polling";
-import {AnswerSection, Muted, Name} from "./parts";
+import {AnswerSection, Line, Muted, Name} from "./parts";
 import {Table, type Column} from "./table";
 
 type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> & {whole: TaskAdvice | null};
@@ -31,7 +31,7 @@ function SizeTable({found}: {found: Advice}) {
     ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs up to ${memory(part.bytes / 2 ** 20)}`, whole: null})),
   ]);
   const line = (task: TaskAdvice | null) =>
-    task === null ? null : task.line ? <code style={{userSelect: "all"}}>{task.line}</code> : <Muted>available after {found.fewest} tries</Muted>;
+    task === null ? null : task.line ? <Line text={task.line} name={task.task_id} /> : <Muted>available after {found.fewest} tries</Muted>;
   const ofWhole = (value: (task: TaskAdvice) => unknown) => ({whole}: Part) => (whole ? value(whole) : "");
   /** What was needed and, below it, what was requested; the CSV has a column for each. */
   const needed = (name: string, unit: string, text: (value: number | null) => string, of: (part: Part) => Size, asked?: (task: TaskAdvice) => number | null): Column<Part>[] => [

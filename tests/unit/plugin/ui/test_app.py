@@ -840,6 +840,92 @@ def test_the_bill_says_what_was_used_and_what_was_not(session: Session, client: 
         assert client.get("/bill", params={"since": day, **wrong}).status_code == 422
 
 
+def test_the_bill_includes_what_is_running_and_its_rows_add_up(session: Session, client: TestClient) -> None:
+    at_cloud = {"site": "cloud", "location": "M1", "started_at": NOW - 3600, "queued_at": NOW - 3600}
+    add(session, "live", **at_cloud, cpus=1.0)
+    ended(session, "past", run_id="r0", **at_cloud, ended_at=NOW - 1, cpus=1.0, usd=0.5)
+    price = {"kind": "ec2", "disk": 0, "state": "up", "seen_at": NOW, "usd_per_cpu_hour": 1.0}
+    session.add(LocationRow(site="cloud", name="M1", **price, **AMOUNTS))
+    session.add(
+        InstanceRow(
+            token="M1", site="cloud", kind="c7i.xlarge", disk=0, seconds=0.0, state=InstanceState.UP,
+            capacity_type="spot", ordered_at=NOW - 3600, launched_at=NOW - 3600, ready_at=NOW - 3600,
+            usd_per_hour=40.0, usd=40.0, usd_since=NOW, **AMOUNTS,
+        )
+    )  # fmt: skip
+    session.commit()
+    span = {"since": NOW // 86400 * 86400, "until": NOW}
+    for split in ("dag", "task", "run", "site", "team"):
+        found = client.get("/bill", params={**span, "split": split}).json()
+        names = [name for name, value in found["total"].items() if value is not None]
+        for name in names:
+            assert sum(row["total"][name] or 0 for row in found["rows"]) == pytest.approx(found["total"][name]), name
+        assert found["totals"] == [found["total"]]
+        assert (found["total"]["jobs"], found["running"]["jobs"]) == (2, 1)
+        assert found["total"]["usd"] == pytest.approx(40, abs=0.1), "what the machine has cost so far"
+        if split != "site":
+            assert [row["kind"] for row in found["rows"]].index("machines") == len(found["rows"]) - 1
+    before = {"since": span["since"] - 86400, "until": span["since"]}
+    past = client.get("/bill", params=before).json()
+    assert (past["total"]["jobs"], past["running"]["jobs"]) == (0, 0), "it counts as of today"
+
+
+def test_what_a_shorter_idle_time_would_save_is_taken_from_machines_that_were_released(
+    session: Session, client: TestClient
+) -> None:
+    for position, (name, seconds) in enumerate({"cloud": 600.0, "hpc": 300.0, "lab": None}.items()):
+        session.add(SiteRow(name=name, kind="k", position=position, limits="{}", idle_seconds=seconds))
+    # How long each machine idled, seconds; None: it was not idle when it ended.
+    for number, (site, idle) in enumerate(
+        (("cloud", 200), ("cloud", 400), ("cloud", 9000), ("cloud", None), ("lab", 99))
+    ):
+        session.add(
+            InstanceRow(
+                token=f"M{number}", site=site, kind="", disk=0, seconds=0.0, state=InstanceState.ENDED,
+                usd_per_hour=36.0, ordered_at=NOW - 9999, ended_at=NOW - 1,
+                idle_since=None if idle is None else NOW - 1 - idle, **AMOUNTS,
+            )
+        )  # fmt: skip
+    session.commit()
+    span = {"since": (NOW - 1) // 86400 * 86400, "until": NOW}
+    cloud, hpc = sorted(
+        client.get("/bill", params={**span, "split": "site"}).json()["idle_sites"], key=lambda each: each["site"]
+    )
+    assert (cloud["site"], cloud["idle_seconds"], cloud["machines"]) == ("cloud", 600, 3)
+    assert cloud["usd_saved"] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
+    assert cloud["cpu_hours_saved"] == pytest.approx(4 * 400 / 3600)
+    assert (hpc["site"], hpc["machines"], hpc["usd_saved"], hpc["cpu_hours_saved"]) == ("hpc", 0, None, 0)
+    assert client.get("/bill", params=span).json()["idle_sites"] == []
+
+
+def test_a_month_is_extrapolated_at_the_rate_of_the_last_week(session: Session, client: TestClient) -> None:
+    today = NOW // 86400 * 86400
+    for days in range(1, 10):
+        at = today - days * 86400
+        ended(session, f"j{days}", usd=24.0, cpus=24.0, started_at=at, queued_at=at, ended_at=at + 3600)
+    session.commit()
+    month = datetime.fromtimestamp(NOW, timezone.utc).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    found = client.get("/bill", params={"since": month.timestamp(), "until": NOW}).json()
+    expected, left = found["expected"], (found["expected"]["until"] - found["now"]) / 86400
+    assert expected["since"] == today - 7 * 86400
+    days = (found["now"] - expected["since"]) / 86400
+    assert expected["usd_per_day"] == expected["cpu_hours_per_day"] == pytest.approx(7 * 24 / days)
+    assert expected["usd"] == pytest.approx((found["total"]["usd"] or 0) + left * expected["usd_per_day"])
+    assert expected["cpu_hours"] == pytest.approx(found["total"]["cpu_hours"] + left * expected["cpu_hours_per_day"])
+    assert datetime.fromtimestamp(expected["until"], timezone.utc).day == 1
+    later = client.get("/bill", params={"since": month.timestamp() - 86400, "until": NOW}).json()
+    assert later["expected"] is None, "not of a month"
+
+
+def test_the_first_day_of_data_is_not_extrapolated(session: Session, client: TestClient) -> None:
+    ended(session, "j", usd=1.0, queued_at=NOW - 60, started_at=NOW - 60, ended_at=NOW - 1)
+    session.commit()
+    month = datetime.fromtimestamp(NOW, timezone.utc).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    found = client.get("/bill", params={"since": month.timestamp(), "until": NOW}).json()
+    assert found["total"]["usd"] == 1.0
+    assert found["expected"] is None
+
+
 def test_the_dearest_run_comes_first_with_what_its_machine_idled(session: Session, client: TestClient) -> None:
     for number, usd in enumerate((1.0, 3.0, 2.0, 0.5)):
         ended(
@@ -867,6 +953,10 @@ def test_what_right_sizes_would_save_in_a_month(session: Session, client: TestCl
     assert (task["dag_id"], task["task_id"], found["tasks_left_out"]) == ("mine", "big", 0)
     assert task["usd"] == found["usd"] == pytest.approx(25 * 3 / 4, rel=0.03)
     assert task["line"].startswith("executor_config=resources(cpus=1")
+    [advised] = client.get("/dags/mine/advice").json()["tasks"]
+    for name in ("cpus_asked", "memory_asked", "cpus", "memory"):
+        assert task[name] == advised[name], "as the tab of the Dag says"
+    assert (task["cpus_asked"], task["memory_asked"], task["memory"]["most"]) == (4.0, 4096, 500)
 
 
 def test_what_sizing_frees_is_shown(session: Session, client: TestClient) -> None:
