@@ -239,8 +239,9 @@ def get_commands() -> list[GroupCommand]:
                     "owner or site",
                     (ARG_COST_DAG, ARG_COST_RUN, ARG_RUNS, ARG_BY, ARG_SINCE, ARG_UNTIL, ARG_COST_OUTPUT),
                     "Counts running and finished jobs at the prices of their sites, or in cpu-hours if a "
-                    "site has no price. The column usd_idle is a share of the cost of machines while no job used them; "
-                    "it is added once the machines are terminated. The column of_which lists how much of usd and "
+                    "site has no price. The column waited is the sum of the waits of all jobs. The column usd_idle is "
+                    "a share of the cost of machines while no job used them; it is added once the machines are "
+                    "terminated. The column of_which lists how much of usd and "
                     "usd_idle was paid for volumes and public addresses. With --by, shows the charges for jobs "
                     "that finished within a period, rounded to cents so that they add up to the bills. Its "
                     "rows idle and boot are costs that no job was charged for. Exits with status 1 if "
