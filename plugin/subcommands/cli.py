@@ -251,7 +251,9 @@ def get_commands() -> list[GroupCommand]:
                     "advice",
                     "Show what the tasks of a Dag should request, based on what their tries used",
                     (ARG_THE_DAG, ARG_COST_OUTPUT),
-                    "Shows the same as the tab of the Dag, with the largest savings first. The column wasted is the "
+                    "Shows the same as the tab of the Dag, with the largest savings first. The column short counts the "
+                    "tries that had too little memory or time. The columns cpus, memory and time are what the next try "
+                    "should request. The column wasted is the "
                     "memory that the last tries requested but did not use, in GiB-hours; a try that ran out "
                     "of memory counts with its whole request. The column line is a line to paste into the Dag. "
                     "The column wasted_by_line is the memory that the same tries would have wasted with this line. "
