@@ -79,8 +79,13 @@ def test_of_a_long_queue_of_unknown_speed_earlier_waits_say_nothing() -> None:
     assert known is not None
     assert (known.source, known.text) == (
         StartSource.BACKLOG,
-        "2,500 jobs ahead of it, and site hpc finishes 76 per hour",
+        "2,500 jobs ahead of it, and site hpc finishes 76 jobs per hour",
     )
+    texts = {0: "it is next in line", 1: "1 job ahead of it", 2: "2 jobs ahead of it"}
+    for jobs, text in texts.items():
+        found = expected_start(NOW, NOW, backlog=Backlog(jobs, 76 / 3600, "site hpc finishes"))
+        assert found is not None
+        assert found.text == f"{text}, and site hpc finishes 76 jobs per hour"
     assert known.since <= NOW + 33 * 3600 <= known.until
     assert abs(known.until - NOW - 3 * (known.since - NOW)) < 1
 
