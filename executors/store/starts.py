@@ -548,7 +548,7 @@ class Backlogs:
         key = -job.priority, job.queued_at
         lines = self.lines_of(place, rate)
         jobs, seconds = lines.before(self.line_of(job), key, job.queued_at, is_last=is_last)
-        return Backlog(jobs, rate.jobs, place_text(place), is_shared, seconds, in_turn=len(lines.order) > 1)
+        return Backlog(jobs, rate.jobs, place_text(place), is_shared, seconds)
 
     def rate(self, place: Place) -> Rate | None:
         """Return how fast jobs finish there at full load; None: unknown."""

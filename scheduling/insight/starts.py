@@ -33,9 +33,6 @@ PLAN_EARLY_PART, PLAN_EARLY_SECONDS = 0.25, 10.0
 # The latest start by a plan or a backlog is at most this many times as far away as the earliest, or this many seconds
 # later.
 WIDEST, NARROWEST_SECONDS = 3.0, 60.0
-# Where shares take turns, the earliest start is this part of the predicted one: later is likelier than earlier, since
-# jobs that other shares queue from now on take turns too.
-EARLIEST_IN_TURN = 0.65
 # Reasons that hold a job until somebody, or a new budget period, changes something: there is no estimate for its start.
 # Other reasons pass by themselves, so the usual estimate applies: a token is renewed and a write retried (stale_token,
 # cannot_write, cannot_start), one of several locations answers again (location_state, location_note), promised budget
@@ -123,7 +120,6 @@ class Backlog:
     :param whose: what finishes them, with its verb, as text: "site hpc finishes"
     :param is_shared: whether they are in the queue of a batch system, where jobs of other users come in between
     :param seconds: until the job starts; None: as long as ``jobs`` and one more take at this rate
-    :param in_turn: whether jobs of several shares take turns, so that jobs queued later can start first
     """
 
     jobs: float
@@ -131,7 +127,6 @@ class Backlog:
     whose: str
     is_shared: bool = False
     seconds: float | None = None
-    in_turn: bool = False
 
 
 def held_because(code: str | None, limit: str | None, site: str | None) -> str | None:
@@ -253,7 +248,7 @@ def is_still_expected(now: float, native: float | None) -> bool:
 def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedStart:
     """The interval around the time at which the jobs ahead have made room."""
     left = (backlog.jobs + 1) / per_second if backlog.seconds is None else backlog.seconds
-    first = left * (EARLIEST_IN_TURN if backlog.in_turn else 1 / math.sqrt(WIDEST))
+    first = left / math.sqrt(WIDEST)
     last = WIDEST * first
     if last - first < NARROWEST_SECONDS:
         first = max(0.0, left - NARROWEST_SECONDS / 2)
