@@ -131,8 +131,9 @@ class History:
             if stated and share is not None and share.number >= ENOUGH:
                 of_limit = share.spread(STATED_SPREAD, STATED_WEIGHT)
                 if of_limit < spread:
-                    source = f"its limit, times the fraction of theirs that {share.number} jobs of {level_name} used"
-                    seconds = stated * math.exp(share.mean)
+                    used = math.exp(share.mean)
+                    source = f"{100 * used:.3g} % of its limit, the average of {share.number} jobs of {level_name}"
+                    seconds = stated * used
                     return Prediction(seconds, of_limit if of_limit > EXACT else 0.0, None, source, known.number)
             if level is None and enough < ENOUGH:
                 # A few jobs of other tasks say little, so the assumed length counts as one of them.

@@ -20,7 +20,7 @@ from lading.scheduling.machine_traits import (
     parse_properties,
     parse_wanted_arch,
 )
-from lading.scheduling.text.nearest import nearest_first
+from lading.scheduling.text.nearest import listed
 from lading.scheduling.text.printable import cut, printable, shortened
 from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 
@@ -120,7 +120,7 @@ def describe_fault(fault: Any, keys: Collection[str] = ()) -> str:
         if (former := describe_former_key(place, keys)) is not None:
             return former
         written = str(fault["loc"][-1])
-        return f"{place} is unknown; the keys are: {nearest_first(written, keys)}" if keys else f"{place!r} is unknown"
+        return f"{place} is unknown{listed('the keys are', written, keys)}" if keys else f"{place!r} is unknown"
     if fault["type"] == "missing":  # pydantic reports the whole table as the input
         return f"{place} is missing; it must be given"
     said = fault["msg"].removeprefix("Value error, ")

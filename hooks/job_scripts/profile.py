@@ -32,6 +32,7 @@ from lading.hooks.files import safe_files
 from lading.hooks.files.table_model import Texts, describe_fault, describe_former_key, directive_value, remote_path
 from lading.hooks.job_scripts.properties import JobProperties, PropertyError
 from lading.scheduling.text import toml
+from lading.scheduling.text.nearest import listed
 from lading.scheduling.text.printable import shortened
 
 KEYS = ("kind", "resources", "attributes")
@@ -74,8 +75,8 @@ class SiteProfile:
         common = {key: value for key, value in table.items() if key in COMMON_RESOURCES and key not in fields}
         unknown = sorted(table.keys() - {*fields, *common, *KEYS})
         if unknown and not others:
-            known = ", ".join(dict.fromkeys((*KEYS, *Profile.model_fields, *COMMON_RESOURCES)))
-            raise ProfileError(f"{where}: {shortened(unknown[0])} is unknown; the keys are: {known}")
+            known = listed("the keys are", unknown[0], dict.fromkeys((*KEYS, *Profile.model_fields, *COMMON_RESOURCES)))
+            raise ProfileError(f"{where}: {shortened(unknown[0])} is unknown{known}")
         kind = table.get("kind")
         if kind is not None and not isinstance(kind, str):
             raise ProfileError(f"{where}: kind = {shortened(kind)} is not text")

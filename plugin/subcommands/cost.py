@@ -15,17 +15,15 @@ from sqlalchemy.orm import Session
 from lading.executors.store import JobRow, LocationRow
 from lading.executors.store.bills import BillKey, bill, oldest, running
 from lading.executors.store.jobs import usd_until
-from lading.plugin.command_host import as_command, host
+from lading.plugin.command_host import as_command
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, format_length, show, with_unit
+from lading.plugin.subcommands.records import unknown
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
 from lading.scheduling.insight.bill import BillParts, total
 from lading.scheduling.insight.chargeback import charges
 from lading.scheduling.insight.periods import Period, begin
 from lading.scheduling.text.units import format_count, format_usd
-
-# How many existing names an error lists.
-MOST_NAMES = 10
 
 
 @as_command
@@ -177,14 +175,3 @@ def short_amounts(
 def format_parts(parts: Mapping[str, float]) -> str:
     """Format sums by name, for example ``volumes 0.0012``."""
     return ", ".join(f"{name} {usd:.4f}" for name, usd in parts.items())
-
-
-def unknown(session: Session, dag_id: str, run_id: str | None, now: float) -> str:
-    """Say that there is no record of a run or Dag, and list those with records."""
-    kept = f"Records are kept for {host().settings().job_retention_days} days{host().option('job_retention_days')}."
-    if run_id is not None and (runs := totals_by_run(session, dag_id, MOST_NAMES, now)):
-        known = ", ".join(name for name, _ in runs)
-        return f"There is no record of run {run_id!r} of Dag {dag_id!r}; its newest runs: {known}. {kept}"
-    query = select(JobRow.dag_id).distinct().where(JobRow.dag_id.is_not(None)).order_by(JobRow.dag_id).limit(MOST_NAMES)
-    known = ", ".join(map(str, session.scalars(query))) or "none"
-    return f"There is no record of a job of Dag {dag_id!r}; Dags with jobs: {known}. {kept}"

@@ -29,6 +29,7 @@ from lading.plugin.manager import rules as plugins_rules
 from lading.plugin.published import most_nodes
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, format_length, readable
+from lading.plugin.subcommands.records import has_records, unknown
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
 from lading.scheduling.insight.phases import TITLES, Times, phases
@@ -70,6 +71,8 @@ def explain(args: Namespace) -> None:
         of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)
         query = select(JobRow).where(*of_task, JobRow.map_index == args.map_index).order_by(JobRow.try_number.desc())
         if (job := session.scalars(query.limit(1)).first()) is None:
+            if not has_records(session, args.dag_id, args.run_id):
+                raise SystemExit(unknown(session, args.dag_id, args.run_id, time.time()))
             raise SystemExit(no_job(args, session.scalars(select(JobRow.map_index).where(*of_task)).all()))
         try:
             lines = report(session, job, host().settings())

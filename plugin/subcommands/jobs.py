@@ -19,6 +19,7 @@ from lading.executors.store.starts import NoStart, show_starts
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, format_length, show, with_unit, without_empty
+from lading.plugin.subcommands.records import has_records, unknown
 from lading.plugin.subcommands.sites import on_nodes, tables, with_overhead
 from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.resources import Resources, format_resources
@@ -34,6 +35,8 @@ def jobs(args: Namespace) -> None:
     """Print the newest jobs in the store, and on stderr how many older ones there are."""
     chosen = (args.state, args.dag_id, args.run_id, args.team)
     with reading_store() as session:
+        if args.dag_id and not has_records(session, args.dag_id, args.run_id):
+            complain(unknown(session, args.dag_id, args.run_id, time.time()))
         if args.groups:
             groups = group_rows(session.scalars(all_youngest_first(conditions(*chosen))))
             show(groups[: args.limit], args.output)

@@ -67,8 +67,8 @@ def sites(things: Summary) -> Table:
     table = Table(title="Sites", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("site", "kind", "state", "running", "waiting", "cpus used", "last contact", "note"):
         is_number = heading in ("running", "waiting", "cpus used")
-        # On a narrow terminal, words are wrapped rather than numbers.
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number)
+        # On a narrow terminal, words are wrapped rather than numbers, and long ones such as paths are folded, not cut.
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     for site in things.sites:
         contact = "never" if site.contact_at is None else f"{ago(things.now - site.contact_at)} ago"
         numbers = (str(site.running), str(site.waiting), cpus_of(site))
@@ -86,7 +86,7 @@ def for_any_site(things: Summary) -> list[Text]:
 def teams(things: Summary) -> Table:
     table = Table(title="Teams", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("team", "running", "waiting", "cpus used"):
-        table.add_column(heading, justify="left" if heading == "team" else "right")
+        table.add_column(heading, justify="left" if heading == "team" else "right", overflow="fold")
     for team in things.teams:
         texts = (team.name, str(team.running), str(team.waiting), format_count(team.cpus_used))
         table.add_row(*(Text(readable(text)) for text in texts))
@@ -104,7 +104,7 @@ def reasons(why: WaitGroups) -> Table:
     """Build a table with a row for each reason, site and limit, largest group first."""
     table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("jobs", "oldest", "waits for", "reason", "what to do"):
-        table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left")
+        table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left", overflow="fold")
     for group in why.groups:
         message = group.sentences[0] if group.sentences else ""
         said = [host().for_users(text) or "" for text in (titled(group), message, group.remedy)]

@@ -213,7 +213,7 @@ def no_such_hints(names: Sequence[object]) -> str:
         plain = isinstance(name, str) and name.isidentifier() and len(name) <= places.LONGEST_NAME
         shown.append(str(name) if plain else shortened(name))
         closest += nearest(name, HINT_NAMES) if isinstance(name, str) else []
-    suggestion = f"; did you mean {' or '.join(dict.fromkeys(closest))}?" if closest else ""
+    suggestion = f"; did you mean {' or '.join(dict.fromkeys(closest))}? Valid" if closest else ", valid"
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     what = "hint {}: there is no such hint" if len(names) == 1 else "hints {}: there are no such hints"
-    return f"{what.format(', '.join(shown) + more)}, valid: {', '.join(HINT_NAMES)}{suggestion}"
+    return f"{what.format(', '.join(shown) + more)}{suggestion}: {', '.join(HINT_NAMES)}"

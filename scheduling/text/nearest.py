@@ -17,6 +17,17 @@ def nearest(name: str, valid: Iterable[str], most: int = 1, cutoff: float = 0.6)
     return difflib.get_close_matches(name[:LONGEST], list(valid), n=most, cutoff=cutoff)
 
 
+def listed(what: str, name: str, valid: Iterable[str]) -> str:
+    """The rest of an error: the name that was probably meant, then all valid names in their order.
+
+    :param what: introduces the valid names: ``the keys are``
+    """
+    names = list(valid)
+    meant = nearest(name, names)
+    question = f"did you mean {meant[0]}? {what[0].upper()}{what[1:]}" if meant else what
+    return f"; {question}: {', '.join(names)}"
+
+
 def nearest_first(name: object, valid: Iterable[str]) -> str:
     """All valid names as text: first the one that was probably meant, then the others in their order."""
     names = list(valid)

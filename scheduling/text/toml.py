@@ -31,6 +31,7 @@ _DOTTING = re.compile(
     r"""|'[^'\n]*'?|#[^\n]*|[.=,\[\]{}\n]"""
 )
 _ENDS_OF_KEYS = frozenset("=,[]{}\n")
+OPEN_STRING = r"Illegal character '\n'"
 _PLACE = re.compile(r"at line (\d+)")
 
 
@@ -60,7 +61,10 @@ def parse(text: str) -> dict[str, Any]:
         raise TomlError(too_deep("it", VALID_DEPTH)) from None
     except ValueError as error:  # an integer with too many digits raises a plain ValueError
         place = _PLACE.search(str(error))
-        raise TomlError(" ".join(str(error).split()), int(place[1]) if place else 1) from None
+        message = " ".join(str(error).split())
+        # The parser says no more if a string on one line is not closed.
+        message += "; a quote is probably missing at the end of this line" if OPEN_STRING in message else ""
+        raise TomlError(message, int(place[1]) if place else 1) from None
     _check(document)
     return document
 

@@ -165,7 +165,7 @@ def wrong(hints: str, defaults: str = "{}") -> str:
 
 WRONG = {
     "unit": ('resources(memory="8 Gob", cpus=-1)', ["memory: '8 Gob'", '"8 GiB"', "cpus: -1 must be more than 0"]),
-    "name": ('resources(mem="8 GiB")', ["hint mem", "valid: cpus, memory, disk, gpus, time, site", "mean memory?"]),
+    "name": ('resources(mem="8 GiB")', ["hint mem", "mean memory? Valid: cpus, memory, disk, gpus, time, site"]),
     "outside": (
         '{"cpu": 4, "memory": "8 GiB"}',
         [

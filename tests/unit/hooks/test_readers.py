@@ -349,3 +349,9 @@ def test_what_is_no_file(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(arguments) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_missing_quote_in_toml_is_named() -> None:
+    with pytest.raises(toml.TomlError, match=r"at line 2, .*; a quote is probably missing at the end of") as error:
+        toml.parse('a = 1\nkind = "slurm\nb = 1\n')
+    assert error.value.line == 2

@@ -34,7 +34,7 @@ def test_shares_are_read_in_their_order() -> None:
     ("table", "words"),
     [
         ({"weight": 0}, "weight = 0: Input should be greater than 0"),
-        ({"team": "a", "weights": 2}, "weights is unknown; the keys are: "),
+        ({"team": "a", "weights": 2}, "weights is unknown; did you mean weight? The keys are: "),
         ({"team": "a", "lend": False}, "lend = false: the share reserves nothing; give cpus, memory"),
         ({"team": "a", "sites": {"moon": {"cpus": 1}}}, "there is no site 'moon'; valid: hpc"),
         (

@@ -44,7 +44,7 @@ def test_limits_that_say_how_long_jobs_run_are_used() -> None:
     found = history.predict((), 3_000.0)
     assert found.seconds == pytest.approx(1_500)
     assert found.spread < 0.1
-    assert found.source == "its limit, times the fraction of theirs that 40 jobs of the site used"
+    assert found.source == "50 % of its limit, the average of 40 jobs of the site"
 
 
 def test_estimates_that_err_have_the_spread_of_their_errors() -> None:

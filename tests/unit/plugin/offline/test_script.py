@@ -218,7 +218,10 @@ def test_faults_are_one_line(folder: Folder, options: list[str], message: str) -
     ("profile", "message"),
     [
         ("kind = ", "p.toml is not valid TOML: "),
-        ('kindness = "slurm"', "p.toml: 'kindness' is unknown; the keys are: kind, resources, attributes, "),
+        (
+            'kindness = "slurm"',
+            "p.toml: 'kindness' is unknown; did you mean kind? The keys are: kind, resources, attributes, ",
+        ),
         ("kind = 4", "p.toml: kind = 4 is not text"),
         ('kind = "moab"', "scheduler 'moab' is unknown; the schedulers are: "),
         ('kind = "lsf"', "--scheduler slurm does not match the kind of the site, 'lsf'; leave --scheduler out"),

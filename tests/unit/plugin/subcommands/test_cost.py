@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.store import JobRow, LocationRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.plugin.subcommands.cost import amounts, format_parts, short_amounts, unknown, unpriced
+from lading.plugin.subcommands.cost import amounts, format_parts, short_amounts, unpriced
+from lading.plugin.subcommands.records import unknown
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
 
 NOW = 23_600.0

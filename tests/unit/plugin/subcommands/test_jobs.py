@@ -124,6 +124,16 @@ def test_groups_are_made_of_all_jobs(lading: Callable[..., tuple[str, str]]) -> 
     assert err == "and 10 older: --limit 60 shows all\n"
 
 
+def test_a_misspelt_dag_or_run_is_answered_with_those_that_exist(lading: Callable[..., tuple[str, str]]) -> None:
+    for options in ((), ("--groups",)):
+        _, err = lading("jobs", "--dag-id", "typo", *options)
+        assert "There is no record of a job of Dag 'typo'; Dags with jobs: d. " in err
+        _, err = lading("jobs", "--dag-id", "d", "--run-id", "r99", *options)
+        assert "There is no record of run 'r99' of Dag 'd'; its newest runs: r29, r28, " in err
+    _, err = lading("jobs", "--dag-id", "d", "--state", "failed", "--run-id", "r03")
+    assert "no record" not in err
+
+
 @pytest.mark.parametrize("output", ["table", "plain"])
 def test_a_table_has_no_none(
     lading: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch, output: str

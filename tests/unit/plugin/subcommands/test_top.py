@@ -43,7 +43,7 @@ def test_sites_and_waits_in_a_terminal() -> None:
     store.metadata.create_all(engine)
     now = time.time()
     with Session(engine) as session:
-        trouble = "it hangs [bold]here[/bold] \x1b[2J"
+        trouble = "it hangs [bold]here[/bold] \x1b[2J in /srv/airflow/lading/configuration/sites.toml"
         session.add(SiteRow(name="hpc", kind="slurm", position=0, limits="{}", contact_at=now - 90, trouble=trouble))
         for number in range(3):
             store.add_job(
@@ -71,3 +71,4 @@ def test_sites_and_waits_in_a_terminal() -> None:
     Console(file=narrow, width=80).print(shown)
     for heading in ("running", "waiting", "cpus used"):
         assert heading in narrow.getvalue(), "no number is cut"
+    assert "…" not in narrow.getvalue(), "no path is cut"

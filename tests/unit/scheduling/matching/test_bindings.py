@@ -183,7 +183,7 @@ def test_bindings_of_a_sites_file_are_checked_one_by_one() -> None:
         parse_bindings([table, {"dags": "x", "targets": "hpc/"}, {"targets": ["moon/a"]}, 3], ["hpc", "cloud"])
     for words in (
         "[[bindings]] 2: targets = 'hpc/': 'hpc/' is not a target",
-        "dags is unknown; the keys are: dag, task, group, targets, filters",
+        "dags is unknown; did you mean dag? The keys are: dag, task, group, targets, filters",
         "[[bindings]] 3: targets: 'moon/a' names no existing site; valid: hpc, cloud",
         "[[bindings]] 4: it is not a table",
     ):
