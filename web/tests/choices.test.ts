@@ -1,5 +1,6 @@
 import {expect, test} from "vitest";
-import {parametersOf, sorted, WAITING} from "../src/pages/jobs";
+import {parametersOf, sorted} from "../src/pages/jobs";
+import {WAITING} from "../src/ui/tries";
 import {pagePath, search, taskName, taskPath} from "../src/paths";
 
 const chosen = (text: string) => { const all = new URLSearchParams(text); return {get: (name: string) => all.get(name), all: (name: string) => all.getAll(name)}; };

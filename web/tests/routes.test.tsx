@@ -13,7 +13,7 @@ import {ANSWERS, NOW} from "./answers";
 vi.mock("../src/chart/draw", () => ({loadECharts: () => new Promise(() => undefined), PackingChart: class {}}));
 
 const VIEWS = {
-  "Overview": "?view=now", "Waits": "?view=waits", "Machines": "?view=machines", "Jobs": "?view=jobs&state=failed", "Cost": "?view=cost",
+  "Overview": "?view=now", "Waits": "?view=waits", "Machines": "?view=machines", "Jobs": "?view=jobs&state=failed", "Running jobs": "?view=jobs&state=running", "Cost": "?view=cost",
   "the tab of a Dag": {dagId: "etl"}, "the tab of a run": {dagId: "etl", runId: "r1"}, "the tab of a task": {dagId: "etl", runId: "r1", taskId: "load"}, "Home": null,
 } as const;
 type View = keyof typeof VIEWS;

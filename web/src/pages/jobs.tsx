@@ -9,11 +9,11 @@ import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
 import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Section, Select, TaskName, Trouble} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
-import {NOWHERE, Where, where} from "../ui/tries";
+import {NOWHERE, WAITING, Where, where} from "../ui/tries";
 import {Failures} from "./failures";
+import {LiveRuns} from "./live_runs";
 import type {PageProps} from "./page";
 
-export const WAITING = ["queued", "attempted", "placed"] as const;
 const ROWS = 25;
 const EVERY = 10;
 
@@ -176,6 +176,7 @@ export function JobsPage({chosen, summary}: PageProps) {
   ) : null;
   return (
     <>
+      {chosen.all("state").includes("running") ? <LiveRuns /> : null}
       <Section title="Jobs" more={more}>
         <Filters chosen={chosen} sites={(summary?.sites ?? []).map(({name}) => name)} />
         <div style={{margin: "6px 0"}}><Chips chosen={chosen} /></div>

@@ -6,7 +6,7 @@ import {dagPath, pagePath, runPath} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Clamp, Link, Muted, Name} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
-import {WAITING} from "./jobs";
+import {WAITING} from "../ui/tries";
 
 /** When a run is expected to end, and based on what or why not. */
 export function endLines({expected_end: at, expected_end_span: span, expected_end_basis: basis, held}: Pick<LiveRun, "expected_end" | "expected_end_span" | "expected_end_basis" | "held">, now: number): [string, string] {

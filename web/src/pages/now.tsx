@@ -7,10 +7,9 @@ import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Badge, Clamp, Confirmed, Link, MemoryUse, Muted, Name, Section, Tile, Tiles, UseBar} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
+import {WAITING} from "../ui/tries";
 import {billSpan} from "./bill_span";
 import {DAY, Failures} from "./failures";
-import {WAITING} from "./jobs";
-import {LiveRuns} from "./live_runs";
 import type {PageProps} from "./page";
 
 export type Action = readonly [kind: string, label: string, target: string, question: string];
@@ -157,7 +156,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
     <>
       <AnswerSection title="Overview" more={down} asked={asked}>{(found) => (
         <Tiles>
-          <Tile label="Running" value={count(found.running)} to={pagePath({view: "jobs", state: "running"})} />
+          <Tile label="Running" value={count(found.running)} help="jobs and live runs" to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
           <FailedTile summary={found} />
           <Tile label="Machines" value={count(found.machines)} to={pagePath({view: "machines"})} />
@@ -175,7 +174,6 @@ export function NowPage({summary, trouble, now}: PageProps) {
           </>
         );
       }}</AnswerSection>
-      <LiveRuns />
       {summary?.shares?.length ? <Section title="Shares" more={<Muted>counted {ago(now - Math.max(...summary.shares.map(({at}) => at)))}</Muted>}><Table name="Shares" rows={rankedShares(summary.shares)} columns={SHARES} empty="" keyOf={({name}) => name} /></Section> : null}
       <Failures within={DAY} few={5} />
       {summary?.teams.length ? <Section title="Teams"><Table name="Teams" rows={summary.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}

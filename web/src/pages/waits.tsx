@@ -7,8 +7,8 @@ import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Bar, Clamp, Link, Muted, Name, Row, Select} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
+import {WAITING} from "../ui/tries";
 import {Dags, byWhom} from "./groups";
-import {WAITING} from "./jobs";
 import type {PageProps} from "./page";
 
 const holder = ({dag_id, gang}: HeldRoom) => (dag_id === null ? "another Dag" : gang === null ? dag_id : `${dag_id}'s gang ${gang}`);

@@ -33,8 +33,8 @@ export function Where({job}: {job: TrySummary}) {
 const ran = (job: TrySummary, now: number) => (job.started_at === null ? null : (job.ended_at ?? now) - job.started_at);
 const waited = (job: TrySummary, now: number) => (job.started_at ?? job.ended_at ?? now) - job.queued_at;
 const cpus = (job: TrySummary) => job.cpus * (job.nodes ?? 1);
-const WAITING = ["queued", "attempted", "placed"];
-export const isWaiting = (job: TrySummary) => WAITING.includes(job.state ?? "");
+export const WAITING = ["queued", "attempted", "placed"] as const;
+export const isWaiting = (job: TrySummary) => WAITING.includes(job.state as never);
 
 export function Facts({job, now, more = []}: {job: TrySummary; now: number; more?: [string, React.ReactNode][]}) {
   const seconds = ran(job, now), used = job.cpu_seconds === null || !seconds ? null : job.cpu_seconds / seconds;

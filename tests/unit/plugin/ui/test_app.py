@@ -372,7 +372,7 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     assert of_job == of_task == last
     said = (of_job["since"], of_job["at"], of_job["until"], of_job["text"])
     assert said == (start.since, start.at, start.until, start.text)
-    assert step.lines[0] == f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"
+    assert step.lines[0] == f"between {format_moment(start.since)} and {format_moment(start.until)} ({start.text})"
     assert job_row(row, start=start)["starts_until"] == start.until
     first = session.scalars(select(JobRow).where(JobRow.token == "w0000")).one()
     assert of_run["w0000"]["until"] == show_starts(session, [first], NOW)["w0000"].until  # type: ignore[union-attr]
