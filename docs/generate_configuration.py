@@ -187,7 +187,7 @@ def kind(names: list[str], model: type[SiteConfig], shared: Mapping[str, list[Ro
         part(f"### A {name.removesuffix('s')}" if name.endswith("s") else f"### The table `{name}`", table)
         for name, table in tables(model).items()
     )
-    also = f"Such a site has the following keys. It also has the keys of {', of '.join(map(link, groups))}."
+    also = f"Such a site has the following keys. It also has the keys of {' and of '.join(map(link, groups))}."
     return "\n".join([title, "", also, "", HEAD, *lines(own), "", *parts])
 
 

@@ -110,7 +110,8 @@ class ControllerProcess:
         known = [*self.has_led, holder, self.child.pid if self.child is not None else None]
         alive = {pid for pid in known if pid is not None and self._is_alive(pid)}
         self.has_led = {pid for pid in alive if pid in self.has_led or (held and pid == holder)}
-        # One that has never held the lease stands by while another holds it; one that has lost it should have exited.
+        # A controller that has never held the lease stands by while another one holds it. A controller that has lost
+        # the lease should have exited.
         without = {pid for pid in alive if not (held and pid == holder) and (pid in self.has_led or not held)}
         self.without_lease = {pid: self.without_lease.get(pid, now) for pid in without}
         for pid, since in self.without_lease.items():

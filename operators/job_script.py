@@ -315,8 +315,8 @@ def end_run(site: RunSite, left: Mapping[str, Any]) -> None:
     while not record.ended and record.gone_since is None:
         if time.monotonic() > latest:
             raise CancelError(
-                f"site {site.name}: {site.system.name} still shows job {record.job_id} {REACH_TIMEOUT:.0f} s after it "
-                "was told to cancel it; check the node on which it runs"
+                f"site {site.name}: {site.system.name} still shows job {record.job_id} {REACH_TIMEOUT:.0f} s after "
+                "Lading cancelled the job; check the node on which the job runs"
             )
         time.sleep(pause(record))
         record = site.advance([record])[0].record

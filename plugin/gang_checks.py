@@ -52,8 +52,8 @@ def gang_hints(
         )
     if others := gangs_waited_for(members.values(), gang, gang_of):
         raise HintError(
-            f"hint gang: gang {gang!r} waits for gang {others[0]!r}, and that one for gang {gang!r}, so neither can "
-            "ever start; remove one of their tasks from its gang"
+            f"hint gang: gang {gang!r} waits for gang {others[0]!r}, and gang {others[0]!r} waits for gang {gang!r}, "
+            "so neither can ever start; remove one of their tasks from its gang"
         )
     check_limits(task, gang, list(members.values()))
     if task.task_id == next(iter(members)):  # checks of the whole gang are made once

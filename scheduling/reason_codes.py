@@ -111,13 +111,13 @@ _CPU_HOURS = (
 )
 _SHARE = (
     "Other shares come first",
-    "Nothing to do: the job starts once the other waiting shares have used more than its share, relative to "
-    "their weights. Weights are set in [[shares]] of the sites file.",
+    "Nothing to do: shares take turns, and other waiting shares have used less in proportion to their weights. Weights "
+    "are set in [[shares]] of the sites file.",
 )
 _BOUND = (
     "Its share is fully used",
-    "Nothing to do: the job starts as jobs of its share finish. To start it sooner, let the share borrow, or "
-    "reserve more for the share, in [[shares]] of the sites file.",
+    "Nothing to do: the job starts as jobs of its share finish. To start it sooner, set borrow = true for the share, "
+    "or reserve more for the share, in [[shares]] of the sites file.",
 )
 _MAX_JOBS = ("The site has reached its limit of jobs", "Raise max_jobs or max_submitted of the site.")
 _INSTANCES = (
@@ -663,7 +663,7 @@ _TABLE = (
         "max_usd",
         _MAX_USD[0],
         "the machines of its run cost {used:usd} USD per hour, and {left:usd} of its {most:usd} USD are "
-        "left: with more machines, this would last less than an hour (max_usd)",
+        "left: with more machines, the rest would last less than an hour (max_usd)",
         _MAX_USD[1],
         _AUTHOR,
         "max_usd",
@@ -714,7 +714,7 @@ _TABLE = (
         "share_bound",
         "share",
         _BOUND[0],
-        "share {share} uses {used:g} of the {most:g} {what} reserved for it, and does not borrow",
+        "share {share} uses {used:g} of the {most:g} {what} reserved for it, and cannot use more (borrow = false)",
         _BOUND[1],
         _OPERATOR,
         "share {share}",
@@ -723,7 +723,8 @@ _TABLE = (
         "share_by_weight",
         "share",
         _BOUND[0],
-        "share {share} uses {used:g} of the {most:g} {what} that its weight entitles it to, and does not borrow",
+        "share {share} uses {used:g} of the {most:g} {what} that its weight entitles it to, "
+        "and cannot use more (borrow = false)",
         _BOUND[1],
         _OPERATOR,
         "share {share}",
@@ -732,10 +733,10 @@ _TABLE = (
         "share_closed",
         "share",
         "The free capacity is reserved for another share",
-        "{most:g} {what} are reserved for share {share}, which does not lend",
+        "{most:g} {what} are reserved for share {share}, and other shares cannot use them (lend = false)",
         (
-            "Nothing to do: the job starts as jobs of other shares finish. To start it sooner, let that share lend, in "
-            "[[shares]] of the sites file."
+            "Nothing to do: the job starts as jobs of other shares finish. To start it sooner, set lend = true for "
+            "that share, in [[shares]] of the sites file."
         ),
         _OPERATOR,
         "share {share}",
@@ -746,8 +747,8 @@ _TABLE = (
         _BOUND[0],
         ("its {jobs} jobs request {all:resources} in total, more than their share can use at any one site now: {also}"),
         "The gang starts as jobs of its share finish. A gang that requests more than its share can ever use "
-        "at one site never starts. In that case, request less, or reserve more for the share or let it "
-        "borrow, in [[shares]] of the sites file.",
+        "at one site never starts. In that case, request less, or reserve more for the share, or set "
+        "borrow = true, in [[shares]] of the sites file.",
         _BOTH,
         "share {share}",
     ),
@@ -1162,7 +1163,7 @@ _TABLE = (
     Code(
         "closed_count",
         "site_instances",
-        "Machines being drained count until they are gone",
+        "Machines being drained still count towards the limit",
         "the limit also counts {number:machines} being drained",
         "Nothing to do: they are released once their jobs have finished.",
         _OPERATOR,
@@ -1442,8 +1443,8 @@ _TABLE = (
     _end(
         "stage_hangs",
         "error",
-        "{address} is not copied to the site, because {number} reads{what} hang; it is tried again when one of "
-        "them completes, or after a restart of the controller",
+        "{address} is not copied to the site, because {number} reads{what} hang; Lading tries again when one "
+        "of them completes, or after a restart of the controller",
         *_STAGE,
     ),
     _end(

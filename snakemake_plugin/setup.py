@@ -1,7 +1,8 @@
-"""Where the packages are: the executor's own next to this file, and Lading's engine, which the same wheel brings.
+"""The packages of the wheel: the executor's own package, which is next to this file, and Lading's engine.
 
-The engine is the rooms of the checkout, but for what Airflow alone finds by a name: the examples, the provider's own
-package, and the files of the page. A sdist has a copy of them, which is made when it is built.
+The engine consists of the rooms of the checkout, without the parts that only Airflow uses: the example Dags, the
+provider's package, and the files of the page. An sdist contains a copy of the rooms, which is made when the sdist is
+built.
 """
 
 import shutil
@@ -19,7 +20,7 @@ rooms = IN_SDIST if (HERE / IN_SDIST).is_dir() else ".."
 
 
 class SdistWithEngine(sdist):
-    """A sdist from which the same wheel is built without the checkout around it."""
+    """An sdist that contains the engine, so that the wheel can be built without the checkout."""
 
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, [each for each in files if not each.startswith(("..", IN_SDIST))])

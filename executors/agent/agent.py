@@ -65,7 +65,7 @@ SECONDS_UNTIL_GONE = 5.0
 REASONS_INTERVAL = 0.5
 
 # Failures as they appear in the log.
-TURN = "something in the spool cannot be read or written"
+TURN = "files of the spool cannot be read or written"
 CONFIG = "config.json cannot be read, so the agent keeps its previous configuration"
 
 

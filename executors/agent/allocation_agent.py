@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         os.mkdir(folder.taken)
     except FileExistsError:
-        print(f"allocation {options.name} has already been started, and nothing runs twice")
+        print(f"allocation {options.name} has already been started, so it is not started again")
         return 0
     spool = Spool(Path(folder.spool))
     spool.create(reopens=True)  # a batch system may run an allocation's job again

@@ -114,7 +114,7 @@ class BatchJob:
             pause = self.limits.enforce(self.running.jobs.values(), kill_grace=self.kill_grace)
             self.running.report_memory()
         except OSError:
-            log.exception("something in the spool cannot be read or written, will try again")
+            log.exception("files of the spool cannot be read or written, will try again")
             pause = TICK
         self.journal.flush()
         return TICK if self.journal.pending else pause
@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, help="Lading's folder on the cluster")
     parser.add_argument("submission", help="the submission that this job belongs to")
-    parser.add_argument("index", type=int, help="the number of its task in the submission, from 1")
+    parser.add_argument("index", type=int, help="the number of the task in the submission, counted from 1")
     parser.add_argument("--kill-grace", type=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
     parser.add_argument("--scratch", default="", help="the parent of the job's scratch folder")
     parser.add_argument("--keep-failed", type=float, default=0.0, help="seconds to keep the folder if the job fails")

@@ -1,4 +1,4 @@
-"""The end of an agent's location: an allocation whose time is over, or a spot instance that AWS reclaims.
+"""The end of an agent's location: an allocation whose time limit is reached, or a spot instance that AWS reclaims.
 
 AWS gives notice two minutes ahead. It is read from the instance metadata service (IMDSv2), without boto3, which an
 image need not have: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html

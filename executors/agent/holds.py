@@ -109,7 +109,7 @@ class AgentHolds:
     def _read(self, token: str, file: int, room: Callable[[], QueueRoom], *, takes: bool) -> None:
         hold = Hold.from_json(read_regular(self.spool.hold(token), MOST_REQUEST_BYTES))
         if hold.token != token:
-            raise ValueError(f"its content is that of hold {hold.token!r}")
+            raise ValueError(f"the file contains hold {hold.token!r}")
         there = room()
         held = GrantedHold(hold, file, gpus.pick(there.devices, hold.resources.gpus) or {} if there.devices else {})
         if hold.job in self.by_job or not takes or not there.takes(hold.resources):

@@ -259,7 +259,7 @@ def _checked(envelope: Envelope, token: str) -> Envelope:
     :raises ValueError: it belongs to another job, or a number is invalid
     """
     if envelope.token != token:
-        raise ValueError(f"its content is that of job {envelope.token!r}")
+        raise ValueError(f"the file contains job {envelope.token!r}")
     amounts = {field.name: getattr(envelope.resources, field.name) for field in fields(Resources)}
     amounts.update(priority=envelope.priority, queued_at=envelope.queued_at, expires_at=envelope.expires_at)
     amounts.update(rest=envelope.rest, turn=envelope.turn)

@@ -180,7 +180,7 @@ def _kill_all(find: Callable[[], list[Process]]) -> None:
     was_empty = False
     for _ in range(KILL_ROUNDS):
         found = find()
-        # One search can miss a process whose parent changes meanwhile, such as an orphan; two empty ones are needed.
+        # A search can miss a process whose parent changes meanwhile, such as an orphan, so two must find nothing.
         if not found and was_empty:
             return
         was_empty = not found

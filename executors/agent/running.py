@@ -43,8 +43,8 @@ AGAIN = 0.5
 # How often the jobs that wait for an answer of the API server are counted, seconds: each of them reports every count.
 SECONDS_PER_COUNT = 60.0
 
-# How often the peak memory of running jobs is reported, seconds, and by what part it must have grown: a thousand jobs
-# whose memory does not change cost nothing.
+# How often the peak memory of running jobs is reported, in seconds, and by which fraction it must have grown, so that
+# jobs whose memory does not change are not reported.
 MEMORY_INTERVAL, MEMORY_GROWTH = 60.0, 0.1
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)

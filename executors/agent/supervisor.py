@@ -411,7 +411,7 @@ def _write_exit_file(sentinel: ExitFile, job: AgentJob) -> bool:
 
 
 def end_leftovers() -> bool:
-    """Terminate what the task has left running, with SIGTERM, then SIGKILL; returns whether there was nothing."""
+    """Terminate what the task has left running, with SIGTERM, then SIGKILL; return whether nothing was left."""
     me = os.getpid()
     deadline = time.monotonic() + LEFTOVERS_GRACE
     _reap()

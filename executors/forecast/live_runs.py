@@ -677,7 +677,7 @@ def job_name(run: DagRunKey, task_id: str, map_index: int) -> str:
 
 
 def named(name: str) -> tuple[DagRunKey, str, int]:
-    """Return the run, task and map index that a job's name in a forecast stands for."""
+    """Return the run, task and map index to which a job's name in a forecast refers."""
     dag_id, others = name.split(" ", 1)
     run_id, task_id, map_index = others.rsplit(" ", 2)  # only the id of a run can contain spaces
     return DagRunKey(dag_id, run_id), task_id, int(map_index)

@@ -71,7 +71,7 @@ class GangOutcome:
         )
 
     def forget(self, gang: str, members: Iterable[GangMember], holds: Iterable[HoldRow]) -> None:
-        """Discard all decisions about a gang whose turn has failed; its holds stay as they are.
+        """Discard all decisions about a gang whose turn has failed; its holds stay unchanged.
 
         :param holds: the holds of all gangs
         """

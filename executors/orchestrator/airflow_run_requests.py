@@ -51,7 +51,7 @@ def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: ob
         raise UnitError(f"{shortened(finish_by)} is in the past; valid: a moment in the future")
     if not is_live(session, dag_id, run_id):
         raise LookupError(
-            f"Dag {shortened(dag_id)} has no live run {shortened(run_id)}; valid: the id of a queued or running one"
+            f"Dag {shortened(dag_id)} has no live run {shortened(run_id)}; valid: the id of a queued or running run"
         )
     row = session.get(RunRequestRow, (dag_id, run_id))
     if row is not None and as_request(row) != request:  # the forecast was made for the old request

@@ -30,7 +30,7 @@ COLUMNS = (
 def unfinished(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, list[Any]]:
     """Return the task instances of runs that have not ended or have failed.
 
-    Paused Dags and runs that are not running are left out, because nothing more comes of them.
+    Paused Dags and runs that are not running are left out, because they create no more jobs.
     """
     by_run: dict[DagRunKey, list[Any]] = {}
     for dag_id, its_runs in by_dag(runs).items():

@@ -424,9 +424,8 @@ def matched_targets(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[s
     """
     if (number := len(inputs) * searches(hints.matching)) > MOST_SEARCHES:
         raise HintError(
-            f"hint matching: {searches(hints.matching)} patterns in the inputs of {len(inputs)} jobs are {number:,} "
-            f"searches; valid: at most {MOST_SEARCHES:,} for a chunk: give the scatter smaller chunks, or the task "
-            "fewer patterns"
+            f"hint matching: {searches(hints.matching)} patterns for the inputs of {len(inputs)} jobs require "
+            f"{number:,} searches; valid: at most {MOST_SEARCHES:,} for a chunk; lower chunk_size or use fewer patterns"
         )
     left, names = hints.targets, [name for name, _ in input_names(hints.matching)]
     for values in inputs:

@@ -22,12 +22,12 @@ from lading.scheduling.shares.who import Tenant, Who
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# Between the turns of two jobs in one tick; small enough that the turns of a later tick come after all of them.
+# Distance of the turns of two jobs in one tick, so small that the turns of a later tick come after all of them.
 STEP = 1e-5
 # When only the number of similar jobs matters, they are compared in blocks of this size, in at most this many blocks.
 BLOCK, MOST_BLOCKS = 8, 64
-# The first jobs are searched for again after this many times the duration of the last search, at most after so many
-# seconds.
+# The pause before the first jobs are searched for again: a multiple of the duration of the last search, and the
+# maximum in seconds.
 PAUSE_BETWEEN_LOOKS, LONGEST_PAUSE = 50.0, 5.0
 # The jobs behind them that represent other shapes are searched for again after that pause if too few of a shape are
 # left, and after this many seconds in any case.

@@ -57,7 +57,9 @@ def ask(session: Session, kind: RequestKind, target: str, by: str) -> RequestRow
         share_rows.named(session, target)
     elif kind is RequestKind.WAKE:
         if session.scalar(select(JobRow.token).where(JobRow.token == target, JobRow.state == State.ATTEMPTED)) is None:
-            raise LookupError(f"no job {target[:100]!r} sleeps until its next attempt; valid: the id of one that does")
+            raise LookupError(
+                f"job {target[:100]!r} is not sleeping; valid: the id of a job that sleeps until its next attempt"
+            )
     elif kind not in OF_SITES and living(session, site, instance) is None:
         raise LookupError(f"{target[:100]!r} is not a live instance; valid: site/instance, as in the list of instances")
     request = RequestRow(kind=kind.value, target=target, by=by[:250], at=DatabaseNow())

@@ -187,7 +187,7 @@ class Outlook:
     def _last_rows(self, rows: Iterable[Any]) -> Iterable[Any]:
         """Yield the last row of each line at the places for which most jobs wait.
 
-        Where the rate is unknown, so is the order of the lines: there the row that was queued last stands for all.
+        If the rate is unknown, the order of the lines is unknown, too. The row queued last then represents all.
         """
         places: dict[Place, list[Any]] = {}
         for row in rows:
@@ -354,8 +354,8 @@ class Turn:
 
     :param oldest: when the first of them was queued
     :param newest: when the last of them was queued
-    :param cpus: of all of them
-    :param seconds: that all of them are expected to run
+    :param cpus: the cpus that all of them request
+    :param seconds: how long all of them together are expected to run
     """
 
     jobs: int

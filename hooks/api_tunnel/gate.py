@@ -306,7 +306,7 @@ class ApiGate:
             self._warn(message, error, UNVERIFIED_BYTES)
             if size > UNVERIFIED_BYTES:
                 raise GateRefusal(
-                    503, f"its token cannot be verified now, which bodies this large require: {error}"
+                    503, f"its token cannot be verified now, and without that its body is too large: {error}"
                 ) from error
             return UNVERIFIED_BYTES  # heartbeats are smaller
         alike = [each for each in self._conversations.values() if each.subject == subject and each is not conversation]
@@ -520,7 +520,7 @@ def _is_text(path: bytes) -> bool:
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers to pass on: without those of the connection itself, and those that it declares as such."""
+    """Return the headers to pass on: all except those of the connection, including those that "Connection" names."""
     listed = list(headers)
     own = {word.strip().lower() for name, value in listed if name == b"connection" for word in value.split(b",")}
     own -= {b"content-length", b"transfer-encoding", b"authorization"}

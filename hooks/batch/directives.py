@@ -109,8 +109,7 @@ def refuse_conflicts(own: Sequence[str], native: Mapping[str, str], synonyms: Ma
         for name in dict.fromkeys(synonyms.get(name, name) for name in settings(directive)):
             if name in taken and name not in ADD_UP:
                 raise Unsupported(
-                    f"the native directive {key!r} ({directive}) conflicts with {taken[name]}; "
-                    "leave it out, or leave out what sets the other one"
+                    f"the native directive {key!r} ({directive}) conflicts with {taken[name]}; leave out one of the two"
                 )
             taken[name] = directive
 

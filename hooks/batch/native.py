@@ -62,7 +62,7 @@ def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: Sit
         for name in map(system.one_name, [*system.settings(key, value), *attached]):
             if name in taken and name not in ADD_UP and not _is_other_gres(system, profile, name, value):
                 raise Unsupported(
-                    f"{key} ({system.native_directive(key, value)}) sets the same as Lading itself does, from "
+                    f"{key} ({system.native_directive(key, value)}) duplicates what Lading sets from "
                     f"other hints and the site: {taken[name]}"
                 )
             if name in NO_SUBMISSION.get(system.name, ()) or _abbreviates(system, name):

@@ -130,7 +130,9 @@ class Wording:
         if answer.status == 0 and len(found) == 1:
             return found.pop()
         if len(found) > 1:
-            raise SubmitError("transient", f"it names several jobs, {' and '.join(sorted(found))}: {answer.message}")
+            raise SubmitError(
+                "transient", f"the answer names several jobs, {' and '.join(sorted(found))}: {answer.message}"
+            )
         if found:  # a command that fails although it prints an ID may have submitted the job
             raise SubmitError("transient", answer.message)
         raise self.submit_error(answer)

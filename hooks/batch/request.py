@@ -67,7 +67,9 @@ class ArrayRange:
         if self.max_running is not None and self.max_running < 1:
             raise ValueError(f"max_running = {self.max_running} is not positive; leave it out for no limit")
         if len(self) > LARGEST_ARRAY:
-            raise ValueError(f"array indices {self.indices!r} are {len(self)}; the maximum is {LARGEST_ARRAY}")
+            raise ValueError(
+                f"array indices {self.indices!r} name {len(self)} elements; the maximum is {LARGEST_ARRAY}"
+            )
         if len(set(self)) < len(self):
             raise ValueError(f"array indices {self.indices!r} have an index twice; write each once")
 

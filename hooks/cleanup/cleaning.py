@@ -43,8 +43,7 @@ def clean_cluster(
 
 
 def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run: bool) -> list[RemovedLeftovers]:
-    """Remove those of the given local files that have not changed for ``older_than`` seconds, except what is not a
-    regular file.
+    """Remove the given local files that are regular files and have not changed for ``older_than`` seconds.
 
     The folders may be on a file server. Its clock dates the files, so it also supplies the current time.
     """

@@ -8,7 +8,7 @@ something in it, or a word in one of the files in which Lading keeps the ids and
 
 Only names that Lading assigns are considered. Nothing is removed through a symbolic link, neither one inside a folder
 nor one that has replaced a folder. An attempt that is a link to a job array is read, because the run lives as long as
-the array. Names are compared on the cluster, so the answer holds only numbers, whatever the number of leftovers. The
+the array. Names are compared on the cluster, so the answer contains only numbers, even if there are many leftovers. The
 script writes no files, so it can clean up a full disk.
 """
 
@@ -233,7 +233,7 @@ def swept(answer: CommandResult) -> list[RemovedLeftovers]:
     """
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or lines[-1:] != ["."]:
-        raise TransportError(f"the clean-up was cut short, and part of it is done: {answer.message}")
+        raise TransportError(f"the clean-up was interrupted after it had removed some files: {answer.message}")
     reported = " / ".join(answer.stderr.strip().splitlines()[:3])
     try:
         return [_cleaned(*line.split("\t"), reported=reported) for line in lines[:-1]]

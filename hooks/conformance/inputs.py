@@ -148,4 +148,4 @@ def raised(kind: type[E], call: Callable[..., object], *arguments: object) -> E:
         result = call(*arguments)
     except kind as error:
         return error
-    raise AssertionError(f"{kind.__name__} was not raised, but {result!r} given")
+    raise AssertionError(f"expected {kind.__name__} to be raised, but the call returned {result!r}")

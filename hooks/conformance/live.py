@@ -135,14 +135,15 @@ class Trial:
         if unheard and not {"sleeps", "array"}.isdisjoint(unheard):
             raise Failure(
                 f"the answer omits {', '.join(f'{self.ids[name]} ({name})' for name in unheard)}: `status` has to "
-                f"query all of them in one command, and `statuses` to read them. {self._shown(answer)}"
+                f"query all of them in one command, and `statuses` has to parse them. {self._shown(answer)}"
             )
         if any(job.id == missing for job in found.jobs):
             raise Failure(f"job {missing} does not exist, but was reported. {self._shown(answer)}")
         if unheard or missing in found.silent:
             raise Failure(
-                f"the answer that jobs such as {missing} are unknown was not understood, so no job would ever count as "
-                f"gone: `wording.gone` should match the words, or `unknown` return them. {self._shown(answer)}"
+                f"the batch system answers that jobs such as {missing} are unknown, but the class does not understand "
+                "this answer, so no job would ever count as gone: `wording.gone` should match these words, or "
+                f"`unknown` should return these jobs. {self._shown(answer)}"
             )
         living = {job.id for job in found.jobs}
         lost = [name for name in ("sleeps", "array") if self.ids.get(name, missing) not in {*living, missing}]

@@ -79,8 +79,8 @@ def checked_scheme(scheme: str) -> str:
         )
     if scheme.lower() in LOCAL | WRAPPING:
         raise ValueError(
-            f"{shortened(scheme)} reads files of the controller's machine, or wraps another store, so files "
-            "are never copied from it; valid: schemes of object stores, such as s3, gs or abfs"
+            f"{shortened(scheme)} is refused, because it reads files of the controller's machine or wraps another "
+            "store; valid: schemes of object stores, such as s3, gs or abfs"
         )
     return one_name(scheme)
 

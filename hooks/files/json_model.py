@@ -157,7 +157,7 @@ def _reader(kind: Any) -> Reader:
         return make()
     if isinstance(kind, type) and issubclass(kind, JsonModel):
         return _model(kind)
-    raise TypeError(f"{kind} is not a type that JSON can be read as")
+    raise TypeError(f"{kind} is not a type that can be read from JSON")
 
 
 L = TypeVar("L")

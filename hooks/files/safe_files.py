@@ -1,4 +1,4 @@
-"""Local files: written atomically, private to this user, and read defensively whatever has written them."""
+"""Local files: written atomically, private to this user, and read defensively, no matter who has written them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_private(folder: Path) -> None:
     if found.st_uid != os.geteuid():
         raise PermissionError(
             f"folder {folder} belongs to user {user_name(found.st_uid)}, but Lading has to trust its content: "
-            f"as user {user_name(os.geteuid())} use a folder of your own, or change its owner with chown"
+            f"use a folder of user {user_name(os.geteuid())}, or change the owner of this one with chown"
         )
     if stat.S_IMODE(found.st_mode) != PRIVATE_FOLDER:
         folder.chmod(PRIVATE_FOLDER)

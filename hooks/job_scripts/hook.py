@@ -53,7 +53,7 @@ Result = TypeVar("Result")
 RUNS_FOLDER = Path("~/.lading/runs")
 # Seconds for which an unreachable site is retried before a submission fails.
 REACH_TIMEOUT = 300.0
-# A run is polled again after this share of the time for which it has not changed: each look reads its files.
+# A run is polled again after this fraction of the time since its last change, because each look reads its files.
 SHARE_OF_QUIET = 0.5
 # Bytes of the name of a run's file, without the prefixes and suffixes that are added to it.
 LONGEST_KEY = 200

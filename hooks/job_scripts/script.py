@@ -107,7 +107,7 @@ class JobScript:
         try:
             system.refuse_script(text)
         except Unsupported as error:
-            warnings.warn(f"{error}; BatchHook can submit it all the same", JobScriptWarning, stacklevel=2)
+            warnings.warn(f"{error}; BatchHook can submit it nevertheless", JobScriptWarning, stacklevel=2)
         return text
 
     def doubts(self) -> list[str]:

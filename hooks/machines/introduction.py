@@ -194,7 +194,7 @@ def read_introduction(line: str, asked_at: float, answered_at: float) -> Introdu
             raise ValueError(f"it lacks {', '.join(missing)}")
         capacity = Resources(**asdict(found["capacity"]))
     except ValueError as error:
-        raise TransportError(f"Lading's answer from the machine is not valid: {error}") from error
+        raise TransportError(f"the answer of Lading's program on the machine is not valid: {error}") from error
     return Introduction(
         MachineFacts(found["host"], found["boot_id"], found["arch"], found["os"], capacity),
         seconds_ahead(found["now"], asked_at, answered_at),

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 # Seconds after which an agent without jobs exits unless its controller rings, and seconds between rings.
 AGENT_IDLE_SECONDS, SECONDS_BETWEEN_RINGS = 50.0, 10.0
-# Once one look has read this many events, the other batches are left for the next.
+# Once a look has read this many events, it leaves the other batches to the next look.
 MOST_EVENTS = 20_000
 
 
@@ -81,7 +81,9 @@ class LocalConfig(PackedConfig):
         None,
         description="The price of this machine in USD per hour. If not set, Lading counts cpu-hours instead of money.",
     )
-    enabled: StrictBool = Field(True, description="Whether this machine is a site. Without a table for it, it is one.")
+    enabled: StrictBool = Field(
+        True, description="Whether jobs can run on this machine. Without a table for it, they can."
+    )
 
     def cpu_hour(self, capacity: Resources) -> float | None:
         return self.usd_per_hour / capacity.cpus if self.usd_per_hour is not None and capacity.cpus > 0 else None

@@ -108,7 +108,7 @@ class RuleTable(TableModel):
     def _does_something(self) -> RuleTable:
         own = [name for name in ("amounts", "features", "on_demand", "queues") if getattr(self, name)]
         if self.plugin is None and not own:
-            raise ValueError("it relaxes nothing; valid: amounts, features, on_demand, queues, or plugin")
+            raise ValueError("the rule relaxes nothing; valid: amounts, features, on_demand, queues, or plugin")
         if self.plugin is not None and own:
             raise ValueError(f"plugin cannot be combined with {' and '.join(own)}; write a rule for each")
         return self

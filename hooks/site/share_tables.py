@@ -70,7 +70,7 @@ class SiteKeptTable(KeptTable):
     @model_validator(mode="after")
     def _keeps_something(self) -> SiteKeptTable:
         if not self.amounts:
-            raise ValueError(f"it reserves nothing; valid: {', '.join(ShareAmounts._fields)}")
+            raise ValueError(f"the table reserves nothing; valid: {', '.join(ShareAmounts._fields)}")
         return self
 
 

@@ -1,6 +1,6 @@
 """The classes that a kind of site derives from. A site is a place that can run jobs.
 
-Their methods take jobs in bulk: one ``observe``, one ``put`` and one ``cancel`` per tick, whatever the number of jobs.
+Their methods take jobs in bulk: one ``observe``, one ``put`` and one ``cancel`` per tick, for any number of jobs.
 A site makes no decisions and has no access to Airflow's database.
 
 The controller has one thread per site and makes all calls that contact the site there, one at a time. A slow call

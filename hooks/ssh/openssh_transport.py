@@ -128,14 +128,14 @@ class ControlMasterTransport(Transport):
                 done = self._ask("forward", "-R", known.spec)
                 if done.returncode:
                     raise TransportError(
-                        f"the SSH server refuses a port that leads to {host}:{port}: {_output(done)}; is the "
+                        f"the SSH server refuses to forward a port to {host}:{port}: {_output(done)}; is the "
                         "port taken, or is AllowTcpForwarding off?"
                     )
                 if not known.remote_port:
                     port_there = whole_number(str(done.stdout).strip())
                     if port_there is None:
                         raise TransportError(
-                            f"ssh has not printed the port that leads to {host}:{port}: {_output(done)}"
+                            f"ssh has not printed which port it forwards to {host}:{port}: {_output(done)}"
                         )
                     known.remote_port = port_there
                 known.master = master

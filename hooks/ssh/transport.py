@@ -86,7 +86,7 @@ class Transport(ABC):
         self._turns = ExchangeSlots(SESSIONS)
 
     def exchange(self, steps: Sequence[RemoteStep], timeout: float = TIMEOUT) -> list[CommandResult]:
-        """Do several steps in one round trip, each whatever the result of the one before.
+        """Do several steps in one round trip; each step runs even if the one before it has failed.
 
         An answer without a status was cut off or never came, and its standard error explains why; the step may have
         been done.

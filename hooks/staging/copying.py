@@ -27,7 +27,7 @@ def key(address: str) -> str:
 
 
 def place(address: str, version: FileVersion) -> tuple[str, str]:
-    """Return the folder of a copy within its area, and its name there, which is that of the file."""
+    """Return the folder of a copy within its staging area, and the name of the copy, which is that of the file."""
     digest = hashlib.sha1(f"{version.size} {version.mark}".encode(), usedforsecurity=False).hexdigest()[:12]
     name = address.rstrip("/").rpartition("/")[2]
     return f"{key(address)}.{digest}", "file" if name in ("", ".", "..") else fitting(name)

@@ -209,7 +209,9 @@ def _stores(address: str, store: Any) -> Iterator[Any]:
         each = left.pop()
         if isinstance(each, AbstractFileSystem):
             if (seen := seen + 1) > MOST_STORES:
-                raise PermissionError(f"{address} is not staged because its store wraps more than {MOST_STORES} others")
+                raise PermissionError(
+                    f"{address} is not staged because its store wraps more than {MOST_STORES} other stores"
+                )
             yield each
             inner = object.__getattribute__(each, "__dict__")  # a cache would return that of the store it wraps
             several = inner.get("fss")

@@ -43,7 +43,7 @@ class FinishedOutputs:
         try:
             text = json.dumps(serialize(output))
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
-            log.warning("The output of job %d is not kept for another try: %s", number, error)
+            log.warning("The output of job %d is not saved for the next try: %s", number, error)
             return
         if self.size + len(text) > LARGEST:
             self.save()
@@ -60,5 +60,5 @@ class FinishedOutputs:
             self.store.set(KEY.format(self.batches), self.batch)
             self.batches += 1
         except Exception as error:  # a full store must not fail the task; the next try repeats more
-            log.warning("%d outputs are not kept for another try: %s", len(self.batch), error)
+            log.warning("%d outputs are not saved for the next try: %s", len(self.batch), error)
         self.batch, self.size = {}, 0

@@ -91,7 +91,7 @@ def check(args: Namespace) -> None:
 
 
 def each_once(found: Iterable[Check]) -> Iterator[Check]:
-    """Yield the findings. One that repeats an earlier one refers to it instead."""
+    """Yield the findings. A finding that repeats an earlier one refers to the earlier one instead."""
     said: dict[str, str] = {}
     for finding in found:
         if finding.good:

@@ -23,7 +23,7 @@ def wake(args: Namespace) -> None:
         number = rows.wake(session, args.dag_id, args.run_id, args.gang)
     if not number:
         named = " ".join(filter(None, (args.dag_id, args.run_id, args.gang and f"--gang {args.gang}")))
-        print(f"nothing is sleeping for: {named}; `airflow lading jobs --state attempted` lists sleeping jobs")
+        print(f"no job is sleeping for: {named}; `airflow lading jobs --state attempted` lists sleeping jobs")
         sys.exit(1)
     Bell(Settings.load().controller_bell).ring()
     print(f"{number} woken; Lading tries to place them now")

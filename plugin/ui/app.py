@@ -87,7 +87,7 @@ log = logging.getLogger(__name__)
 STATIC = Path(__file__).with_name("static")
 # The longest window of the packing chart, seconds.
 LONGEST_WINDOW = 31 * 86400.0
-# The longest bill, and the longest bill by day, seconds.
+# The longest time range of a bill, and of a bill by day, in seconds.
 LONGEST_BILL, LONGEST_DAILY_BILL = 3660 * 86400.0, 400 * 86400.0
 MOST_REQUESTS = 20
 # All exports of this process together use at most this fraction of a processor.
@@ -95,7 +95,7 @@ EXPORTS_SHARE = 0.25
 # PostgreSQL cannot store the character U+0000 in text.
 NAME = r"^[^\x00]*$"
 
-Time = Annotated[float, Query(ge=0, le=32_503_680_000.0, allow_inf_nan=False)]  # to the year 3000
+Time = Annotated[float, Query(ge=0, le=32_503_680_000.0, allow_inf_nan=False)]  # until the year 3000
 Name = Annotated[str, Query(min_length=1, max_length=250, pattern=NAME)]
 # At most this many values of one parameter are accepted.
 MOST_VALUES = 50

@@ -21,7 +21,7 @@ class Spending:
         """(Billed since, billed until, USD per hour)."""
 
     def see(self, machines: Mapping[str, tuple[float, float]], now: float) -> None:
-        """Note the existing machines; one that is gone has cost what it did until it was last seen.
+        """Note the existing machines; a machine that is gone is charged until it was last seen.
 
         :param machines: by name, since when each is billed (epoch seconds), and its price (USD per hour)
         :param now: epoch seconds

@@ -272,7 +272,7 @@ def _with_amounts(text: str, kind: Kind) -> str:
 
 
 def _unit(name: str, kind: Kind) -> Amount | None:
-    """The amount that one of a unit stands for; "m" means minutes in a time and MiB elsewhere, as in plain hints."""
+    """The amount that a unit stands for; "m" means minutes in a time and MiB elsewhere, as in plain hints."""
     size, seconds = memory_unit(name), time_unit(name)
     if seconds is not None and (size is None or kind == "time"):
         return Amount(seconds, SECONDS)

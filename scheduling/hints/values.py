@@ -148,7 +148,7 @@ def parse_hurry(value: object) -> float:
         found = math.nan
     if not 0 <= found <= MOST_HURRY:
         raise UnitError(
-            f"{shortened(value)} is not a hurry; valid: 0 to {MOST_HURRY:g}, or one of {', '.join(HURRIES)}"
+            f"{shortened(value)} is not a value of hurry; valid: 0 to {MOST_HURRY:g}, or one of {', '.join(HURRIES)}"
         )
     return found
 

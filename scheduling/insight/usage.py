@@ -132,7 +132,7 @@ class Usage:
 
 
 def _outermost(uses: Iterable[Use]) -> Iterator[Use]:
-    """Yield the tries that a line above all of them could touch; if there are many, those with larger inputs."""
+    """Yield the tries that the lowest line above all tries could touch; of many, those with larger inputs."""
     by_point = {(abs(float(use.input_size or 0)), float(use.memory_bound or use.peak_memory or 0)): use for use in uses}
     for corner in upper_hull(by_point)[-MOST_OUTERMOST:]:
         yield by_point[corner]

@@ -175,8 +175,9 @@ def _is_lacked(amounts: Sequence[float]) -> bool | None:
 
 
 def need(job: WaitingJob, market: Market | MachineMarket) -> PlannedJob:
-    """What a job needs of what is launched: its requests of a machine; of an allocation, also memory for its
-    supervisor, and its maximum time.
+    """What a job needs on a launched location.
+
+    On a machine, these are its requests; in an allocation, also memory for its supervisor, and its maximum time.
 
     All allocations differ only in size. Whether the site has the architecture, the system, the features and the
     capacity type that the job requests was checked when the job came to the site.

@@ -127,7 +127,7 @@ def through_filters(job: WaitingJob, its_route: Route, known: Mapping[str, GetTa
     targets = tuple(dict.fromkeys(str(stop.target) for stop in its_route))
     left = filtered(job, targets, filters, known)
     if not left:
-        raise ValueError(f"its binding filters ({', '.join(filters)}) leave none of {', '.join(targets)}")
+        raise ValueError(f"its binding filters ({', '.join(filters)}) removed all of its targets: {', '.join(targets)}")
     return left
 
 

@@ -215,8 +215,9 @@ def _checked(name: str, job: WaitingJob, answer: Mapping[str, object]) -> Change
             changes[key] = value
         else:
             raise ValueError(
-                f"the rule {name!r} relaxes {shortened(key)} to {shortened(value)}; valid: amounts within a range, "
-                "features without some that are preferred, capacity_type on-demand for spot, a queue for another"
+                f"the rule {name!r} relaxes {shortened(key)} to {shortened(value)}; valid: amounts within the "
+                "requested range, features without some of the preferred ones, on-demand instead of spot, or another "
+                "queue"
             )
     return tuple((changes | (_amounts(job, amounts) if amounts else {})).items())
 

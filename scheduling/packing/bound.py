@@ -1,8 +1,8 @@
 """The lower bound on the cost of any plan: a linear program in which jobs and instances are divisible.
 
-Every shape is spread over the types that fit it, and a fraction of any type can be bought. What is spread on a type
-must not exceed, in any resource, what was bought of it. Restricting a shape to the types that fit it matters: without
-this the bound is off by a third on EC2's catalogue, where some types are cheap but small.
+Every shape is spread over the types that fit it, and a fraction of any type can be bought. The shapes spread over a
+type must not need more of any resource than was bought of that type. Restricting a shape to the types that fit it
+matters: without this the bound is off by a third on EC2's catalogue, where some types are cheap but small.
 
 With k shapes and t types this is the assignment relaxation of variable-sized vector bin packing (Gabay and Zaourar,
 "Vector bin packing with heterogeneous bins", Annals of Operations Research 242, 2016). Two reductions keep it small:

@@ -24,7 +24,7 @@ from lading.scheduling.packing.filling import Pattern
 from lading.scheduling.packing.problem import Going, Problem, always
 
 SEED = 88172645
-# Jobs placed between two checks of whether to continue; COMPILED times as many if the inner loop is compiled.
+# Jobs placed between two checks of whether to continue; if the inner loop is compiled, COMPILED times as many.
 LOOK, COMPILED = 500, 100
 # Fewer jobs than this have so few packings that a search in proportion to the square of their number suffices.
 FULL = 20

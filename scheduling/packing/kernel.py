@@ -312,7 +312,7 @@ def build(
 def settle(
     offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, number: int, top: int
 ) -> float:
-    """Place the first ``number`` jobs taken off on their original machines, the first ``top``; return USD per hour."""
+    """Put the first ``number`` removed jobs back on their machines; return the USD per hour of the first ``top``."""
     cost = 0.0
     for i in range(number):
         add(offers, jobs, machines, round_state.off[i], round_state.origin[i])

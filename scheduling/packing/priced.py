@@ -1,7 +1,7 @@
 """The priced policy: the worth of each job decides which jobs share a machine, and of which type.
 
-1. The greedy policy packs as a baseline. ``priced`` returns that packing unless it finds one that costs no more and
-   leaves no more jobs waiting, so its objective never exceeds greedy's.
+1. The greedy policy packs as a baseline. ``priced`` returns that packing unless it finds another one that
+   costs no more and leaves no more jobs waiting, so its objective never exceeds greedy's.
 2. Running instances are filled first (higher priorities before lower ones), with the jobs that are worth most for the
    room they take.
 3. Machines are bought for the rest. Candidate packings come from bin-centric filling under several rules

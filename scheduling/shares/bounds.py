@@ -1,8 +1,8 @@
 """The bounds of shares: the room that their jobs do not get although it is free.
 
-A share that does not borrow gets no more than its own part, and nobody else gets what a share that does not lend keeps
-for itself. Running jobs are never stopped: a share above its bound gets nothing more until it is below it. Pure, except
-that :class:`ShareBounds` counts what is given away.
+A share with ``borrow = false`` gets no more than its own part. No other share gets what is reserved for a share with
+``lend = false``. Running jobs are never stopped: a share above its bound gets nothing more until it is below it.
+Pure, except that :class:`ShareBounds` counts what is given away.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Tally:
         self.used_memory += queue.need[1] * hours
 
     def reclaim(self, machine: SimulatedMachine, time: float, boot: float) -> None:
-        """Count a machine that is taken away together with its work.
+        """Count a reclaimed machine, whose jobs lose their work.
 
         :param boot: seconds from the launch of a replacement to its first job
         """

@@ -219,7 +219,7 @@ def job(row: csv_tables.Row, catalogue: Catalogue) -> PlannedJob:
     if job.resources == Resources():
         raise row.fault(
             f"cpus {shortened(row.cells['cpus'])} and memory_mib {shortened(row.cells['memory_mib'])} request nothing; "
-            "valid: more than 0 of at least one"
+            "valid: at least one of the two above 0"
         )
     return job
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
-# A machine that is busy with something else is slow; that is no failure, seconds.
+# Time limit in seconds; long, so that a test does not fail on a busy machine.
 PATIENCE = 300.0
 
 

@@ -625,7 +625,7 @@ def test_a_file_that_a_job_updates_is_as_it_was_before_the_job_runs_anew(
     job = SimpleNamespace(is_group=lambda: False, output=output, rule=rule)
     mine.write_text("mine")
     executor.restore_updated(job)
-    backups.backup_output(mine)  # as the job's Snakemake does, on a machine that fails
+    backups.backup_output(mine)  # as the Snakemake of the job does before its machine fails
     mine.write_text("half")
     executor.restore_updated(job)
     assert mine.read_text() == "mine"
@@ -861,4 +861,4 @@ def test_options_that_make_no_sense_are_refused(make: Make, tmp_path: Path) -> N
     (flow.folder / "bad.toml").write_text("[sites.here]\nkind = 'nothing'\n")
     assert "[sites.here]" in flow.run("--lading-sites-file", "bad.toml", status=1)
     assert "valid: rules, all, none" in flow.run("--lading-limits", "some", status=1)
-    assert "is not a hurry" in flow.run("--lading-hurry", "soon", status=1)
+    assert "is not a value of hurry" in flow.run("--lading-hurry", "soon", status=1)

@@ -27,7 +27,7 @@ TESTS = "tests/tests.py"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--checkout", type=Path, help="Snakemake's sources of the installed version")
+    parser.add_argument("--checkout", type=Path, help="a checkout of Snakemake's sources in the installed version")
     parser.add_argument("-k", default="", help="which tests, as for pytest (default: all)")
     parser.add_argument("-n", default="0", help="how many tests at a time (default: one)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each test: some hang")

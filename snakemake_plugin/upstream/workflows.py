@@ -36,9 +36,9 @@ MOST_ROUNDS = 50
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which (default: all)")
-    parser.add_argument("--sources", help="a folder with a clone of each, by its name (default: they are on GitHub)")
-    parser.add_argument("--cores", type=int, default=4, help="as many cpus has this machine for both")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the workflows to run (default: all)")
+    parser.add_argument("--sources", help="a folder with a clone of each workflow (default: clone them from GitHub)")
+    parser.add_argument("--cores", type=int, default=4, help="number of cpus for each of the two runs (default: 4)")
     parser.add_argument("--seconds", type=float, default=1800, help="for one run")
     options = parser.parse_args()
     known: Mapping[str, Mapping[str, Any]] = tomllib.loads((HERE / "workflows.toml").read_text())

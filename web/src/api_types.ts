@@ -1142,7 +1142,7 @@ export interface components {
         };
         /**
          * ShareGuarantee
-         * @description An amount guaranteed to a share.
+         * @description An amount reserved for a share.
          */
         ShareGuarantee: {
             /** Kept */

@@ -165,7 +165,7 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
 
 /** When a job is expected to start, in a few characters. */
 export function startText({since, until}: Pick<StartEstimate, "since" | "until">, now: number): string {
-  if (since === null || until === null) return "not while held";
+  if (since === null || until === null) return "not while held up";
   const at = until - now > 43200 ? date : minute;
   const [first, last] = [at(since), at(until)];
   return since <= now ? `by ${last}` : first === last ? `at about ${last}` : `${first} – ${last}`;

@@ -63,7 +63,7 @@ test("when a job starts: a time of day, a date where that is far off", () => {
   expect(startText({since: now + 600, until: now + 1800}, now)).toBe("17:55 – 18:15");
   expect(startText({since: now + 600, until: now + 620}, now)).toBe("at about 17:55");
   expect(startText({since: now - 600, until: now + 1800}, now)).toBe("by 18:15");
-  expect(startText({since: null, until: null}, now)).toBe("not while held");
+  expect(startText({since: null, until: null}, now)).toBe("not while held up");
   expect(startText({since: now, until: now + 86400}, now)).toMatch(/^by .*Nov 24.* 17:45$/);
 });
 

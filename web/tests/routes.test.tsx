@@ -180,7 +180,7 @@ test("Overview and Cost say the same of today", async () => {
   const bill = ANSWERS["bill"] as BillPage, {since} = billSpan(0, NOW);
   answer = async (route) => (route.startsWith("bill") ? json({...bill, periods: [{...bill.periods[0], since}]}) : good(route));
   await open("Overview");
-  expect(tile("Today")).toBe("Today$10.00$2.00 of it idle machines");
+  expect(tile("Today")).toBe("Today$10.00$2.00 of this for idle machines");
   await act(async () => root.unmount());
   await open("Cost", "&days=0");
   expect(tile("Today")).toContain("$10.00");

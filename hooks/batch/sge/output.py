@@ -48,7 +48,7 @@ def queued(text: str) -> list[NativeJob]:
     """
     start, end = text.find("<job_info"), text.rfind("</job_info>")
     if start < 0 or end < start:
-        raise ValueError("there is no list of jobs in it")
+        raise ValueError("it contains no list of jobs")
     root = xml.parse(text[start : end + len("</job_info>")])
     jobs = []
     for row in root.iter("job_list"):

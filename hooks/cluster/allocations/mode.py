@@ -116,7 +116,9 @@ class AllocationMode(ClusterPoller):
         left = remote_steps.loaded(answer)
         for listed in left.allocations.values():
             if listed.terms is None:
-                log.error("the terms of allocation %s cannot be read; it is left alone", listed.name)
+                log.error(
+                    "the stored terms of allocation %s cannot be read, so this controller does not use it", listed.name
+                )
                 continue
             id = self._submitted_id(listed.name, listed.answer)
             allocation = Allocation.from_terms(AllocationFolder(self.folder, listed.name), listed.terms, id)
@@ -184,7 +186,7 @@ class AllocationMode(ClusterPoller):
         if allocation.ends_at is not None:
             allocation.batch.lose(asked_at)
         elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
-            log.warning("allocation %s has not arrived", allocation.name)
+            log.warning("allocation %s has not reached the batch system", allocation.name)
             self.submitter.drop(allocation, "lost", because("allocation_unknown"))
 
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
@@ -334,7 +336,7 @@ def _begun_question(allocations: Sequence[Allocation]) -> Parts:
     return Parts([FilePart(each.folder.up) for each in allocations])
 
 
-# Jobs are taken out of inboxes if nothing will start them there, or if they are asked back.
+# Jobs are taken out of inboxes if no agent will start them there, or if the controller recalls them.
 
 # Maximum number of jobs taken out of inboxes in one poll.
 MOST_TAKEN_BACK = 1000

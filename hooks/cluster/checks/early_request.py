@@ -75,7 +75,7 @@ def _health(connection: socket.socket, url: str) -> None:
     answer = client.getresponse()
     body = answer.read(100_000)
     if answer.status != 200 or not isinstance(said := json.loads(body), dict) or said.get("status") != "healthy":
-        raise ValueError(f"it answers {answer.status} {answer.reason}, unlike the execution API")
+        raise ValueError(f"it is not the execution API: it answers {answer.status} {answer.reason}")
 
 
 def main() -> int:

@@ -202,8 +202,8 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
             )
         if len(types) > 1 and self.mode == "allocation":
             raise ValueError(
-                f"gpu_types {', '.join(self.gpu_types)}: an allocation has GPUs of one type; give one type, and a "
-                "further site for each of the others"
+                f"gpu_types {', '.join(self.gpu_types)}: an allocation has GPUs of one type; give one type here, "
+                "and declare another site for each of the other types"
             )
         return self
 

@@ -193,7 +193,11 @@ class JobMode(ClusterPoller):
             for job in jobs:
                 job.lose(asked_at)
         elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
-            log.warning("submission %s has not arrived; its %d jobs are submitted again", submission.name, len(jobs))
+            log.warning(
+                "submission %s has not reached the batch system; its %d jobs are submitted again",
+                submission.name,
+                len(jobs),
+            )
             self.tracker.take_back(submission)
 
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:

@@ -461,7 +461,7 @@ class ClusterPoller(ClusterPart, ABC):
         self._troubles.note("the nodes of the cluster", trouble)
 
     def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
-        """Forget jobs that are over, and these event files, after their files were removed."""
+        """Forget finished jobs whose files have been removed, and these event files."""
         self.event_buffer.removed(files)
         self.tracker.forget(tokens)
         self.logs.forget(tokens)

@@ -293,7 +293,7 @@ class PendingActions:
                 if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
                     self.cancels.append(id)
                 else:
-                    log.error("job %s could not be cancelled for too long; giving up", id)
+                    log.error("job %s still could not be cancelled; Lading stops trying", id)
                     del self.failing[id]
         else:
             for id in ids:

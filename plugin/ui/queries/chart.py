@@ -21,7 +21,7 @@ from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.matching.market import readable_kind
 
 MOST_JOBS = 20_000
-# Decimals of seconds. No pixel is finer, and the digits of times are a third of what a browser loads.
+# Decimals of seconds. No pixel shows more, and the digits of times are a third of what a browser loads.
 DIGITS = 2
 # Tokens are UUIDs. Their first 13 characters have 48 random bits; whole tokens would be half of what a browser loads.
 ID = 13

@@ -486,7 +486,7 @@ def wide(
 def parts(session: Session, beyond: Sequence[Any], order: Order, least: int) -> Iterator[list[ColumnElement[bool]]]:
     """Yield conditions for ever more of the jobs in the order of queueing, and finally for all.
 
-    Without them, some databases read and sort all jobs where a few of the first suffice.
+    Without them, some databases read and sort all jobs, although the first few are enough.
 
     :param least: the number of wanted jobs; parts of this size or smaller are skipped
     """

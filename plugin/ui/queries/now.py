@@ -131,10 +131,10 @@ class BudgetState(BaseModel):
 
 
 class ShareGuarantee(BaseModel):
-    """An amount guaranteed to a share."""
+    """An amount reserved for a share."""
 
     site: str | None
-    """The site where it is guaranteed; None: over all sites together."""
+    """The site where it is reserved; None: over all sites together."""
     what: str
     """``cpus``, ``memory`` (MiB), ``gpus``, ``machines`` or ``usd_per_hour``; ``kept`` and ``used`` are in its unit."""
     kept: float
@@ -154,7 +154,7 @@ class ShareState(BaseModel):
     """The mean dominant share, weighted towards recent use; None: recent use does not count."""
     guarantees: list[ShareGuarantee]
     is_over: bool
-    """Whether it uses more of any resource than is guaranteed to it."""
+    """Whether it uses more of any resource than is reserved for it."""
     lends: bool
     borrows: bool
     at: float
@@ -264,7 +264,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
 
 
 def budgets_out_of_sight(session: Session, sight: Sight) -> set[str]:
-    """Return the names of the budgets of Dags none of which the user can read."""
+    """Return the names of the budgets that only have Dags which the user cannot read."""
     return {each.name for each in share_rows.budgets(session) if not sight.sees_any(dag_pattern(each.who))}
 
 

@@ -167,7 +167,7 @@ def test_one_without_room_sleeps_and_is_woken(airflow: Airflow, tmp_path: Path) 
     assert "1 woken" in airflow.lading("wake", "too_large", run_id)
     assert wait_until(lambda: {job["state"] for job in members(airflow, run_id)} == {"failed"}, 120)
     assert "no room was found, tried 2 times" in members(airflow, run_id)[0]["reason"]
-    assert "nothing is sleeping" in airflow.run("lading", "wake", "too_large").output
+    assert "no job is sleeping" in airflow.run("lading", "wake", "too_large").output
     (tmp_path / "end").touch()
     assert airflow.wait_for_run("too_large", run_id) == "failed"
 

@@ -199,7 +199,10 @@ WRONG = {
     ),
     "directive_of_lading": (
         'resources(site="hpc", native={"account": "astro", "job-name": "mine"})',
-        ["hint native: at site 'hpc', job-name (--job-name=mine) sets the same as Lading itself does"],
+        [
+            "hint native: at site 'hpc', job-name (--job-name=mine) duplicates what Lading sets from other hints and "
+            "the site"
+        ],
     ),
     "directive_without_site": ('resources(native={"time-min": "x", "ntasks-per-node": 2})', ["ntasks-per-node"]),
     "directive_of_two_lines": ('resources(native={"account": "a\\n#SBATCH -N 9"})', ["one line of text"]),

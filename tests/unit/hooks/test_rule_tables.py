@@ -49,7 +49,7 @@ def test_a_rule_of_a_plugin_is_named() -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"name": "x"}, "it relaxes nothing; valid: amounts, features"),
+        ({"name": "x"}, "the rule relaxes nothing; valid: amounts, features"),
         ({"name": "x", "plugin": "half"}, "plugin = 'half': no plugin has this rule; valid: halve"),
         ({"name": "x", "plugin": "halve", "on_demand": True}, "plugin cannot be combined with on_demand"),
         ({"name": "x", "amounts": ["time"]}, "amounts"),

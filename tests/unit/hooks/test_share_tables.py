@@ -37,7 +37,10 @@ def test_shares_are_read_in_their_order() -> None:
         ({"team": "a", "weights": 2}, "weights is unknown; the keys are: "),
         ({"team": "a", "lend": False}, "lend = false: the share reserves nothing; give cpus, memory"),
         ({"team": "a", "sites": {"moon": {"cpus": 1}}}, "there is no site 'moon'; valid: hpc"),
-        ({"team": "a", "sites": {"hpc": {}}}, "it reserves nothing; valid: cpus, memory, gpus, machines, usd_per_hour"),
+        (
+            {"team": "a", "sites": {"hpc": {}}},
+            "the table reserves nothing; valid: cpus, memory, gpus, machines, usd_per_hour",
+        ),
         ({"name": "others", "team": "a"}, "is the name for all jobs that match no share"),
         ({"team": "b"}, "name = 'team b': another table already has this name"),
         (

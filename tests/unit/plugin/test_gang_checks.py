@@ -131,7 +131,7 @@ def test_gangs_that_wait_for_each_other_are_an_import_error() -> None:
     parsed(lambda: build(crossed=False))
     with pytest.raises(AirflowClusterPolicyViolation) as caught:
         parsed(lambda: build(crossed=True))
-    assert "gang 'ray' waits for gang 'dask', and that one for gang 'ray'" in str(caught.value)
+    assert "gang 'ray' waits for gang 'dask', and gang 'dask' waits for gang 'ray'" in str(caught.value)
 
 
 @pytest.mark.parametrize(

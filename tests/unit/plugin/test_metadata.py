@@ -67,7 +67,7 @@ def test_the_page_of_releases_has_each_extra() -> None:
     table = (
         (ROOT / "docs/project/releases.md")
         .read_text()
-        .partition("\n## What the install weighs\n")[2]
+        .partition("\n## Size of an installation\n")[2]
         .partition("\n## ")[0]
     )
     assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == EXTRAS

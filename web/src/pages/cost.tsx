@@ -110,7 +110,7 @@ function Rows({bill, split, inUsd, name = TITLES[split], few}: {bill: Bill; spli
 
 const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
 const SavedInAll = ({found}: {found: Savings}) => (
-  <span data-testid="savings"><b>{saved(found)} a month in all</b> <Muted>for {count(found.tasks.length)} {found.tasks.length === 1 ? "task" : "tasks"}{found.tasks_left_out ? `; ${count(found.tasks_left_out)} less expensive tasks are not included` : ""}</Muted></span>
+  <span data-testid="savings"><b>{saved(found)} a month in total</b> <Muted>for {count(found.tasks.length)} {found.tasks.length === 1 ? "task" : "tasks"}{found.tasks_left_out ? `; ${count(found.tasks_left_out)} less expensive tasks are not included` : ""}</Muted></span>
 );
 
 /** The runs that cost most, without what belongs to no run or only to several.
@@ -156,7 +156,7 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
  * @param known: its setting; undefined: it launches no machines, or its controller has not stored it yet
  */
 export function idleRemedy(kind: string | undefined, site: string, known?: IdleSite): string {
-  if (kind === "ssh" || kind === "local") return `Machines of ${site} cost the same with or without jobs: send it more jobs (accept_untargeted, or the hint site).`;
+  if (kind === "ssh" || kind === "local") return `Machines of ${site} cost the same with or without jobs: send more jobs to this site (accept_untargeted, or the hint site).`;
   const what = kind === "ec2" ? "machines" : "allocations", more = kind === "ec2" ? "list fewer large instance_types" : "request smaller allocations";
   if (known?.idle_seconds === 0) return `idle_seconds of ${site} is 0 already: ${more}.`;
   return `Lower idle_seconds of ${site}, the time for which idle ${what} are kept${known ? `, from ${count(known.idle_seconds)} to ${count(known.idle_seconds / 2)}` : ""}, or ${more}.`;
@@ -179,7 +179,7 @@ function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
   const columns: Column<BillRow>[] = [
     {title: "Site", cell: (row) => <Link to={pagePath({view: "machines", site: row.site})} label={`Machines of ${row.site}`}><Name>{row.site ?? ""}</Name></Link>, text: (row) => row.site},
     {title: "USD idle", cell: ({total}) => usd(total.usd_idle), text: ({total}) => total.usd_idle, has: ({total}) => total.usd_idle !== null, number: true},
-    {title: "Of its cost", help: "Percentage of what the site cost in this time range", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
+    {title: "% of cost", help: "The cost of idle machines, as a percentage of the cost of the site in this time range", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
     {title: "cpu-hours idle", cell: ({total}) => count(total.cpu_hours_idle), text: ({total}) => total.cpu_hours_idle, number: true},
     {title: "idle_seconds", help: "How long the site keeps idle machines now", cell: (row) => count(known(row)?.idle_seconds), text: (row) => known(row)?.idle_seconds, has: known, number: true},
     {title: "Half of it would have saved", help: "By releasing earlier the machines that were released after being idle in this time range. Idle time between jobs is not included", cell: half, text: false, has: known, number: true},
@@ -207,7 +207,7 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
     {title: "Limit", hidden: true, text: (budget) => budget.most},
     {title: "Unit", hidden: true, text: (budget) => budget.unit},
     {title: "State", cell: (budget) => state(budget), has: state},
-    {title: "Spent by", help: "At the current rate of running jobs", cell: (budget) => (budget.spent_at === null ? <Muted>not in this {budget.per}</Muted> : date(budget.spent_at)), text: (budget) => iso(budget.spent_at), number: true},
+    {title: "Runs out", help: "When the budget will be spent at the current rate of running jobs", cell: (budget) => (budget.spent_at === null ? <Muted>not in this {budget.per}</Muted> : date(budget.spent_at)), text: (budget) => iso(budget.spent_at), number: true},
     {title: "Resets", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];

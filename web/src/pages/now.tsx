@@ -54,7 +54,7 @@ export function useToday(): {text: string; help: string | null} {
   const [bill, trouble] = useAnswer<Bill>("bill", {by: "day", split: "site"}, 60, () => billSpan(0, Date.now() / 1000), "0");
   if (!bill) return {text: trouble ? "–" : "…", help: trouble};
   const {usd: spent, usd_idle: idle, cpu_hours: hours} = bill.total;
-  return {text: cost(spent, hours), help: idle ? `${usd(idle)} of it idle machines` : null};
+  return {text: cost(spent, hours), help: idle ? `${usd(idle)} of this for idle machines` : null};
 }
 
 // Sites are polled every few seconds; after this many seconds without contact the page shows the last contact.
@@ -76,7 +76,7 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "Idle machines", hidden: true, text: (site) => site.machines_idle},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus, memory / up", help: "cpus, and below them memory, requested by running jobs out of the total of the machines that are up; the lower bar also shows the memory peaks of jobs that have run for a minute", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus used" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <MemoryUse promised={site.memory_promised} used={site.memory_used} up={site.memory_up} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus, memory / up", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machines that are up. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus used" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <MemoryUse promised={site.memory_promised} used={site.memory_used} up={site.memory_up} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
     {title: "Memory promised, MiB", hidden: true, text: (site) => site.memory_promised},
     {title: "Memory used at most, MiB", hidden: true, text: (site) => site.memory_used},
     {title: "Memory up, MiB", hidden: true, text: (site) => site.memory_up},
@@ -93,25 +93,30 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
 
 const UNITS: Record<string, (value: number) => string> = {cpus: cpusText, memory, gpus: (value) => `${count(value)} ${value === 1 ? "GPU" : "GPUs"}`, machines: (value) => `${count(value)} ${value === 1 ? "machine" : "machines"}`, usd_per_hour: (value) => `${usd(value)} per hour`};
 type Guarantee = ShareState["guarantees"][number];
-/** An amount guaranteed to a share, and how much of it is used. */
+/** An amount reserved for a share, and how much of it is used. */
 export function guaranteeLine({site, what, kept, used}: Guarantee): string {
   const text = UNITS[what] ?? count;
   return `${text(used)} of ${text(kept)}${site === null ? "" : ` at ${site}`}`;
 }
-/** Shares over their guarantee come first, then those that exceed their part the most. */
+/** Shares that use more than is reserved for them come first, then those that exceed their part by weight the most. */
 export const rankedShares = (shares: readonly ShareState[]): ShareState[] =>
   [...shares].sort((one, other) => Number(other.is_over) - Number(one.is_over) || (other.used - other.entitled) - (one.used - one.entitled));
 const exceeded = ({is_over: isOver, used, entitled, guarantees}: ShareState): string =>
-  isOver ? "over its guarantee" : used > entitled + 0.005 && !guarantees.length ? "over its part" : "";
+  isOver ? "uses more than reserved" : used > entitled + 0.005 && !guarantees.length ? "uses more than its part" : "";
+const rules = ({lends, borrows, guarantees}: ShareState): string =>
+  [
+    lends ? null : "other shares cannot use what is reserved for it",
+    borrows ? null : guarantees.length ? "cannot use more than is reserved for it" : "cannot use more than its part by weight",
+  ].filter(Boolean).join("; ");
 const SHARES: Column<ShareState>[] = [
   {title: "Share", cell: (share) => <div><Name>{share.name}</Name>{share.who === share.name ? null : <div><Muted>{share.who}</Muted></div>}</div>, text: (share) => share.name},
   {title: "Whose jobs", hidden: true, text: (share) => share.who},
   {title: "State", cell: (share) => (exceeded(share) ? <Badge word={exceeded(share)} /> : null), text: exceeded, has: exceeded},
-  {title: "Uses", help: "The part that it uses of all cpus, memory or GPUs, whichever is largest, and the part that it is entitled to by weight", cell: (share) => <div className="line">{percent(share.used, 1)} of {percent(share.entitled, 1)}<UseBar title="used of its part" used={share.used} most={share.entitled} color={share.used > share.entitled ? "var(--l-queue)" : "var(--l-used)"} /></div>, text: (share) => fraction(share.used, 1), number: true},
+  {title: "Uses", help: "The largest fraction that the share uses of all cpus, all memory or all GPUs, and the fraction that its weight entitles it to", cell: (share) => <div className="line">{percent(share.used, 1)} of {percent(share.entitled, 1)}<UseBar title="used of its part" used={share.used} most={share.entitled} color={share.used > share.entitled ? "var(--l-queue)" : "var(--l-used)"} /></div>, text: (share) => fraction(share.used, 1), number: true},
   {title: "Its part by weight", hidden: true, text: (share) => fraction(share.entitled, 1)},
-  {title: "Recent use", help: "Its mean use, weighted towards recent use", cell: ({lately}) => (lately === null ? "" : percent(lately, 1)), text: ({lately}) => fraction(lately, 1), has: ({lately}) => lately !== null, number: true},
-  {title: "Guaranteed", help: "How much of its guarantee it uses", cell: ({guarantees}) => <>{guarantees.map((each) => <div key={`${each.site} ${each.what}`}><div className="line">{guaranteeLine(each)}</div><UseBar title={each.what} used={each.used} most={each.kept} color={each.used > each.kept ? "var(--l-queue)" : "var(--l-used)"} /></div>)}</>, text: ({guarantees}) => guarantees.map(guaranteeLine).join(", "), has: ({guarantees}) => guarantees.length},
-  {title: "Rules", cell: ({lends, borrows}) => <Muted>{[lends ? null : "does not lend", borrows ? null : "does not borrow"].filter(Boolean).join(", ")}</Muted>, text: ({lends, borrows}) => [lends ? null : "does not lend", borrows ? null : "does not borrow"].filter(Boolean).join(", "), has: ({lends, borrows}) => !lends || !borrows},
+  {title: "Recent use", help: "Mean fraction that the share used; recent use counts more", cell: ({lately}) => (lately === null ? "" : percent(lately, 1)), text: ({lately}) => fraction(lately, 1), has: ({lately}) => lately !== null, number: true},
+  {title: "Reserved", help: "How much the share uses of what is reserved for it", cell: ({guarantees}) => <>{guarantees.map((each) => <div key={`${each.site} ${each.what}`}><div className="line">{guaranteeLine(each)}</div><UseBar title={each.what} used={each.used} most={each.kept} color={each.used > each.kept ? "var(--l-queue)" : "var(--l-used)"} /></div>)}</>, text: ({guarantees}) => guarantees.map(guaranteeLine).join(", "), has: ({guarantees}) => guarantees.length},
+  {title: "Rules", cell: (share) => <Muted>{rules(share)}</Muted>, text: rules, has: ({lends, borrows}) => !lends || !borrows},
   {title: "Counted at", hidden: true, text: ({at}) => iso(at)},
 ];
 
@@ -166,7 +171,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
           </>
         );
       }}</AnswerSection>
-      {summary?.shares?.length ? <Section title="Shares" more={<Muted>as counted {ago(now - Math.max(...summary.shares.map(({at}) => at)))}</Muted>}><Table name="Shares" rows={rankedShares(summary.shares)} columns={SHARES} empty="" keyOf={({name}) => name} /></Section> : null}
+      {summary?.shares?.length ? <Section title="Shares" more={<Muted>counted {ago(now - Math.max(...summary.shares.map(({at}) => at)))}</Muted>}><Table name="Shares" rows={rankedShares(summary.shares)} columns={SHARES} empty="" keyOf={({name}) => name} /></Section> : null}
       <Failures within={DAY} few={5} />
       {summary?.teams.length ? <Section title="Teams"><Table name="Teams" rows={summary.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
       <Asked />

@@ -13,7 +13,7 @@ import {Button, Muted, Spinner, Legend, useDark} from "./parts";
 function Key({jobs}: {jobs: Data["jobs"]}) {
   const there = new Set<ShownState | "hidden">();
   for (const job of jobs.values()) there.add(shownState(job.state, job.hidden));
-  const parts = [...there].sort().map((state) => ({key: state, title: state === "hidden" ? "another Dag's" : state, color: hatched(`var(--l-${state})`, SLANTS[state])}));
+  const parts = [...there].sort().map((state) => ({key: state, title: state === "hidden" ? "jobs of Dags you cannot read" : state, color: hatched(`var(--l-${state})`, SLANTS[state])}));
   return <div data-testid="key"><Legend parts={parts} /></div>;
 }
 
@@ -77,7 +77,7 @@ export const Packing = memo(function Packing({packing, mine, look, opened: given
       {packing && layout ? <div className="row" style={{justifyContent: "space-between"}}><Key jobs={packing.jobs} /><Fold groups={layout.groups} onFold={fold} /></div> : <Spinner />}
       <div ref={element} role="img" data-testid="packing-chart" aria-label="What ran where" style={{height: Math.max(320, 190 + rows * 26), width: "100%"}} />
       {failed ? <p role="alert">The chart could not be drawn: {failed}</p> : null}
-      {layout?.rows.some((row) => row.below) ? <Muted>A job drawn below the grey area of its machine had no contiguous cpus free there. </Muted> : null}
+      {layout?.rows.some((row) => row.below) ? <Muted>If a job is drawn below the grey area of its machine, no contiguous cpus were free for it there. </Muted> : null}
       {packing?.truncated ? <Muted>There are too many jobs to draw: only the newest are shown. Choose a shorter time range.</Muted> : null}
     </div>
   );

@@ -90,7 +90,7 @@ export function Tile({label, value, help, to, isBad = false}: {label: string; va
 
 const BADGES: Record<string, string> = {
   up: "green", degraded: "red", full: "orange", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", unreachable: "red",
-  cancelled: "orange", idle: "orange", booting: "yellow", ordered: "yellow", draining: "orange", "over its guarantee": "orange", "over its part": "yellow",
+  cancelled: "orange", idle: "orange", booting: "yellow", ordered: "yellow", draining: "orange", "uses more than reserved": "orange", "uses more than its part": "yellow",
 };
 export function Badge({word}: {word: string | null | undefined}) {
   if (!word) return null;

@@ -173,7 +173,7 @@ def test_a_second_process_of_an_allocation_does_nothing(cluster: Cluster) -> Non
         text=True,
         timeout=60,
     )
-    assert (second.returncode, "nothing runs twice" in second.stdout) == (0, True)
+    assert (second.returncode, "it is not started again" in second.stdout) == (0, True)
     cluster.wait_for("a")
 
 
@@ -230,7 +230,7 @@ def test_its_end_ends_what_has_no_limit(cluster: Cluster) -> None:
     cluster.wait_for("a", "started")
     event = cluster.wait_for("a")
     assert event["cause"] == "time_limit"
-    assert "its allocation ran out" in message_in(event)
+    assert "its allocation reached its time limit" in message_in(event)
     assert process.wait(120) == 0
 
 

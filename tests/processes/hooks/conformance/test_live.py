@@ -160,7 +160,7 @@ def test_an_order_to_cancel_that_cannot_be_repeated_is_found_out(cluster: ToyClu
     ("system", "words"),
     [
         (FirstAlone(), r"the answer omits .*\(fails\).*in one command"),
-        (Mute(), "unknown was not understood.*`unknown`"),
+        (Mute(), "unknown, but the class does not understand this answer.*`unknown`"),
         (Faulty(), "KeyError: 'state'"),
         (TakesRefusals(), "'transient'.*`wording.permanent`.*no such queue"),
     ],

@@ -177,4 +177,4 @@ def test_a_store_that_refuses_fails_nothing(caplog: pytest.LogCaptureFixture) ->
 
     with pytest.raises(ElementsFailed, match="1 of 2 jobs failed"):
         run(range(2), lambda number: 1 // number, Full())
-    assert "not kept for another try: too large" in caplog.text
+    assert "not saved for the next try: too large" in caplog.text

@@ -212,7 +212,9 @@ def test_what_does_not_borrow_stays_within_what_is_kept(engine: Engine, tmp_path
     assert len(machine.site.jobs) + len(machine.site.inbox) == 3
     waiting = jobs(engine, State.QUEUED)
     assert {job.reason_code for job in waiting} == {"share_bound"}
-    assert "share team a uses 3 of the 3 cpus reserved for it, and does not borrow" in str(waiting[0].reason)
+    assert "share team a uses 3 of the 3 cpus reserved for it, and cannot use more (borrow = false)" in str(
+        waiting[0].reason
+    )
 
 
 def test_what_is_not_lent_stays_free(engine: Engine, tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
     lab.lies = "refused"
     house.tick(3)
     with Session(house.engine) as session:
-        with pytest.raises(LookupError, match="no job 'nobody' sleeps until its next attempt"):
+        with pytest.raises(LookupError, match="job 'nobody' is not sleeping; valid: the id of a job that sleeps"):
             requests.ask(session, RequestKind.WAKE, "nobody", "somebody")
         requests.ask(session, RequestKind.WAKE, "workers0-r", "somebody")
         session.commit()
@@ -529,7 +529,7 @@ def test_a_gang_waits_while_its_share_has_what_it_may_have(house: House, lab: Ho
     assert (set(house.states().values()), lab.held) == ({QUEUED}, {}), "it needs 6 of 4 cpus"
     assert {str(job.reason) for job in house.jobs().values()} == {
         "waits: its 3 jobs request 6 cpus, 300 MiB memory in total, more than their share can use at any one site "
-        "now: share Dags d uses 0 of the 4 cpus reserved for it, and does not borrow"
+        "now: share Dags d uses 0 of the 4 cpus reserved for it, and cannot use more (borrow = false)"
     }, "what it would have with some of them counts for nothing"
     [gang] = house.gangs()
     assert (gang.stage, gang.attempt) == ("gathering", 0), "which costs it no attempt"
@@ -565,8 +565,9 @@ def test_a_gang_that_its_share_may_have_at_several_sites_alone_is_told_so(
     assert (set(house.states().values()), lab.held) == ({QUEUED}, {})
     assert {str(job.reason) for job in house.jobs().values()} == {
         "waits: its 3 jobs request 6 cpus, 300 MiB memory in total, more than their share can use at any one site "
-        "now: site 'lab': share Dags d uses 0 of the 4 cpus reserved for it, and does not borrow; site 'other': "
-        "share Dags d uses 0 of the 5 cpus reserved for it, and does not borrow"
+        "now: site 'lab': share Dags d uses 0 of the 4 cpus reserved for it, and cannot use more "
+        "(borrow = false); site 'other': "
+        "share Dags d uses 0 of the 5 cpus reserved for it, and cannot use more (borrow = false)"
     }
 
 

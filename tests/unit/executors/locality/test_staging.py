@@ -650,7 +650,7 @@ def test_where_reads_hang_no_further_one_is_begun_until_they_go_on(
     house.job("next", "s3://hangs/2")
     house.ready(Y=["next"])
     house.ready()
-    words = f"s3://hangs/2 is not copied to the site, because {what} hang; it is tried again when"
+    words = f"s3://hangs/2 is not copied to the site, because {what} hang; Lading tries again when"
     assert str(told(house.row("next").reason)).startswith(words)
     house.job("other", "s3://well/0", dag="e")
     assert house.wait(lambda: house.ready(Y=["other"]).get("Y")) == ["other"]

@@ -160,5 +160,7 @@ def test_a_hurry_is_for_a_site_that_buys_by_a_forecast() -> None:
     assert (config(policy="greedy").buying, config(policy="first_come").buying) == ("greedy", "forecast")
     with pytest.raises(ValueError, match='hurry = 10 has no effect with policy = "greedy"; remove one of them'):
         config(policy="greedy", hurry="fast")
-    with pytest.raises(ValueError, match="'soon' is not a hurry; valid: 0 to 100, or one of cheap, balanced, fast"):
+    with pytest.raises(
+        ValueError, match="'soon' is not a value of hurry; valid: 0 to 100, or one of cheap, balanced, fast"
+    ):
         config(hurry="soon")

@@ -104,7 +104,7 @@ def test_a_type_that_is_no_json_is_an_error_of_the_program() -> None:
     class Odd(JsonModel):
         things: set  # type: ignore[type-arg]
 
-    with pytest.raises(TypeError, match="not a type that JSON can be read as"):
+    with pytest.raises(TypeError, match="not a type that can be read from JSON"):
         checked(Odd, {})
 
 

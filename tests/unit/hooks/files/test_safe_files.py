@@ -97,7 +97,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "state").mkdir(mode=0o755)
     before = mode(tmp_path / "state")
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    with pytest.raises(PermissionError, match=r"state belongs to user \w+.*as user 54321"):
+    with pytest.raises(PermissionError, match=r"state belongs to user \w+.*use a folder of user 54321"):
         make_private(tmp_path / "state")
     assert mode(tmp_path / "state") == before
 

@@ -230,7 +230,7 @@ def test_faults_of_other_files_and_options(folder: Folder) -> None:
     [
         (
             "name,cpus,memory_mib\na,0,0\n",
-            "jobs.csv:2: cpus '0' and memory_mib '0' request nothing; valid: more than 0",
+            "jobs.csv:2: cpus '0' and memory_mib '0' request nothing; valid: at least one of the two above 0",
         ),
         ("name,cpus,memory_mib\na,1e308,1\n", "jobs.csv:2: cpus '1e308' is too large; valid: 0, or 0.001 to 999,999"),
         ("name,cpus,memory_mib\na,1e-300,1\n", "jobs.csv:2: cpus '1e-300' is too small; valid: 0, or 0.001 to"),
@@ -637,7 +637,7 @@ def test_what_sizing_is_worth_on_a_recorded_workflow(folder: Folder) -> None:
         (
             WORKFLOW,
             ("--hurry", "soon"),
-            "argument --hurry: 'soon' is not a hurry; valid: 0 to 100, or one of cheap, bal",
+            "argument --hurry: 'soon' is not a value of hurry; valid: 0 to 100, or one of cheap, bal",
         ),
         (
             WORKFLOW,

@@ -77,7 +77,7 @@ def test_a_run_is_hurried_and_that_is_taken_back(
     [
         (["d", "gone", "fast"], "Dag 'd' has no live run 'gone'; valid: "),
         (["d", "gone"], "Dag d has no unfinished run gone"),
-        (["d", "r", "soon"], "'soon' is not a hurry; valid: 0 to 100, or one of cheap, balanced, fast"),
+        (["d", "r", "soon"], "'soon' is not a value of hurry; valid: 0 to 100, or one of cheap, balanced, fast"),
         (["d", "r", "--finish-by", "soon"], "'soon' is not a deadline for a run; valid: "),
         (["d", "r", "fast", "--withdraw"], "--withdraw removes what was set before; give it alone"),
     ],

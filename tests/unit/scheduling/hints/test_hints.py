@@ -406,7 +406,7 @@ def test_a_hurry_is_a_number_or_a_word_for_one(value: object, hurry: float) -> N
 @pytest.mark.parametrize("value", [-1, 101, "slow", True, float("nan")])
 def test_a_hurry_that_is_none_names_those_there_are(value: object) -> None:
     with pytest.raises(
-        HintError, match=r"hint hurry: .* is not a hurry; valid: 0 to 100, or one of cheap, balanced, fast"
+        HintError, match=r"hint hurry: .* is not a value of hurry; valid: 0 to 100, or one of cheap, balanced, fast"
     ):
         Hints.parse({"hurry": value})
 

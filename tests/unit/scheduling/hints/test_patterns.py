@@ -95,7 +95,7 @@ def test_there_are_only_so_many_patterns() -> None:
     with pytest.raises(HintError, match="hint matching: there are too many patterns; valid: at most 100"):
         Hints.parse({"targets": ["hpc", "local"], "matching": {"hpc": tables, "local": {"x": "a"}}})
     chunk = [{"x0": "a"}] * (MOST_SEARCHES // MOST_PATTERNS + 1)
-    with pytest.raises(HintError, match="100 patterns in the inputs of 201 jobs are 20,100 searches"):
+    with pytest.raises(HintError, match="100 patterns for the inputs of 201 jobs require 20,100 searches"):
         matched_targets(Hints(targets=("hpc",), matching=parse_matching({"hpc": tables})), chunk)
 
 

@@ -159,7 +159,7 @@ def test_a_filter_of_a_third_party_chooses_among_the_targets_and_what_it_gets_wr
     assert told(found.refused) == {
         "broken": "the binding filter 'broken' failed: KeyError: 'broken'",
         "liar": "the binding filter 'liar' returned moon; valid: hpc/long, local",
-        "none": "its binding filters (none) leave none of hpc/long, local",
+        "none": "its binding filters (none) removed all of its targets: hpc/long, local",
     }
     with pytest.raises(ValueError, match="there is no binding filter 'x'; valid: shuffle"):
         filtered(jobs[0], ["a"], ["x"])

@@ -179,7 +179,7 @@ def half(job: PlannedJob) -> Sequence[Mapping[str, object]]:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ([{"cpus": 3}], "relaxes 'cpus' to 3; valid: amounts within a range"),
+        ([{"cpus": 3}], "relaxes 'cpus' to 3; valid: amounts within the requested range"),
         ([{"cpus": 17}], "relaxes 'cpus' to 17"),
         ([{"memory": 1}], "relaxes 'memory' to 1"),
         ([{"site": "cloud"}], "relaxes 'site' to 'cloud'"),
