@@ -110,8 +110,13 @@ task is reported as an import error, unless its own `executor_config` names a si
 ## When the file changes
 
 A controller keeps using the file as it was when the controller started. If the file has changed since, the controller's
-log, `airflow lading sites` and `airflow lading check` say so. To apply the new file, restart only the controller;
-running tasks continue:
+log, `airflow lading sites` and `airflow lading check` say so.
+
+If you have just set `sites_file`, or set it to another path, restart Airflow (and the controller's service, if there is
+one). A controller that Airflow's scheduler starts has the scheduler's settings, so killing the controller is not
+enough.
+
+If only the contents of the file have changed, restart only the controller; running tasks continue:
 
 1. If controllers run on several machines, copy the file to all of them.
 2. Run `airflow lading check` to validate the new file.

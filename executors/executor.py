@@ -455,4 +455,4 @@ def failure_entry(job: store.JobRow) -> Log | None:
     key = job_key(job)
     if not isinstance(key, TaskInstanceKey) or not has_failed(job) or reported_itself(job):
         return None
-    return Log(event=f"lading {job.cause}", task_instance=key, extra=failure_message(job))
+    return Log(event=f"lading {job.cause}", task_instance=key, extra=str(job.reason or ""))

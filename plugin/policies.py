@@ -25,6 +25,7 @@ from lading.scheduling.hints.hints import (
     given,
     merge,
     of_the_run,
+    refuse_stray_hints,
     without_replaced,
 )
 from lading.scheduling.hints.patterns import input_names
@@ -102,6 +103,9 @@ def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
             Hints(), task.dag_id, team
         )  # the tasks that a scatter adds around its jobs need almost nothing, but they need a site
         return
+    above, of_operator, own = executor_configs(task)
+    for config in (*above, of_operator, own):
+        refuse_stray_hints(config)
     authored = merged(task)
     hints = with_binding(authored, task)
     if is_script and not WHERE & merge(*levels(task)[-2:]).keys():

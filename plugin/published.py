@@ -142,8 +142,17 @@ def bindings(settings: Settings) -> list[Binding]:
 
 def edition(settings: Settings) -> str | None:
     """Return the edition of the sites file that the controller of this machine uses; None: unknown."""
+    return _published_text(settings, "edition")
+
+
+def sites_file_in_use(settings: Settings) -> str | None:
+    """Return the path of the sites file that the controller of this machine uses; empty: none; None: unknown."""
+    return _published_text(settings, "sites_file")
+
+
+def _published_text(settings: Settings, key: str) -> str | None:
     try:
-        found = json.loads(settings.published_sites.read_text()).get("edition")
+        found = json.loads(settings.published_sites.read_text()).get(key)
     except (OSError, ValueError, AttributeError):
         return None
     return found if isinstance(found, str) else None

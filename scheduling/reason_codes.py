@@ -1049,8 +1049,14 @@ _TABLE = (
         "turn",
         "turn",
         "Waiting for its turn",
-        "waits for its turn: jobs with a higher priority or an earlier arrival come first",
-        "Raise its priority_weight, or add capacity.",
+        (
+            "waits for its turn: jobs that were already sent to a machine, have a higher priority or arrived earlier "
+            "come first"
+        ),
+        (
+            "Add capacity, or raise its priority_weight. A higher weight does not let it pass jobs that were already "
+            "sent to a machine."
+        ),
         _BOTH,
         form=Form.PHRASE,
     ),

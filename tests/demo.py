@@ -85,7 +85,8 @@ def show_how_to_look(airflow: Airflow, demo: Demo) -> None:
     file = FOLDER / "environment"
     file.touch(mode=0o600)
     file.write_text("\n".join([*exports, f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]) + "\n")
-    lines = [f". {file}", *(f"airflow lading {command}" for command in demo.commands)]
+    listed = [f"airflow lading {command}" for command in demo.commands]
+    lines = [f". {file}", f"airflow dags trigger {demo.dag}", *listed]
     how = f"\nAirflow runs until Ctrl-C. Open {airflow.url}{MACHINES}, or type in another terminal:"
     show_plainly("\n".join([how, *(f"    {each}" for each in lines)]))
 

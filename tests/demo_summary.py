@@ -84,10 +84,10 @@ def table(runs: Sequence[Sequence[Job]]) -> Table:
     has_batch_jobs = any(job.batch_job for job in runs[-1])
     shown.add_column("task", no_wrap=True)
     shown.add_column("jobs", justify="right", no_wrap=True)
-    shown.add_column("where")  # what a narrow terminal has no room for is wrapped in these columns
+    shown.add_column("where", overflow="fold")  # what a narrow terminal has no room for is wrapped in these columns
     if has_batch_jobs:
-        shown.add_column("batch job")
-    shown.add_column("outcome")
+        shown.add_column("batch job", overflow="fold")
+    shown.add_column("outcome", overflow="fold", min_width=len("outcome"))
     for heading in ("cpus", "CPU s", "MiB", "peak", "waited", "ran s"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for task, jobs in sorted(tasks.items(), key=lambda each: min(job.started_at or 0 for job in each[1])):
@@ -97,7 +97,7 @@ def table(runs: Sequence[Sequence[Job]]) -> Table:
             str(len(jobs)),
             where(jobs),
             *([", ".join(job.batch_job for job in jobs if job.batch_job)] if has_batch_jobs else []),
-            counted(job.outcome for job in jobs),
+            outcomes(jobs),
             f"{max(job.cpus for job in jobs):g}",
             most(jobs, lambda job: job.cpu_seconds, ".1f"),
             " → ".join(f"{memory:,}" for memory, _ in groupby(requested)),
@@ -130,6 +130,12 @@ def where(jobs: Sequence[Job]) -> str:
 def counted(names: Iterable[str]) -> str:
     """Each name once, with how often it occurs."""
     return ", ".join(f"{name} × {count}" if count > 1 else name for name, count in Counter(names).items())
+
+
+def outcomes(jobs: Sequence[Job]) -> str:
+    """Each outcome once, after how many of several jobs had it."""
+    names = Counter(job.outcome for job in jobs)
+    return ", ".join(f"{count} {name}" if len(jobs) > 1 else name for name, count in names.items())
 
 
 def most(jobs: Sequence[Job], value: Callable[[Job], float | None], form: str) -> str:

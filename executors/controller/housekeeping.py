@@ -241,7 +241,8 @@ class Housekeeping:
 
     def _publish(self, seen: dict[str, Sequence[ObservedLocation]]) -> None:
         sites = {name: self._about(site, seen.get(name, ())) for name, site in self.sites.items()}
-        found = {"sites": sites, "edition": self.edition, "bindings": self.bindings}
+        file = str(self.settings.sites_file or "")
+        found = {"sites": sites, "sites_file": file, "edition": self.edition, "bindings": self.bindings}
         try:
             write_atomically(self.settings.published_sites, json.dumps(found))
         except OSError as error:

@@ -197,6 +197,7 @@ class SiteThread:
         self._busy_since: float | None = None
         self._phase = "open"
         self._thread = threading.Thread(target=self._run, name=f"site-{site.name}", daemon=True)
+        site.notify = self.request_observation
 
     # -- called by the controller; only methods with a time limit wait for the site
 

@@ -265,8 +265,13 @@ class SitePlan:
             else:
                 self.choosing.add_done_callback(lambda _: self.ring())
 
+    @property
+    def has_chosen(self) -> bool:
+        """Whether a search has finished whose fleet is not used yet."""
+        return self.choosing is not None and self.choosing.done()
+
     def _take(self) -> None:
-        if self.choosing is None or not self.choosing.done():
+        if self.choosing is None or not self.has_chosen:
             return
         chosen, self.choosing = self.choosing, None
         assert self.chosen_of is not None

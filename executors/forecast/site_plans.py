@@ -173,7 +173,8 @@ class SitePlans:
         if not self.launches:
             return Foreseen()
         begun = time.monotonic()
-        is_early = not by_forecast and begun < self.due_at
+        has_chosen = any(work.plan is not None and work.plan.has_chosen for work in self.work.values())
+        is_early = not by_forecast and begun < self.due_at and not has_chosen
         if is_early and not self.ahead.runs:
             return Foreseen(coming=self._as_before(allocating))
         runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)

@@ -8,7 +8,7 @@ from airflow.utils.db_manager import BaseDBManager
 from airflow.utils.session import create_session
 from alembic import command
 
-from lading.executors.migrations.own_database import HERE, VERSION_TABLE
+from lading.executors.migrations.own_database import HEAD, HERE, VERSION_TABLE
 from lading.executors.store import metadata
 
 
@@ -18,7 +18,7 @@ class LadingDBManager(BaseDBManager):
     migration_dir = str(HERE / "migrations")
     alembic_file = str(HERE / "alembic.ini")
     supports_table_dropping = True
-    revision_heads_map = {"0.1.0": "1ad1ce5a0036"}  # noqa: RUF012 - the base class declares it so
+    revision_heads_map = {"0.1.0": HEAD}  # noqa: RUF012 - the base class declares it so
 
     def upgradedb(
         self,

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from sqlalchemy import Column, MetaData, PrimaryKeyConstraint, String, Table, inspect, select
 
 from lading.executors.store import bill_days, data, metadata, run_rows, share_rows  # noqa: F401 - they have tables
 from lading.executors.store.gangs import tables  # noqa: F401
@@ -18,6 +15,16 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parents[1]
 VERSION_TABLE = "alembic_version_lading"
+# The revision of the newest migration. It is written down because importing alembic takes long, and only migrations
+# need it.
+HEAD = "1ad1ce5a0036"
+# As alembic creates it.
+_VERSIONS = Table(
+    VERSION_TABLE,
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
 
 
 class AnotherVersion(Exception):
@@ -29,33 +36,46 @@ def ensure_own_tables(engine: Engine) -> None:
 
     :raises AnotherVersion: the tables are at a revision that this version does not know
     """
-    script = ScriptDirectory.from_config(config := Config(str(HERE / "alembic.ini")))
     with engine.connect() as connection:
-        options = {"version_table": VERSION_TABLE}
-        revision = MigrationContext.configure(connection, opts=options).get_current_revision()
-        if revision == script.get_current_head():
+        revision = read_revision(connection)
+        if revision == HEAD:
             return
-        if revision not in {None, *(each.revision for each in script.walk_revisions())}:
-            raise AnotherVersion(
-                f"{engine.url} was created by another version of Lading, at revision {revision!r}; install that "
-                "version, or remove the file and with it the record of its jobs"
-            )
-        config.attributes["connection"] = connection
         if revision is None:
             metadata.create_all(connection)
-            command.stamp(config, "head")
+            _VERSIONS.create(connection, checkfirst=True)
+            connection.execute(_VERSIONS.insert().values(version_num=HEAD))
         else:
-            command.upgrade(config, "head")
+            _migrate(connection, revision)
         connection.commit()
+
+
+def _migrate(connection: Connection, revision: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config(str(HERE / "alembic.ini"))
+    if revision not in {each.revision for each in ScriptDirectory.from_config(config).walk_revisions()}:
+        raise AnotherVersion(
+            f"{connection.engine.url} was created by another version of Lading, at revision {revision!r}; install that "
+            "version, or remove the file and with it the record of its jobs"
+        )
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def read_revision(connection: Connection) -> str | None:
+    """Return the revision of the tables; None: they do not exist."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.scalar(select(_VERSIONS.c.version_num))
 
 
 def own_tables_fault(connection: Connection) -> str | None:
     """Return why the tables cannot be read, and what to do; None: they match this version."""
-    head = ScriptDirectory.from_config(Config(str(HERE / "alembic.ini"))).get_current_head()
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    if (revision := context.get_current_revision()) == head:
+    if (revision := read_revision(connection)) == HEAD:
         return None
     return (
         f"the tables of {connection.engine.url} belong to another version of Lading, at revision {revision!r} instead "
-        f"of {head!r}: use the version that runs the workflows there"
+        f"of {HEAD!r}: use the version that runs the workflows there"
     )

@@ -119,6 +119,8 @@ def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) 
 
 # How many of the latest notes on a try are read.
 MOST_NOTES = 50
+# How the events of Lading in Airflow's event log start.
+OURS = "lading "
 
 
 def notes(session: Session, job: JobRow) -> list[tuple[float, str]]:
@@ -126,10 +128,10 @@ def notes(session: Session, job: JobRow) -> list[tuple[float, str]]:
     same = [
         getattr(Log, name) == getattr(job, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number")
     ]
-    query = select(Log.dttm, Log.event, Log.extra).where(*same, Log.event.startswith("lading "))
+    query = select(Log.dttm, Log.event, Log.extra).where(*same, Log.event.startswith(OURS))
     rows = session.execute(query.order_by(Log.id.desc()).limit(MOST_NOTES)).all()
     return [
-        (at.timestamp(), text or "" if event == "lading waits" else f"{event.removeprefix('lading ')}: {text or ''}")
+        (at.timestamp(), text or "" if event == "lading waits" else ": ".join(filter(None, (event[len(OURS) :], text))))
         for at, event, text in reversed(rows)
         if at is not None
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import delete, select
 
 from lading.executors.store import share_rows
 from lading.executors.store.instances import InstanceRow, InstanceState
@@ -85,9 +85,13 @@ def overdue(session: Session, seconds: float) -> frozenset[int]:
 
 
 def latest(session: Session, since: float, limit: int) -> Sequence[RequestRow]:
-    """Return requests that are open or were made since a time, latest first."""
-    query = select(RequestRow).where(or_(RequestRow.done_at.is_(None), RequestRow.at >= since))
-    return session.scalars(query.order_by(RequestRow.id.desc()).limit(limit)).all()
+    """Return all open requests and the last ones made since a time, latest first.
+
+    :param limit: the most requests made since then
+    """
+    made = select(RequestRow).where(RequestRow.at >= since).order_by(RequestRow.id.desc()).limit(limit)
+    found = {row.id: row for row in (*to_do(session), *session.scalars(made))}
+    return [found[number] for number in sorted(found, reverse=True)]
 
 
 def paused(session: Session) -> dict[str, str]:

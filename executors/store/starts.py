@@ -71,7 +71,7 @@ COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,
     JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
     JobRow.reason_limit, JobRow.said_at, JobRow.team, JobRow.dag_owner, JobRow.dag_tags,
-    JobRow.native_id,
+    JobRow.native_id, JobRow.placed_at,
 )  # fmt: skip
 # What decides to which declared share a job of a Dag belongs.
 TENANT: Mapping[str, Any] = {"team": JobRow.team, "dag_owner": JobRow.dag_owner, "dag_tags": JobRow.dag_tags}
@@ -296,11 +296,13 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
         *(column.label(name) for name, column in whose.items()),
         # Some databases truncate and some round; either way, jobs of about a minute share a value.
         cast(JobRow.queued_at / SECONDS_TOGETHER, Integer).label("since"),
+        case((JobRow.state == State.PLACED, cast(JobRow.placed_at / SECONDS_TOGETHER, Integer))).label("placed"),
     )  # fmt: skip
     is_unsaid = unsaid_at(now)
     amounts = (
         JobRow.queued_at,
         JobRow.native_id,
+        JobRow.placed_at,
         JobRow.planned_start,
         case((JobRow.planned_start.is_(None), JobRow.native_start)).label("native_start"),
         case((is_unsaid, 1), else_=0).label("unsaid"),
@@ -316,6 +318,7 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
         func.max(each.c.planned_start).label("last_planned"),
         func.max(each.c.native_start).label("last_native"),
         func.max(each.c.native_id).label("native_id"),
+        func.min(each.c.placed_at).label("placed_at"),
         func.sum(each.c.unsaid).label("unsaid"),
         func.sum(each.c.cpus).label("cpus"),
         # The group stands for its jobs without a predicted start.
@@ -448,6 +451,11 @@ class Backlogs:
             self.waiting.setdefault(place, []).append(row)
             oldest = row.oldest - ahead
             self.oldest[place] = min(oldest, self.oldest.get(place, oldest))
+        first: dict[int, float] = {}
+        for row in self.rows:
+            if row.state == State.PLACED and row.placed_at is not None:
+                first[row.placed] = min(row.placed_at, first.get(row.placed, row.placed_at))
+        self.placed = sorted(first.values())
         self.rates: dict[Place, Rate | None] = {}
         self.lines: dict[Place, BacklogLines] = {}
 
@@ -462,7 +470,10 @@ class Backlogs:
         level = 0 if self.shares.table else -job.priority
         # The limits of a Dag hold for all of its jobs alike.
         share = self.share_of(job) if place_of(job)[0] == "site" else ""
-        return ShareLine((job.state != State.PLACED, level), share)
+        is_placed = job.state == State.PLACED
+        # Jobs that were given to a site within the same minute are in the order of their shares, the others in turn.
+        given = bisect_right(self.placed, job.placed_at) if is_placed and job.placed_at is not None else 0
+        return ShareLine((not is_placed, level, given), share)
 
     def lines_of(self, place: Place, rate: Rate) -> BacklogLines:
         """Return the jobs that wait for a place."""

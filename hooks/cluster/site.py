@@ -113,7 +113,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def rounds(self) -> Rounds:
         if self._rounds is None:
             poller = self.poller  # creates the tunnel, too
-            self._rounds = Rounds(self.name, poller, self.tunnel)
+            self._rounds = Rounds(self.name, poller, self.tunnel, finished=self.notify)
         return self._rounds
 
     def staging_area(self, location: str) -> StagingArea:

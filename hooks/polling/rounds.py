@@ -61,6 +61,7 @@ class Rounds:
     :param tunnel: None: jobs reach Airflow's API without one
     :param news: triggers a round early; None: only :meth:`wake` does
     :param leisure: seconds after a round during which no round starts, so that news is collected
+    :param finished: called after each round
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class Rounds:
         tunnel: ApiTunnel | None,
         news: WakeSource | None = None,
         leisure: Callable[[], float] = float,
+        finished: Callable[[], None] = lambda: None,
     ) -> None:
         self.site = site
         self.poller = poller
         self.tunnel = tunnel
         self.news = news
         self.leisure = leisure
+        self.finished = finished
         self.trouble: str | None = None
         """Why the last round failed; None: it did not."""
         self.under_way_since: float | None = None
@@ -142,6 +145,7 @@ class Rounds:
                 self.trouble, pause = f"{type(error).__name__}: {error}", PAUSE_AFTER_TROUBLE
             self.under_way_since = None
             self._answered.set()
+            self.finished()
             time.sleep(min(self.leisure(), pause))
             self._sleep(pause)
 

@@ -10,7 +10,7 @@ delays other work at this site only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -62,6 +62,8 @@ class Site(ABC, Generic[Config]):
         self.name = name
         self.config = config
         self.folder = folder
+        self.notify: Callable[[], None] = lambda: None
+        """Called when an observation may show something new; set by whoever observes the site."""
 
     @property
     def admission(self) -> Admission:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show, with_unit
 from lading.plugin.ui.queries.advice import AdvisedTask, advised
-from lading.scheduling.insight.right_size import FEWEST_TRIES, sizes
+from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, sizes
+from lading.scheduling.insight.usage import SHORTEST_SECONDS
+from lading.scheduling.prediction import SHORTEST_SAMPLED
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
 
@@ -24,8 +27,19 @@ def advice(args: Namespace) -> None:
         sys.exit(1)
     mapper = short_row if args.output in ("table", "plain") else row
     show([mapper(task) for task in found], args.output)
-    if any(task.size.line is None for task in found):
-        complain(f"Tasks without a line have fewer than {FEWEST_TRIES} tries, too few to say what they should request.")
+    for remark in remarks([task.size for task in found]):
+        complain(remark)
+
+
+def remarks(found: Sequence[RightSize]) -> Iterator[str]:
+    """Yield why tasks have no advice, or none for one of their amounts."""
+    if any(size.tries < FEWEST_TRIES for size in found):
+        yield f"Tasks with fewer than {FEWEST_TRIES} tries get no advice."
+    advised = [size for size in found if size.tries >= FEWEST_TRIES]
+    if any(size.memory.nearly_all is None for size in advised):
+        yield f"Other tasks without memory: no try of at least {SHORTEST_SAMPLED:g} s has a measured peak."
+    if any(size.cpus.nearly_all is None for size in advised):
+        yield f"Other tasks without cpus: no try of at least {SHORTEST_SECONDS:g} s has measured cpu seconds."
 
 
 def row(task: AdvisedTask) -> dict[str, Any]:

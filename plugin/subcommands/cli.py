@@ -239,8 +239,9 @@ def get_commands() -> list[GroupCommand]:
                     "owner or site",
                     (ARG_COST_DAG, ARG_COST_RUN, ARG_RUNS, ARG_BY, ARG_SINCE, ARG_UNTIL, ARG_COST_OUTPUT),
                     "Counts running and finished jobs at the prices of their sites, or in cpu-hours if a "
-                    "site has no price. The column usd_idle is a share of the cost of machines while no job used them; "
-                    "it is added once the machines are terminated. The column of_which lists how much of usd and "
+                    "site has no price. The column waited is the sum of the waits of all jobs. The column usd_idle is "
+                    "a share of the cost of machines while no job used them; it is added once the machines are "
+                    "terminated. The column of_which lists how much of usd and "
                     "usd_idle was paid for volumes and public addresses. With --by, shows the charges for jobs "
                     "that finished within a period, rounded to cents so that they add up to the bills. Its "
                     "rows idle and boot are costs that no job was charged for. Exits with status 1 if "
@@ -250,7 +251,9 @@ def get_commands() -> list[GroupCommand]:
                     "advice",
                     "Show what the tasks of a Dag should request, based on what their tries used",
                     (ARG_THE_DAG, ARG_COST_OUTPUT),
-                    "Shows the same as the tab of the Dag, with the largest savings first. The column wasted is the "
+                    "Shows the same as the tab of the Dag, with the largest savings first. The column short counts the "
+                    "tries that had too little memory or time. The columns cpus, memory and time are what the next try "
+                    "should request. The column wasted is the "
                     "memory that the last tries requested but did not use, in GiB-hours; a try that ran out "
                     "of memory counts with its whole request. The column line is a line to paste into the Dag. "
                     "The column wasted_by_line is the memory that the same tries would have wasted with this line. "

@@ -12,7 +12,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import Lease
 from lading.hooks.site import Check
 from lading.plugin.command_host import host
-from lading.plugin.published import edition
+from lading.plugin.published import edition, sites_file_in_use
 
 
 def controller_finding(settings: Settings) -> Check:
@@ -28,15 +28,23 @@ def controller_finding(settings: Settings) -> Check:
         return Check(
             "controller", True, f"{message}; run the check on that host to see whether it uses this sites file"
         )
-    older = older_than_the_file(settings, lease)
-    return Check("controller", older is None, f"{message}, {older}" if older else message)
+    fault = sites_file_fault(settings, lease)
+    return Check("controller", fault is None, f"{message}, {fault}" if fault else message)
 
 
-def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
+def sites_file_fault(settings: Settings, lease: Lease) -> str | None:
     """Return a text if the controller of this machine has not read the current sites file: why, and what to do."""
     message = difference(edition(settings), settings.sites_file)
     if message is None:
         return None
+    in_use = sites_file_in_use(settings)
+    if in_use is not None and in_use != str(settings.sites_file or ""):
+        # A killed controller would come back with the environment of its starter, and so with the other file.
+        starter = host().starter if lease.managed else "the controller's service"
+        return (
+            f"but it uses {in_use or 'no sites file'}, and this command uses {settings.sites_file or 'none'}: "
+            f"set the same sites file{host().option('sites_file')} for {starter}, and restart {starter}"
+        )
     again = f"run `kill {lease.pid}`; {host().starter} then starts another" if lease.managed else "restart its service"
     return (
         f"but it still uses an older version of the sites file: {message}; once the file is valid, {again}. "

@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import JobRow
+from lading.executors.store import JobRow, LocationRow
 from lading.executors.store.bills import BillKey, bill, oldest, running
+from lading.executors.store.jobs import usd_until
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
-from lading.plugin.subcommands.console import complain, format_length, show
+from lading.plugin.subcommands.console import complain, format_length, show, with_unit
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
 from lading.scheduling.insight.bill import BillParts, total
 from lading.scheduling.insight.chargeback import charges
@@ -55,9 +56,13 @@ def cost(args: Namespace) -> None:
         if not rows:
             complain(unknown(session, args.dag_id, args.run_id, now))
             sys.exit(1)
+        runs = [args.run_id] if args.run_id is not None else [row["run_id"] for row in rows]
+        ran = (JobRow.dag_id == args.dag_id, JobRow.run_id.in_(runs), JobRow.started_at.is_not(None))
+        query = select(JobRow.site).distinct().where(*ran, JobRow.site.is_not(None), usd_until(now).is_(None))
+        why = unpriced(session, map(str, session.scalars(query)))
     show(rows, args.output)
-    if any(row["usd"] is None and row["cpu_hours"] not in (0, "0") for row in rows):
-        complain("Rows without USD: the site has no price; set usd_per_hour or usd_per_cpu_hour in its table.")
+    if why is not None and any(row["usd"] is None and row["cpu_hours"] not in (0, "0") for row in rows):
+        complain(why)
 
 
 def charge(args: Namespace) -> None:
@@ -69,7 +74,9 @@ def charge(args: Namespace) -> None:
         complain(f"--from {day(since)} has to be before --to {day(until)}, and in the past")
         sys.exit(1)
     with reading_store() as session:
-        found = charges(by_name(bill(session, since, until), args.by))
+        billed = bill(session, since, until)
+        found = charges(by_name(billed, args.by))
+        why = unpriced(session, [key.site for key, parts in billed.items() if key.site and not parts.is_priced])
         going_on, known = total(running(session, now).values()).usd, oldest(session)
     if known is not None and known > since:
         complain(f"There are no records from before {day(known)}.")
@@ -79,8 +86,8 @@ def charge(args: Namespace) -> None:
         complain(f"Nothing was billed from {day(since)} to {day(until)}.")
         sys.exit(1)
     priced = [row.usd for row in found if row.usd is not None]
-    if len(priced) < len(found):
-        complain("Rows without USD: the site has no price; set usd_per_hour or usd_per_cpu_hour in its table.")
+    if why is not None and len(priced) < len(found):
+        complain(why)
     columns = [
         {
             "kind": row.kind,
@@ -97,6 +104,20 @@ def charge(args: Namespace) -> None:
     show(columns, args.output)
     if priced and args.output in ("table", "plain"):
         complain(f"{sum(priced):.2f} USD in all, from {day(since)} to {day(until)}")
+
+
+def unpriced(session: Session, sites: Iterable[str]) -> str | None:
+    """Say why jobs have no cost; None: there are no such jobs.
+
+    :param sites: where they ran
+    """
+    names = set(sites)
+    if not names:
+        return None
+    query = select(LocationRow.site).distinct().where(LocationRow.usd_per_cpu_hour.is_not(None))
+    still = sorted(names.difference(session.scalars(query)))
+    said = "Rows without USD: these jobs ran while their site had no price, so they never get a cost."
+    return f"{said} For later jobs, set usd_per_hour or usd_per_cpu_hour of {', '.join(still)}." if still else said
 
 
 def by_name(found: Mapping[BillKey, BillParts], by: str) -> dict[str | None, BillParts]:
@@ -147,8 +168,8 @@ def short_amounts(
         "waited": format_length(found["wait_seconds"]),
         "cpu_hours": format_count(found["cpu_hours"]),
         "cpu_hours_used": format_count(found["cpu_hours_used"]),
-        "usd": row["usd"],
-        "usd_idle": row["usd_idle"],
+        "usd": with_unit(found["usd"], format_usd),
+        "usd_idle": None if found["usd"] is None else format_usd(idle),
         "of_which": format_parts(row["of_which"]),
     }
 

@@ -47,6 +47,10 @@ DETAIL = "   "
 SECONDS_OF_ACCURACY = 7 * 86400.0
 
 
+def task_name(dag_id: str | None, task_id: str | None, map_index: int) -> str:
+    return f"{dag_id}.{task_id}" + (f"[{map_index}]" if map_index >= 0 else "")
+
+
 def no_job(args: Namespace, indexes: Sequence[int]) -> str:
     """Say that there is no such job.
 
@@ -56,8 +60,7 @@ def no_job(args: Namespace, indexes: Sequence[int]) -> str:
     mapped = [index for index in indexes if index >= 0]
     if args.map_index < 0 and mapped:
         return f"{task} is mapped: add the index of one of its jobs, {min(mapped)} to {max(mapped)}"
-    index = f"[{args.map_index}]" if args.map_index >= 0 else ""
-    return f"Lading has no job of {task}{index} in run {args.run_id}"
+    return f"Lading has no job of {task_name(args.dag_id, args.task_id, args.map_index)} in run {args.run_id}"
 
 
 @as_command
@@ -86,7 +89,9 @@ def report(session: Session, job: JobRow, settings: Settings) -> list[str]:
         verb, steps = "requested", [*past(session, job), usage(job)]
     else:
         verb, steps = "requests", decision_steps(session, job, load_sites(settings), settings)
-    lines = [f"{job.dag_id}.{job.task_id}, try {job.try_number}, {verb} {wishes(as_it_asked(job))}"]
+    lines = [
+        f"{task_name(job.dag_id, job.task_id, job.map_index)}, try {job.try_number}, {verb} {wishes(as_it_asked(job))}"
+    ]
     for number, step in enumerate([*steps, outcome(job)], start=1):
         its = list(step.lines)
         lines.append(f"{number}. {step.name}:" + (f" {its.pop()}" if len(its) == 1 else ""))
@@ -172,7 +177,7 @@ def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
         return []
     if isinstance(start, NoStart):
         return [ExplanationStep("expected start", [f"none while it is held: {start.text}"])]
-    said = f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"
+    said = f"between {format_moment(start.since)} and {format_moment(start.until)} ({start.text})"
     came_true = [
         f"in the last week, {each.within} of {each.said} such jobs started within the interval predicted first"
         for each in accuracy(session, now - SECONDS_OF_ACCURACY)

@@ -54,6 +54,7 @@ from lading.plugin.ui.queries.chart import ChartMachine, PackingChart, machines,
 from lading.plugin.ui.queries.explorer import JobChoice, JobPage, Order, SortKey, csv_rows, find_jobs
 from lading.plugin.ui.queries.failures import FailureGroups, count_failed_tasks, failures
 from lading.plugin.ui.queries.gantt import RunGantt, gantt
+from lading.plugin.ui.queries.live_runs import LiveRuns, live_runs
 from lading.plugin.ui.queries.now import (
     Summary,
     WaitGroups,
@@ -247,6 +248,14 @@ def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
     return start_accuracy(session, since)
 
 
+@looks.get("/live-runs")
+def get_live_runs(session: SessionDep, sight: SightDep) -> LiveRuns:
+    """The runs with unfinished jobs: when they are expected to end, how many of their jobs wait and run, and their cost
+    so far. Only runs of Dags you can read.
+    """
+    return live_runs(session, sight, controller_now(session))
+
+
 @looks.get("/bill")
 def get_bill(
     session: SessionDep, sight: SightDep, since: Time, until: Time, by: Period = Period.DAY, split: Split = "dag"
@@ -344,7 +353,9 @@ def get_jobs_csv(session: SessionDep, user: GetUserDep, sight: SightDep, choice:
 
 @looks.get("/requests")
 def get_requests(session: SessionDep, sight: SightDep) -> list[OperatorRequest]:
-    """The requests of the last 24 hours with their outcomes, newest first. Budgets you cannot see are left out."""
+    """All open requests, and the last ones of the last 24 hours with their outcomes, newest first. Budgets you cannot
+    see are left out.
+    """
     rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
     unseen = budgets_out_of_sight(session, sight)
     return [

@@ -344,7 +344,7 @@ def find_prefetches(
     after ``until``.
 
     :param now: epoch seconds
-    :param until: epoch seconds
+    :param until: by when something seen now takes effect at the site, epoch seconds
     :param withheld: steps that wait for a launch that is not allowed now
     """
     steps = forecast.steps
@@ -352,7 +352,8 @@ def find_prefetches(
     short = {name for name, step in known if is_surely_short(step.seconds, step.spread)}
     # Behind long steps it would gain little, and if their ends are unknown it could wait there for long.
     at_work = [steps[name] for name in short if steps[name].begun is not None]
-    turning = {step.location for step in at_work if now <= (step.begun or 0.0) + step.seconds + SLACK}
+    # For as long as the site takes to answer, its end may be unknown here.
+    turning = {step.location for step in at_work if now <= (step.begun or 0.0) + step.seconds + (until - now)}
     found = {}
     for machine in schedule.machines:
         if machine.location is None or machine.released:

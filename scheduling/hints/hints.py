@@ -12,8 +12,9 @@ from lading.scheduling.hints.expressions import Expression, ExpressionFacts
 from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.gang_hints import AttemptSchedule, misplaced
 from lading.scheduling.hints.patterns import Matching, covers
-from lading.scheduling.hints.values import OF_THE_RUN, PARSERS, Range, checked, no_such_hints, parse_value
+from lading.scheduling.hints.values import HINT_NAMES, OF_THE_RUN, PARSERS, Range, checked, no_such_hints, parse_value
 from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.text.nearest import nearest
 from lading.scheduling.text.printable import shortened
 
 HINT_KEY = "lading"
@@ -25,6 +26,8 @@ AUTO = re.compile(r"\s*auto\s*(?:\((?P<until_known>[^()]*)\))?\s*", re.IGNORECAS
 AUTO_HINTS = ("cpus", "memory", "time")
 # The layout of a batch job's processes on nodes.
 LAYOUT_HINTS = ("nodes", "ppn", "threads")
+# The fewest characters with which a key counts as the abbreviation of a hint: ``mem``.
+SHORTEST_ABBREVIATION = 3
 # The names of the same hints in CWL workflows on Seven Bridges platforms.
 ALIASES = {"sbg:AWSInstanceType": "instance_type", "sbg:maxNumberOfParallelInstances": "max_instances"}
 
@@ -265,6 +268,37 @@ def given(executor_config: object) -> Mapping[str, object]:
             'example executor_config=resources(cpus=2, memory="4 GiB")'
         )
     return hints
+
+
+def refuse_stray_hints(executor_config: object) -> None:
+    """Refuse hints that were written directly into ``executor_config``, where Lading would ignore them.
+
+    A dict with Lading's key is never refused, so authors can add settings for other executors whatever their names.
+
+    :raises HintError: the dict has no hints, but keys that are names of hints, or nearly so
+    """
+    if not isinstance(executor_config, Mapping) or HINT_KEY in executor_config:
+        return
+    meant = {key: hint for key in executor_config if isinstance(key, str) and (hint := _hint_meant(key)) is not None}
+    if meant:
+        keys, hints = ", ".join(map(repr, meant)), ", ".join(f"{hint}=..." for hint in dict.fromkeys(meant.values()))
+        raise HintError(
+            f"executor_config has {keys} outside resources(...), where Lading ignores it; valid: "
+            f"executor_config=resources({hints}); or, if it is for another executor, "
+            f"executor_config={{**resources(), {next(iter(meant))!r}: ...}}"
+        )
+
+
+def _hint_meant(key: str) -> str | None:
+    """Return the hint that a key of ``executor_config`` most likely means; None: the key belongs to someone else.
+
+    Keys of other executors must not count, such as ``timeout`` of AWS Batch or ``pod_override`` of Kubernetes.
+    """
+    plain = key.lower()
+    if plain in HINT_NAMES:
+        return plain
+    shortened_to = [name for name in HINT_NAMES if len(plain) >= SHORTEST_ABBREVIATION and name.startswith(plain)]
+    return next(iter([*shortened_to, *nearest(plain, HINT_NAMES, cutoff=0.8)]), None)
 
 
 def _too_few_machines(values: Mapping[str, Any]) -> list[str]:

@@ -235,6 +235,15 @@ def expected_start(
     return by_backlog
 
 
+def end_interval(now: float, at: float) -> tuple[float, float]:
+    """Return the earliest and the latest expected end of a run, as for the starts of jobs in a backlog.
+
+    :param at: the most likely end
+    """
+    left = max(at - now, 0.0)
+    return now + left / math.sqrt(WIDEST), now + max(left * math.sqrt(WIDEST), left + NARROWEST_SECONDS / 2)
+
+
 def is_still_expected(now: float, native: float | None) -> bool:
     """Whether the batch system's estimate is usable: if it has passed, the batch system has not looked at the job
     again."""
@@ -254,8 +263,15 @@ def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedSt
         backlog.jobs / left if backlog.seconds is not None and min(backlog.jobs, left) >= 1 else per_second
     )
     ends = f"{per_hour:,.0f}" if per_hour >= 100 else f"{per_hour:.3g}"
-    text = f"{backlog.jobs:,.0f} jobs ahead of it, and {backlog.whose} {ends} per hour"
+    text = f"{_jobs_ahead(backlog.jobs)}, and {backlog.whose} {ends} jobs per hour"
     return ExpectedStart(now + first, now + left, now + last, StartSource.BACKLOG, text)
+
+
+def _jobs_ahead(number: float) -> str:
+    jobs = round(number)
+    if not jobs:
+        return "it is next in line"
+    return "1 job ahead of it" if jobs == 1 else f"{jobs:,} jobs ahead of it"
 
 
 def around(now: float, at: float, source: StartSource, text: str, early: float = 0.0) -> ExpectedStart:

@@ -71,10 +71,20 @@ def explained(
         return
     found = rankable(job, places)
     order = (None if rank is None or not found else rank(job, found)) or by_probability(job, found)
-    unasked = "not needed: its places are named, or there is only one"
-    yield ExplanationStep("ranking", [", ".join(map(_likely, order)) if order else unasked])
+    yield ExplanationStep("ranking", [", ".join(map(_likely, order)) if order else _unranked(job, places)])
     if not has_place:
         yield ExplanationStep("rules × matches", list(_tried(job, its_route, sites, is_of_gang=is_of_gang)))
+
+
+def _unranked(job: WaitingJob, places: Sequence[tuple[Target, SiteView]]) -> str:
+    """Why no ranking was needed."""
+    if job.targets is not None:
+        return "not needed: the targets are tried in their order"
+    if job.site is not None:
+        return f"not needed: the hint names {job.site}"
+    if len(places) == 1:
+        return f"not needed: only {places[0][0]} can run it"
+    return "not needed: the sites are tried in the order of the sites file"
 
 
 def _named(job: WaitingJob, sites: Sequence[SiteView]) -> str:

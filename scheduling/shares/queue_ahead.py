@@ -23,12 +23,12 @@ TOLERANCE = 1e-6
 
 
 class ShareLine(NamedTuple):
-    """The waiting jobs of one share and priority.
+    """The waiting jobs of one share that are served together.
 
     :param level: lines with a smaller one start first, whatever their shares have
     """
 
-    level: tuple[bool, int]
+    level: tuple[bool, int, int]
     share: str
 
 
@@ -104,7 +104,7 @@ class QueueAhead:
         means = {name: lately.get(name, unused) for name in names if lately}
         parts = {name: mean.part for name, mean in means.items()}
 
-        def key(line: ShareLine) -> tuple[tuple[bool, int], bool, float, str]:
+        def key(line: ShareLine) -> tuple[tuple[bool, int, int], bool, float, str]:
             name, need = line.share, lines[line][-1][1]
             is_kept = used[name] + need <= kept[name] + TOLERANCE
             part = parts.get(name, 0.0) + (used[name] + need / 2) / self.cpus

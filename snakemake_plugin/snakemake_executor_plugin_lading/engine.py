@@ -264,11 +264,11 @@ class Engine:
             self.settings.stopped.unlink(missing_ok=True)
         try:
             self.check_jobs()
+            self.keep_controller()  # it starts while this process does the rest
             self._begin_run()
             self._take_over(command_of)
             self._clear()
             self._save_plan()
-            self.keep_controller()
         except BaseException:
             self.stop()
             raise

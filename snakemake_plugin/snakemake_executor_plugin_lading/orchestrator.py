@@ -313,16 +313,19 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
         def _rows(self, session: Session, run: DagRunKey) -> list[Any]:
             fields = {"dag_id": run.dag_id, "run_id": run.run_id, "state": None, "start_date": None, "try_number": 1}
             fields |= {"executor": None, "pool": None, "pool_slots": 1}
-            its_jobs = JobRow.dag_id == run.dag_id, JobRow.run_id == run.run_id, JobRow.state.in_(LIVE)
-            columns = JobRow.task_id, JobRow.map_index, JobRow.owner
-            live = {(name, number): owner for name, number, owner in session.execute(select(*columns).where(*its_jobs))}
+            of_run = JobRow.dag_id == run.dag_id, JobRow.run_id == run.run_id
+            query = select(JobRow.task_id, JobRow.map_index, JobRow.owner).where(*of_run, JobRow.state.in_(LIVE))
+            live = {(name, number): owner for name, number, owner in session.execute(query)}
             # If its Snakemake was killed, no further jobs follow those that are live.
             is_killed = bool(live) and living().isdisjoint(live.values())
+            # Snakemake stores what is left from time to time only; a plan must not keep room for jobs that have ended.
+            ended = select(JobRow.task_id, JobRow.map_index).where(*of_run, JobRow.state == State.SUCCEEDED)
+            succeeded = {(name, number) for name, number in session.execute(ended)} - live.keys()
             return [
                 SimpleNamespace(**fields, task_id=name, map_index=number)
                 for name, left in runs.jobs_left(session, run.run_id).items()
                 for number in left
-                if not is_killed or (name, number) in live
+                if (not is_killed or (name, number) in live) and (name, number) not in succeeded
             ]
 
         def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment
 from snakemake_executor_plugin_lading.process import connect_process
 from snakemake_executor_plugin_lading.state_folder import StateFolder, StoreRemoved, transaction
 from sqlalchemy import update
+from sqlalchemy.orm import Session
 
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import server
@@ -589,6 +590,35 @@ def test_whose_jobs_are_is_known_until_they_have_ended(tmp_path: Path) -> None:
         session.execute(update(JobRow).values(state=State.CANCELLED))
         runs.forget_killed_runs(session, state)
         assert runs.killed_runs(session, state.schedulers) == []
+
+
+def test_a_job_that_has_succeeded_is_no_upcoming_one_although_snakemake_has_not_stored_that_yet(
+    tmp_path: Path,
+) -> None:
+    """A plan would keep room for it, and prefetch nothing that starts after it."""
+    state = StateFolder(tmp_path / "lading")
+    database = connect_process(state)
+
+    from snakemake_executor_plugin_lading import runs
+
+    from lading.executors.orchestrator import current
+    from lading.executors.store import JobRow, State, add_job
+    from lading.executors.store.gangs.runs import DagRunKey
+
+    run, columns = DagRunKey("flow", "r"), {"kind": "Command", "subject": "r", "workload": "{}", "owner": 7}
+    columns |= {"cpus": 1, "memory": 1, "disk": 0, "gpus": 0, "unreported": False, "news": 0, "priority": 0}
+    columns |= {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": "one", "state": State.SUCCEEDED}
+
+    def upcoming(session: Session) -> set[int]:
+        return {row.map_index for row in current.orchestrator().unfinished(session, [run])[run]}
+
+    with transaction(database) as session:
+        runs.save_rules(session, run.run_id, {"one": runs.PlannedRule(left={1, 2, 3})})
+        add_job(session, token="done", map_index=1, **columns)
+        add_job(session, token="failed", map_index=2, **{**columns, "state": State.FAILED})
+        assert upcoming(session) == {2, 3}, "Snakemake may run the failed one again"
+        session.execute(update(JobRow).values(run_id="earlier"))
+        assert upcoming(session) == {1, 2, 3}, "another run has to run it again"
 
 
 UPDATES = """

@@ -70,7 +70,7 @@ def test_demo_shows_what_ran_where_and_leaves_nothing_behind(demo: Callable[...,
     printed, _ = process.communicate(timeout=1200)
     assert process.returncode == 0, printed
     rows = re.findall(
-        r"^ ?(\w+) +(\d+) +local \S+(?: × \d+)? +ok(?: × \d+)? +([\d.]+) +[\d.]+ +([\d,]+)(?: → (\d+))? ",
+        r"^ ?(\w+) +(\d+) +local \S+(?: × \d+)? +(?:\d+ )?ok +([\d.]+) +[\d.]+ +([\d,]+)(?: → (\d+))? ",
         printed,
         re.MULTILINE,
     )

@@ -100,6 +100,29 @@ def test_each_view_fits_on_each_screen(house: tuple[Airflow, str, str], browser:
     window.page.close()
 
 
+# How far the column headings of the table of machines are below the heading of its section, once half of it has passed.
+HEADINGS = """() => {
+    const section = document.querySelector('section[aria-label=Machines]'), box = section.querySelector('.scroll');
+    const frame = document.querySelector('.lading');
+    frame.scrollTop += box.getBoundingClientRect().top - frame.getBoundingClientRect().top + box.clientHeight / 2;
+    return new Promise((resolve) => setTimeout(() => resolve(
+        section.querySelector('th').getBoundingClientRect().top
+            - section.querySelector('.head').getBoundingClientRect().bottom), 300));
+}"""
+
+
+def test_column_headings_stay_below_the_heading_of_their_section(
+    house: tuple[Airflow, str, str], browser: Browser
+) -> None:
+    airflow, token, _ = house
+    window = Window(browser, airflow.url, token=token, width=1440, height=1000)
+    page = window.open(f"{PAGE}?view=machines")
+    expect(page.get_by_role("table", name="Machines", exact=True)).to_be_visible()
+    page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
+    assert abs(page.evaluate(HEADINGS)) <= 1
+    window.page.close()
+
+
 # What a browser keeps of a page: bytes of JavaScript's heap, nodes of documents, listeners of events.
 KEPT = ("JSHeapUsedSize", "Nodes", "JSEventListeners")
 # Rounds through the views while jobs end and begin; by the first of these all that is loaded once has been.

@@ -31,8 +31,8 @@ def run(count: int, memory: int = 512, at_once: int = 2, peak: float = 100) -> l
     ]
 
 
-def shown(runs: list[list[Job]]) -> str:
-    console = Console(file=StringIO(), width=150)
+def shown(runs: list[list[Job]], width: int = 150) -> str:
+    console = Console(file=StringIO(), width=width)
     console.print(table(runs))
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
@@ -61,8 +61,17 @@ def test_local_executor_would_have_started_what_was_ready_up_to_its_slots(tasks:
 def test_the_table_has_a_row_per_task_with_what_each_run_requested() -> None:
     printed = shown([run(30), run(30, memory=46)])
     [row] = [line for line in printed.splitlines() if line.lstrip().startswith("small")]
-    assert re.search(r"small +30 +local vm × 30 +ok × 30 +0.25 +0.4 +512 → 46 +100 ", row)
+    assert re.search(r"small +30 +local vm × 30 +30 ok +0.25 +0.4 +512 → 46 +100 ", row)
     assert "batch job" not in printed
+
+
+def test_a_narrow_terminal_truncates_nothing() -> None:
+    killed = replace(SMALL, task="duplicated", location="ip-172-31-20-7", outcome="failed out_of_memory", memory=4096)
+    printed = shown([[*run(13, memory=1024), killed], [*run(13, memory=46), killed]], width=80)
+    assert "…" not in printed
+    assert " outcome " in printed
+    assert "13 ok" in printed
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_several_machines_of_a_site_are_counted() -> None:

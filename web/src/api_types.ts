@@ -206,6 +206,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/live-runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Live Runs
+         * @description The runs with unfinished jobs: when they are expected to end, how many of their jobs wait and run, and their cost
+         *     so far. Only runs of Dags you can read.
+         */
+        get: operations["get_live_runs_live_runs_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/machines": {
         parameters: {
             query?: never;
@@ -275,7 +296,8 @@ export interface paths {
         };
         /**
          * Get Requests
-         * @description The requests of the last 24 hours with their outcomes, newest first. Budgets you cannot see are left out.
+         * @description All open requests, and the last ones of the last 24 hours with their outcomes, newest first. Budgets you cannot
+         *     see are left out.
          */
         get: operations["get_requests_requests_get"];
         put?: never;
@@ -605,6 +627,7 @@ export interface components {
             map_index: number;
             /** Run Id */
             run_id: string | null;
+            since_then: components["schemas"]["SinceThen"] | null;
             /** Task Id */
             task_id: string;
             /** Try Number */
@@ -640,6 +663,10 @@ export interface components {
             remedy: string;
             /** Sentences */
             sentences: string[];
+            /** Since Then */
+            since_then: {
+                [key: string]: number;
+            };
             /** Site */
             site: string | null;
             /** Tasks */
@@ -878,6 +905,64 @@ export interface components {
             /** Seconds */
             seconds: number;
         };
+        /**
+         * LiveRun
+         * @description A run with unfinished jobs.
+         */
+        LiveRun: {
+            /** Began At */
+            began_at: number | null;
+            billed: components["schemas"]["BillAmounts"];
+            /** Cpu Hours */
+            cpu_hours: number;
+            /** Cpu Hours Measured */
+            cpu_hours_measured: number;
+            /** Cpu Hours Used */
+            cpu_hours_used: number;
+            /** Dag Id */
+            dag_id: string;
+            /** Ended At */
+            ended_at: number | null;
+            /** Expected End */
+            expected_end: number | null;
+            /** Expected End Basis */
+            expected_end_basis: string | null;
+            expected_end_span: components["schemas"]["ExpectedSpan"] | null;
+            /** Failed */
+            failed: number;
+            /** Held */
+            held: string | null;
+            /** Jobs */
+            jobs: number;
+            /** Live */
+            live: number;
+            /** Memory Used */
+            memory_used: number | null;
+            /** Run Id */
+            run_id: string;
+            /** Running */
+            running: number;
+            /** Time Used */
+            time_used: number | null;
+            /** Usd */
+            usd: number | null;
+            /** Wait Seconds */
+            wait_seconds: number;
+            /** Waiting */
+            waiting: number;
+        };
+        /**
+         * LiveRuns
+         * @description The runs with unfinished jobs, those with the most first.
+         */
+        LiveRuns: {
+            /** Now */
+            now: number;
+            /** Runs */
+            runs: components["schemas"]["LiveRun"][];
+            /** Runs Left Out */
+            runs_left_out: number;
+        };
         Name: [
             string | null,
             string | null,
@@ -992,6 +1077,9 @@ export interface components {
             ended_at: number | null;
             /** Expected End */
             expected_end: number | null;
+            /** Expected End Basis */
+            expected_end_basis: string | null;
+            expected_end_span: components["schemas"]["ExpectedSpan"] | null;
             /** Held */
             held: string | null;
             last_run: components["schemas"]["LastRun"] | null;
@@ -1181,6 +1269,23 @@ export interface components {
             who: string;
         };
         /**
+         * Since
+         * @description What has become of a task since one of its tries failed.
+         * @enum {string}
+         */
+        Since: "succeeded" | "runs" | "waits" | "gave_up" | "skipped";
+        /**
+         * SinceThen
+         * @description What has become of a task since one of its tries failed.
+         */
+        SinceThen: {
+            /** At */
+            at: number | null;
+            state: components["schemas"]["Since"];
+            /** Try Number */
+            try_number: number | null;
+        };
+        /**
          * SiteLimit
          * @description A limit that the sites file sets for a site.
          */
@@ -1274,6 +1379,8 @@ export interface components {
          * @description The interval in which a waiting job is expected to start, or why no start is expected.
          */
         StartEstimate: {
+            /** At */
+            at: number | null;
             /** Since */
             since: number | null;
             source: components["schemas"]["StartSource"] | null;
@@ -1503,6 +1610,7 @@ export interface components {
             remedy: string | null;
             /** Run Id */
             run_id: string | null;
+            since_then?: components["schemas"]["SinceThen"] | null;
             /** Site */
             site: string | null;
             start?: components["schemas"]["StartEstimate"] | null;
@@ -1619,6 +1727,8 @@ export type InputSizes = components['schemas']['InputSizes'];
 export type JobColumns = components['schemas']['JobColumns'];
 export type JobPage = components['schemas']['JobPage'];
 export type LastRun = components['schemas']['LastRun'];
+export type LiveRun = components['schemas']['LiveRun'];
+export type LiveRuns = components['schemas']['LiveRuns'];
 export type Name = components['schemas']['Name'];
 export type OperatorRequest = components['schemas']['OperatorRequest'];
 export type PackingChart = components['schemas']['PackingChart'];
@@ -1635,6 +1745,8 @@ export type Saving = components['schemas']['Saving'];
 export type Savings = components['schemas']['Savings'];
 export type ShareGuarantee = components['schemas']['ShareGuarantee'];
 export type ShareState = components['schemas']['ShareState'];
+export type Since = components['schemas']['Since'];
+export type SinceThen = components['schemas']['SinceThen'];
 export type SiteLimit = components['schemas']['SiteLimit'];
 export type SiteState = components['schemas']['SiteState'];
 export type Size = components['schemas']['Size'];
@@ -2341,6 +2453,53 @@ export interface operations {
             };
             /** @description Another export by this user is running */
             429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The database is locked or unreachable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+        };
+    };
+    get_live_runs_live_runs_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LiveRuns"];
+                };
+            };
+            /** @description No user is logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The user is not allowed to see or do this */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };

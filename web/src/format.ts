@@ -1,6 +1,6 @@
 // Formats numbers, times and amounts for people.
-import type {StartEstimate} from "./api_types";
-import type {ChartMachine, RunOutlook, Summary} from "./api_types";
+import type {Since, SinceThen, StartEstimate} from "./api_types";
+import type {ChartMachine, RunOutlook, RunTotals, Summary} from "./api_types";
 
 type Maybe<Value> = Value | null | undefined;
 
@@ -126,6 +126,10 @@ export const cpuHours = (value: number): string =>
   value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money: Maybe<number>, hours: number): string => (isNone(money) ? cpuHours(hours) : usd(money));
 
+/** The cost of a run, including its share of idle and booting machines. */
+export const runCost = ({usd: charged, billed}: Pick<RunTotals, "usd" | "billed">): number | null =>
+  charged === null ? null : charged + (billed.usd_idle ?? 0) + (billed.usd_boot ?? 0);
+
 /** How long a run took, or has taken until now if jobs are unfinished, seconds. */
 export const took = ({live, began_at, ended_at}: {live: number; began_at: number | null; ended_at: number | null}, now: number) =>
   ((live ? now : ended_at) ?? now) - (began_at ?? now);
@@ -164,12 +168,29 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
 }
 
 /** When a job is expected to start, in a few characters. */
-export function startText({since, until}: Pick<StartEstimate, "since" | "until">, now: number): string {
-  if (since === null || until === null) return "not while held up";
-  const at = until - now > 43200 ? date : minute;
-  const [first, last] = [at(since), at(until)];
-  return since <= now ? `by ${last}` : first === last ? `at about ${last}` : `${first} – ${last}`;
+export function startText({since, at, until}: Pick<StartEstimate, "since" | "at" | "until">, now: number): string {
+  return since === null || at === null || until === null ? "not while held up" : rangeText({since, at, until}, now);
 }
+/** An expected time and the range around it. */
+export function rangeText({since, at, until}: {since: number; at: number; until: number}, now: number): string {
+  const text = until - now > 43200 ? date : minute;
+  const [first, likely, last] = [text(since), text(at), text(until)];
+  if (since > now && first === last) return `at about ${last}`;
+  const range = since <= now ? `by ${last}` : `between ${first} and ${last}`;
+  return at <= now ? range : `about ${likely}; ${range}`;
+}
+
+/** What has become of tasks that failed, in the order in which they need attention: of one task, and of several. */
+const SEQUELS: readonly (readonly [Since, string, string])[] = [["gave_up", "gave up", "gave up"], ["waits", "waits", "wait"], ["runs", "runs again", "run again"], ["succeeded", "succeeded", "succeeded"], ["skipped", "was skipped", "were skipped"]];
+/** What has become of a task since one of its tries failed. */
+export function sequelText({state, try_number: later, at}: SinceThen, now: number): string {
+  const words = SEQUELS.find(([key]) => key === state)?.[1] ?? state;
+  const when = isNone(at) ? "" : ` ${now - at > 43200 ? date(at) : minute(at)}`;
+  return state === "succeeded" ? `${isNone(later) ? "" : `try ${later} `}${words}${when}` : words;
+}
+/** What has become of several tasks, a line for each state. */
+export const sequelLines = (tasks: Partial<Record<Since, number>>): string[] =>
+  SEQUELS.flatMap(([state, one, several]) => (tasks[state] ? [`${count(tasks[state])} ${tasks[state] === 1 ? one : several}`] : []));
 
 /** The reason for a wait without what its column already says: that the job waits, and the site if that is shown. */
 export const sentence = (text: string, site: string | null): string =>

@@ -1,6 +1,6 @@
 // What the API answers of a small house, by route, as its types have it.
 import type {
-  Advice, BillAmounts, BillPage, FailureGroups, JobPage, OperatorRequest, PackingChart, QueueWait, RunGantt, RunPage, RunSummary, Savings, StartAccuracy, Summary, Totals, TryPage, TrySummary, WaitGroups,
+  Advice, BillAmounts, BillPage, FailureGroups, JobPage, LiveRuns, OperatorRequest, PackingChart, QueueWait, RunGantt, RunPage, RunSummary, Savings, StartAccuracy, Summary, Totals, TryPage, TrySummary, WaitGroups,
 } from "../src/api_types";
 
 export const NOW = 1_796_000_000;
@@ -25,14 +25,14 @@ export const job: TrySummary = {
 const jobs: JobPage = {now: NOW, jobs: [job], machines: [], after: null, matching: 1, is_more: false, is_partial: false};
 const waits: WaitGroups = {
   now: NOW, jobs: 5, groups: [{
-    key: "machine_full", kind: "room", title: "All machines are busy", remedy: "Wait", actors: [], site: "hpc", limit: null, params: {}, jobs: 5, share: 1, start: {since: NOW + 300, until: NOW + 900, source: "backlog", text: "5 jobs before it, and site hpc finishes 60 per hour"}, cpus: 20, oldest: NOW - 600, sentences: ["waits: no room"],
+    key: "machine_full", kind: "room", title: "All machines are busy", remedy: "Wait", actors: [], site: "hpc", limit: null, params: {}, jobs: 5, share: 1, start: {since: NOW + 300, at: NOW + 500, until: NOW + 900, source: "backlog", text: "5 jobs before it, and site hpc finishes 60 per hour"}, cpus: 20, oldest: NOW - 600, sentences: ["waits: no room"],
     dags: [{dag_id: "etl", jobs: 5}], dags_total: 1, hidden: false, held: [],
   }],
 };
 const failures: FailureGroups = {
   now: NOW, since: NOW - 86400, jobs: 1, groups_left_out: 0, jobs_left_out: 0, groups: [{
     cause: "error", title: "The task raised an error", remedy: "Look at its log", actors: ["author"], site: null, node: null, jobs: 1, tasks: 1, first: NOW - 500, last: NOW - 500, sentences: ["exit code 1"], dags: [{dag_id: "etl", jobs: 1}], dags_total: 1,
-    failed_tasks: [{dag_id: "etl", task_id: "load", jobs: 1, advice: null, line: null, run_id: "r1", map_index: -1, try_number: 1}], hidden: false,
+    failed_tasks: [{dag_id: "etl", task_id: "load", jobs: 1, advice: null, line: null, run_id: "r1", map_index: -1, try_number: 1, since_then: {state: "succeeded", try_number: 2, at: NOW - 300}}], hidden: false, since_then: {succeeded: 1},
   }],
 };
 const packing: PackingChart = {
@@ -48,13 +48,14 @@ const totals: Totals = {
   jobs: 4, live: 1, failed: 0, began_at: NOW - 900, ended_at: null, wait_seconds: 100, cpu_hours: 2, cpu_hours_measured: 1, cpu_hours_used: 0.5, memory_used: 0.5, time_used: null, usd: 4,
 };
 const run: RunSummary = {now: NOW, totals, states: {running: 1, succeeded: 3}, may_edit: true, most_at_once: 2, bound_seconds: 60, seconds: 900, billed: amounts, median_wait: 60, longest_wait: 600, waits: [job]};
+const liveRuns: LiveRuns = {now: NOW, runs_left_out: 0, runs: [{...totals, dag_id: "etl", run_id: "r1", billed: amounts, running: 1, waiting: 0, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null}]};
 const runs: RunPage = {now: NOW, runs: [{...totals, run_id: "r1", billed: amounts}]};
 const size = {most: 2000, nearly_all: 4000};
 const advice: Advice = {fewest: 5, tasks: [{
   task_id: "load", tries: 1200, short: 3, cpus_asked: 4, memory_asked: 8192, memory: size, cpus: size, time: size, waited: 700, by_input: [], saved_cpu_hours: 1200, saved_gib_hours: 3, line: "resources(cpus=1)", wasted: 12, wasted_by_line: 1,
 }]};
 const tries: TryPage = {now: NOW, jobs: [job], after: null};
-const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected_end: NOW + 600, held: null, critical: ["load"], last_run: {run_id: "r0", seconds: 800}, tasks: [{
+const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null, critical: ["load"], last_run: {run_id: "r0", seconds: 800}, tasks: [{
   task_id: "load", upstream: [], jobs: 1200, live: 1, failed: 1, ready_at: NOW - 900, since: NOW - 900, started_at: NOW - 800, until: null, expected: {since: NOW - 900, until: NOW + 600}, is_critical: true, is_cut: true,
   tries: [{id: job.id, map_index: 3, try_number: 1, state: "running", phases: [{key: "airflow", title: "waits for a place", since: NOW - 900, until: NOW - 800}, {key: "runs", title: "runs", since: NOW - 800, until: null}]}],
   median_wait: 600, longest_wait: 1e5, cpu_hours: 1200, usd: 1234.5, cpus_used: 0.5, memory_used: 0.25, time_used: null, last_seconds: 700,
@@ -62,6 +63,6 @@ const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected
 
 /** By the path below the application. */
 export const ANSWERS: Record<string, unknown> = {
-  summary, bill, jobs, waits, failures, packing, requests, savings, starts, "queue-waits": queueWaits,
+  summary, bill, jobs, waits, failures, packing, requests, savings, starts, "queue-waits": queueWaits, "live-runs": liveRuns,
   "dags/etl/runs": runs, "dags/etl/advice": advice, "dags/etl/runs/r1": run, "dags/etl/runs/r1/gantt": gantt, "dags/etl/runs/r1/tasks/load": tries,
 };

@@ -5,9 +5,12 @@ import {parts} from "../src/pages/cost";
 import {byWhom} from "../src/pages/groups";
 import {limitText} from "../src/pages/waits";
 import type {BillAmounts, SiteState} from "../src/api_types";
-import {only} from "../src/pages/machines";
+import {Machines, only, pendingOf, whyNotDrained} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
-import {runCost, runningPart} from "../src/tabs/dag";
+import {sequels} from "../src/pages/failures";
+import {runCost} from "../src/format";
+import {endLines} from "../src/pages/live_runs";
+import {runningPart} from "../src/tabs/dag";
 import {Bars, firstSpan, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
 import {Outlook, hurryBody, progress} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
@@ -95,6 +98,12 @@ test("tries that were repeated are no alarm, tasks that failed are", () => {
   expect(tile(6, 0)).toMatch(/class="tile"[^]*>0<[^]*6 failed tries/);
   expect(tile(6, 1)).toContain('class="tile bad"');
 });
+test("a group of failures says what has become of its tasks, and of a single one which try succeeded", () => {
+  const task = {since_then: {state: "succeeded", try_number: 2, at: 0}} as never;
+  expect(sequels({since_then: {succeeded: 1}, failed_tasks: [task]}, 60)).toEqual([expect.stringMatching(/^try 2 succeeded \d\d:\d\d$/)]);
+  expect(sequels({since_then: {succeeded: 2, waits: 1, gave_up: 3}, failed_tasks: [task]}, 60)).toEqual(["3 gave up", "1 waits", "2 succeeded"]);
+  expect(sequels({since_then: {}, failed_tasks: []}, 60)).toEqual([]);
+});
 test("what a run cost has its part of idle machines, and none where nothing has a price", () => {
   const billed = {usd_idle: 2, usd_boot: 1} as BillAmounts;
   expect(runCost({usd: 7, billed})).toBe(10);
@@ -107,6 +116,40 @@ test("only one machine of a site is shown where one was looked for", () => {
   expect([...only(packing, "lab", null).machines.keys()]).toEqual(["lab/m1", "lab/m10"]);
   expect([...only(packing, "lab", "m1").machines.keys()]).toEqual(["lab/m1"]);
 });
+const MACHINE = {site: "lab", sort: "machine", state: "up", cpus: 8, memory: 1, usd_per_hour: null, usd: 0, unreachable_since: null};
+const BOX = {...MACHINE, key: "lab/box", name: "box", spans: [[100, null, 8]]}, NODE = {...MACHINE, key: "lab/node", name: "node", spans: [[50, null, 8]]};
+const CLOUD = {...MACHINE, site: "cloud", sort: "instance", key: "cloud/i-1", name: "i-1", spans: [[100, null, 8]]};
+const asking = (...requests: object[]) => pendingOf(requests.map((each, id) => ({id, kind: "drain", by: "carol", done_at: null, ...each})) as never);
+const machineRows = (requests: object[], by: "machine" | "state" = "machine", may = true) => {
+  const jobs = new Map([["run", {place: "lab/box", cpus: 2, memory: 1, end: null}], ["ran", {place: "cloud/i-1", cpus: 2, memory: 1, end: 400}]]);
+  const packing = {since: 60, jobs, machines: new Map([BOX, NODE, CLOUD].map((each) => [each.key, each]))} as never;
+  const page = renderToStaticMarkup(<Machines packing={packing} pending={asking(...requests)} shares={new Map()} now={500} may={may} by={by} descending={false} onSort={() => undefined} />);
+  return page.split("<tr").slice(2).map((row) => row.replace(/ href="[^"]*"/g, ""));
+};
+test("every machine without a job says since when it is idle, also one that was not bought, and idle ones come first", () => {
+  vi.stubGlobal("document", {baseURI: "http://localhost/"});
+  const [cloud, box, node] = machineRows([]);
+  expect(cloud).toMatch(/idle[^]*since /);
+  expect(box).not.toContain("idle");
+  expect(node, "its last job is older than the chart").toMatch(/idle[^]*before /);
+  expect(machineRows([], "state").map((row) => /(lab|cloud)\/[\w-]+/.exec(row)?.[0])).toEqual(["cloud/i-1", "lab/node", "lab/box"]);
+});
+test("a machine can be drained, or says why not, and a request that is open stays visible", () => {
+  vi.stubGlobal("document", {baseURI: "http://localhost/"});
+  const [cloud, box] = machineRows([]);
+  expect(cloud).toContain('aria-label="Select cloud/i-1"');
+  expect(cloud).toContain('aria-label="Drain cloud/i-1"');
+  expect(box).toContain("Pause lab to give it no more jobs");
+  expect(box).not.toContain("checkbox");
+  expect(whyNotDrained({sort: "instance", site: "cloud"})).toBeNull();
+  const [asked] = machineRows([{target: "cloud/i-1"}]);
+  expect(asked).toContain("drain requested by carol");
+  expect(asked).not.toMatch(/checkbox|aria-label="Drain/);
+  expect(asked).toContain('aria-label="Terminate cloud/i-1"');
+  expect(machineRows([{target: "cloud/i-1"}], "machine", false)[0], "also to who may not drain").toContain("drain requested by carol");
+  expect(machineRows([{target: "cloud/i-1", done_at: 5}])[0]).not.toContain("requested by");
+});
+
 test("a Dag and its task keep their order where one is written from right to left", () => {
   expect(renderToStaticMarkup(<TaskName job={{dag_id: "תחזית", task_id: "fit", map_index: 2}} />)).toBe('<span dir="ltr"><bdi>תחזית</bdi>.<bdi>fit[2]</bdi></span>');
   expect(renderToStaticMarkup(<TaskName job={{dag_id: null, task_id: null, hidden: true}} />)).toContain("another Dag");
@@ -128,9 +171,18 @@ test("a choice is made beside those of the address, not of what is still drawn",
 
 test("a run says first how far it is, and when it ends", () => {
   const run = (live: number, failed = 0) => ({totals: {jobs: 2529, live, failed}, states: {running: 28}}) as never;
-  expect(progress(run(2428, 3), 1_800_000_000)).toMatch(/^28 of 2,529 jobs running, 2,400 waiting, 101 finished, of these 3 failed. Expected to end at about /);
-  expect(progress(run(2428), null)).toMatch(/101 finished. Its end is unknown.$/);
-  expect(progress(run(0), null)).toBe("All 2,529 jobs finished.");
+  const at = 1_800_000_000, end = {expected_end: at + 600, expected_end_span: {since: at + 300, until: at + 1200}, expected_end_basis: "Lading's plan", held: null};
+  expect(progress(run(2428, 3), end, at)).toMatch(/^28 of 2,529 jobs running, 2,400 waiting, 101 finished, of these 3 failed. Expected end: about \d\d:10; between \d\d:05 and \d\d:20, based on Lading's plan\.$/);
+  expect(progress(run(2428), null, at)).toMatch(/101 finished. Its end is unknown.$/);
+  expect(progress(run(2428), {...end, expected_end: null, expected_end_span: null, held: "1 job is held"}, at)).toMatch(/Its end cannot be predicted: 1 job is held.$/);
+  expect(progress(run(0), null, at)).toBe("All 2,529 jobs finished.");
+});
+test("a live run says when it ends and based on what, or what holds it", () => {
+  const at = 1_800_000_000, run = {expected_end: at + 600, expected_end_span: {since: at + 300, until: at + 1200}, expected_end_basis: "Lading's plan", held: null};
+  expect(endLines(run, at)).toEqual([expect.stringMatching(/^about .*; between .* and /), "based on Lading's plan"]);
+  const none = {expected_end: null, expected_end_span: null, expected_end_basis: null};
+  expect(endLines({...none, held: "1 job is held"}, at)).toEqual(["not predicted", "1 job is held"]);
+  expect(endLines({...none, held: null}, at)).toEqual(["unknown", ""]);
 });
 test("the chart of a run is zoomed within its span", () => {
   const whole = {since: 0, until: 1000};

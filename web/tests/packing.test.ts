@@ -1,5 +1,6 @@
 import {expect, test} from "vitest";
 import type {ChartMachine, PackingChart} from "../src/api_types";
+import {machineTip} from "../src/chart/draw";
 import {asked, merged, windowOfRun} from "../src/chart/packing";
 import {MOMENTS, Levels, beginning, idleShare, rowsOf, seriesOf, sharesOf} from "../src/chart/rows";
 
@@ -73,6 +74,11 @@ test("what is ordered or boots is not up, and costs where it is paid for", () =>
   expect(rowsOf(found, undefined, {"local:machines": false, "cloud:machines": false}).rows.find(({group}) => group === "cloud:machines")?.density?.up[300]).toBe(0);
 });
 
+test("an id is that of a batch job at sites with a queue only", () => {
+  const machine = {key: "cloud/L1", site: "cloud", state: "up", cpus: 8, memory: 1024, usd_per_hour: null, native_id: "i-000a", reason: null} as never;
+  expect(machineTip(machine, false)).toMatch(/<br>i-000a$/);
+  expect(machineTip(machine, true)).toContain("batch job i-000a");
+});
 test("batch jobs have a line of their own, and cost", () => {
   const jobs = [job("a", 0, 4, 1, NOW - 3600), job("b", 1, 8, 3, NOW - 3600), job("c", 2, 100, 1, NOW - 3600)];
   const found = merged(null, answer(NOW, jobs, [machine]), HOUR), series = seriesOf(found, found.since);

@@ -239,6 +239,31 @@ test("idle machines are drained together, after one question", async () => {
   expect(sent).toEqual(["hpc/L2", "hpc/L3"]);
 });
 
+test("selected machines are drained together, after one question, and say so while that is open", async () => {
+  const chart = ANSWERS["packing"] as PackingChart, machine = chart.machines[0];
+  const names = ["hpc/L1", "hpc/L2", "hpc/L3"], sent: string[] = [];
+  answer = async (route) => {
+    if (route === "packing") return json({...chart, machines: names.map((key) => ({...machine, key, name: key.slice(4)}))});
+    if (route === "requests" && isPost) { sent.push(posted.target); return json({}, 202); }
+    if (route === "requests") return json(sent.map((target, id) => ({id, kind: "drain", target, by: "carol", at: NOW, done_at: null, outcome: null})));
+    return good(route);
+  };
+  await open("Machines");
+  await pass(2);
+  const button = (name: string) => [...box.querySelectorAll("button")].find((each) => each.textContent === name);
+  const checkbox = (key: string) => box.querySelector<HTMLInputElement>(`input[aria-label='Select ${key}']`);
+  for (const key of ["hpc/L1", "hpc/L2", "hpc/L3"]) await act(async () => checkbox(key)?.click());
+  await act(async () => checkbox("hpc/L2")?.click());
+  await act(async () => button("Drain 2 machines")?.click());
+  expect(text()).toContain("Drain 2 machines? Each is released once its jobs have finished.");
+  expect(sent).toEqual([]);
+  await act(async () => button("Yes")?.click());
+  await pass(6);
+  expect(sent).toEqual(["hpc/L1", "hpc/L3"]);
+  expect(text().match(/drain requested by carol/g)).toHaveLength(2);
+  expect([checkbox("hpc/L1"), checkbox("hpc/L2")?.checked]).toEqual([null, false]);
+});
+
 test.each(Object.keys(VIEWS) as View[])("%s: in CSV numbers are numbers, and times are in UTC with their year", async (view) => {
   const files: Blob[] = [];
   vi.spyOn(URL, "createObjectURL").mockImplementation((blob) => { files.push(blob as Blob); return "blob:"; });

@@ -13,13 +13,14 @@ from typing import Any
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
 from pydantic import BaseModel
-from sqlalchemy import and_, case, func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, usage
 from lading.executors.store.jobs import chunks
 from lading.plugin.ui.queries.now import MOST_DAGS, MOST_SENTENCES, WaitingDag, failed_since
 from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.since_then import Since, SinceThen, became, since_then, task_of
 from lading.scheduling.insight.right_size import right_size
 from lading.scheduling.reason_codes import CAUSES, CODES, Cause, Code, remedy_at
 from lading.scheduling.text.units import format_memory, format_time
@@ -51,6 +52,8 @@ class FailedTask(BaseModel):
     """The run of one of these jobs, for a link to its log; the next two fields belong to the same job."""
     map_index: int
     try_number: int
+    since_then: SinceThen | None
+    """What has become of the task of this job; None: Airflow does not know the task."""
 
 
 class FailureGroup(BaseModel):
@@ -68,7 +71,10 @@ class FailureGroup(BaseModel):
     """The node or machine; None: the cause does not concern a particular one."""
     jobs: int
     tasks: int
-    """Number of tasks that these jobs belong to."""
+    """Number of tasks that these jobs belong to; all mapped instances of a task count once."""
+    since_then: dict[Since, int]
+    """What has become of the task instances of these jobs since then, and of how many; only those of Dags the user can
+    see and of tasks that Airflow knows. Each mapped instance counts once."""
     first: float
     """When the first of them failed."""
     last: float
@@ -115,6 +121,8 @@ class FailedJobs:
     """By task: the token of one of its jobs, preferably one with a reason."""
     said: Counter[str] = field(default_factory=Counter)
     """Tokens of jobs with a reason, and the number of jobs each represents."""
+    since_then: Counter[Since] = field(default_factory=Counter)
+    """What has become of their task instances."""
 
     def add(self, row: Any, seen: bool) -> None:
         """Add the jobs of one task."""
@@ -140,7 +148,7 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
     columns = [where.get(name, getattr(JobRow, name)).label(name) for name in names]
     # A token stands in for the reason, because MariaDB groups text on disk.
     said = case((JobRow.reason.is_not(None), JobRow.token)).label("said")
-    by: Any = select(*columns, JobRow.ended_at, JobRow.token, said)
+    by: Any = select(*columns, JobRow.run_id, JobRow.map_index, JobRow.ended_at, JobRow.token, said)
     failed = by.where(*failed_since(since)).subquery()
     keys = [failed.c[name] for name in names]
     sums = {
@@ -153,10 +161,12 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
     rows = session.execute(select(*keys, *(each.label(name) for name, each in sums.items())).group_by(*keys))
     groups: dict[Key, FailedJobs] = {}
     for row in rows:
-        seen = sight.sees(row.dag_id)
-        cause = row.cause or DEFAULT_CAUSE
-        key = cause, meaning(cause, row.reason_code), row.site, row.node
-        groups.setdefault(key, FailedJobs()).add(row, seen)
+        groups.setdefault(key_of(row), FailedJobs()).add(row, sight.sees(row.dag_id))
+    instances = func.count(TaskInstance.id.distinct()).label("instances")
+    query = select(*keys, TaskInstance.state, instances).join(TaskInstance, task_of(failed.c))
+    for row in session.execute(query.group_by(*keys, TaskInstance.state)):
+        if sight.sees(row.dag_id) and (found := groups.get(key_of(row))) is not None:
+            found.since_then[became(row.state)] += row.instances
     ordered = sorted(groups.items(), key=_rank)
     shown = ordered[:MOST_GROUPS]
     tokens = {token for _, found in shown for token, _ in found.said.most_common(MOST_SAID)}
@@ -178,13 +188,9 @@ def count_failed_tasks(session: Session, since: float) -> int:
     A failed job without a task in Airflow counts as one.
     """
     task = TaskInstance
-    same = and_(
-        task.dag_id == JobRow.dag_id, task.run_id == JobRow.run_id, task.task_id == JobRow.task_id,
-        task.map_index == JobRow.map_index,
-    )  # fmt: skip
     failed = func.count(case((task.state == TaskInstanceState.FAILED, task.id)).distinct())
     unknown = func.count(case((task.id.is_(None), JobRow.token)))
-    query = select(failed, unknown).select_from(JobRow).outerjoin(task, same).where(*failed_since(since))
+    query = select(failed, unknown).select_from(JobRow).outerjoin(task, task_of(JobRow)).where(*failed_since(since))
     return sum(session.execute(query).one())
 
 
@@ -192,6 +198,12 @@ def meaning(cause: str, code: str | None) -> Cause | Code:
     """Return the reason of a failure if it has a remedy of its own, otherwise its cause."""
     its, own = CAUSES.get(cause, CAUSES[DEFAULT_CAUSE]), CODES.get(code or "")
     return its if own is None or own.kind != its.key or own.remedy == its.remedy else own
+
+
+def key_of(row: Any) -> Key:
+    """Return the key of the group that a failed job belongs to."""
+    cause = row.cause or DEFAULT_CAUSE
+    return cause, meaning(cause, row.reason_code), row.site, row.node
 
 
 def _rank(group: tuple[Key, FailedJobs]) -> tuple[int, str, str, str, str]:
@@ -224,6 +236,7 @@ def model(session: Session, key: Key, found: FailedJobs, examples: dict[str, Any
         node=node,
         jobs=found.jobs,
         tasks=len(found.tasks) + found.hidden_tasks,
+        since_then=dict(found.since_then),
         first=found.first,
         last=found.last,
         sentences=[text for text, _ in sentences.most_common(MOST_SENTENCES)],
@@ -237,13 +250,17 @@ def model(session: Session, key: Key, found: FailedJobs, examples: dict[str, Any
 def failed_tasks(session: Session, cause: str, found: FailedJobs, examples: dict[str, Any]) -> list[FailedTask]:
     """Return the tasks with the most failures, each with what it should request where that would help."""
     tasks = []
+    sequels = since_then(session, [found.examples[task] for task, _ in found.tasks.most_common(MOST_ADVISED)])
     for (dag_id, task_id), jobs in found.tasks.most_common(MOST_ADVISED):
         row = examples.get(found.examples[dag_id, task_id])  # None: it has just been purged
         a_try = (None, -1, 0) if row is None else (row.run_id, row.map_index, row.try_number)
         its = dict(zip(("run_id", "map_index", "try_number"), a_try, strict=True))
         advised = advise(session, cause, dag_id, task_id)
         advice, line = advised["advice"], advised["line"]
-        tasks.append(FailedTask(dag_id=dag_id, task_id=task_id, jobs=jobs, advice=advice, line=line, **its))
+        then = sequels.get(found.examples[dag_id, task_id])
+        tasks.append(
+            FailedTask(dag_id=dag_id, task_id=task_id, jobs=jobs, advice=advice, line=line, since_then=then, **its)
+        )
     return tasks
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 from typing import Any
 
@@ -26,7 +27,8 @@ from lading.executors.store.jobs import QUEUED
 from lading.executors.store.leases import database_ahead
 from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals, waited
 from lading.scheduling.insight.run_path import Stretch, critical, to_come, without
-from lading.scheduling.insight.starts import ExpectedStart
+from lading.scheduling.insight.starts import ExpectedStart, end_interval
+from lading.scheduling.prediction import History
 
 # The most tries shown per task, spread evenly over their states, and per run. The latter lowers the former if needed.
 MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
@@ -34,6 +36,8 @@ MOST_TASKS = 500
 # The search for the last finished run gives up after this many live runs.
 MOST_LIVE_RUNS = 20
 SCHEDULING = "scheduling"
+# What the expected end of a run is based on.
+PLANNED, SUMMED = "Lading's plan", "the expected starts of its jobs and the durations of earlier ones"
 
 
 class GanttTry(BaseModel):
@@ -108,6 +112,10 @@ class RunGantt(BaseModel):
     expected_end: float | None
     """From the forecast if there is one, otherwise from expected starts and past durations of its tasks; None: the run
     has finished, or its end is unknown."""
+    expected_end_span: ExpectedSpan | None
+    """The earliest and the latest expected end; None as above."""
+    expected_end_basis: str | None
+    """What the expected end is based on, as part of a sentence; None as above."""
     held: str | None
     """What holds some of its jobs, so that no end can be predicted; None: nothing does."""
     critical: list[str]
@@ -130,19 +138,79 @@ class TaskOfRun:
         return None if self.sums["live"] else self.sums["ended_at"]
 
 
-def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
-    """Read the tasks of a run over time, with the expected times of unfinished ones."""
-    tasks = tasks_of(session, dag_id, run_id, now)
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """When the tasks of a run began and ended, and when unfinished ones are expected to.
+
+    :param upstream: the upstream tasks of each task; empty: unknown
+    :param before_each: the same without tasks that have no time
+    :param expected: (start, end) of unfinished tasks
+    :param ends: when each task ended or is expected to end
+    :param unknown: the tasks whose end is unknown
+    :param before: by task, the seconds it took in the last finished run
+    :param end: when the run is expected to end; None: it has finished, or its end is unknown
+    :param basis: what ``end`` is based on
+    :param held: what holds some of its jobs; None: nothing does
+    """
+
+    live: bool
+    began: float | None
+    upstream: Mapping[str, tuple[str, ...]]
+    stretches: Mapping[str, Stretch]
+    before_each: Mapping[str, set[str]]
+    expected: Mapping[str, tuple[float, float]]
+    ends: Mapping[str, float]
+    unknown: Sequence[str]
+    last: LastRun | None
+    before: Mapping[str, float]
+    end: float | None
+    basis: str
+    held: str | None
+
+
+class Predictor:
+    """What predictions for runs are based on, read once and only if needed.
+
+    :param now: epoch seconds
+    :param is_for_many: whether it is used for several runs, so that reading all waiting jobs at once pays off
+    """
+
+    def __init__(self, session: Session, now: float, *, is_for_many: bool = False) -> None:
+        self.session, self.now, self.is_for_many = session, now, is_for_many
+
+    @cached_property
+    def history(self) -> History:
+        """How long earlier jobs ran."""
+        return Durations().read(self.session).history
+
+    @cached_property
+    def outlook_of_all(self) -> starts.Outlook:
+        return starts.Outlook(self.session, self.now)
+
+    def outlook(self, jobs: Sequence[Any]) -> starts.Outlook:
+        """Return when the waiting jobs of a run start."""
+        if not self.is_for_many:
+            return starts.Outlook(self.session, self.now, jobs)
+        self.outlook_of_all.learn(jobs)
+        return self.outlook_of_all
+
+
+def run_times(predictor: Predictor, dag_id: str, run_id: str, tasks: Mapping[str, TaskOfRun]) -> RunTimes:
+    """Read when the tasks of a run began and ended, and predict when unfinished ones will.
+
+    :param tasks: see :func:`sums_of`
+    """
+    session, now = predictor.session, predictor.now
     dag_run = session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).first()
     upstream, pending = structure(session, dag_run)
     live = dag_run is not None and dag_run.state in (DagRunState.QUEUED, DagRunState.RUNNING)
     began = min((task.sums["began_at"] for task in tasks.values()), default=None)
     if dag_run is not None and dag_run.start_date is not None:
         began = min(began or now, dag_run.start_date.timestamp())
-    lengths = durations(session, dag_id, [*tasks, *pending]) if live else {}
+    lengths = durations(predictor.history, dag_id, [*tasks, *pending]) if live else {}
     last = last_run(session, dag_id, run_id, began)
     before = {} if last is None else tasks_took(session, dag_id, last.run_id)
-    lasts, held = last_starts(session, dag_id, run_id, now) if live else ({}, None)
+    lasts, held = last_starts(predictor, dag_id, run_id) if live else ({}, None)
     stretches = {
         name: Stretch(
             task.sums["began_at"],
@@ -163,38 +231,60 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
     expected = to_come(stretches, before_each, now)
     ends = {name: each.until for name, each in stretches.items() if each.until is not None}
     ends |= {name: each[1] for name, each in expected.items()}
-    # Started tasks of unknown duration last at least until now.
     unknown = [name for name in stretches if name not in ends]
-    lasting = {name: now for name in unknown if stretches[name].since is not None}
-    chain = critical({**ends, **lasting}, before_each) if upstream else []
-    ended = None if live or not tasks else max((each.sums["ended_at"] or 0.0 for each in tasks.values()), default=None)
-    ended = None if any(each.sums["live"] for each in tasks.values()) else ended
     forecast = airflow_run_requests.terms(session, dag_id, run_id).get(run_id)
     planned = None if forecast is None or forecast.forecast is None else forecast.forecast.ends_at
-    expected_end = planned if planned is not None or unknown else max(ends.values(), default=None)
+    end = planned if planned is not None or unknown else max(ends.values(), default=None)
+    return RunTimes(
+        live, began, upstream, stretches, before_each, expected, ends, unknown, last, before,
+        end if live and held is None else None, SUMMED if planned is None else PLANNED, held,
+    )  # fmt: skip
+
+
+def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
+    """Read the tasks of a run over time, with the expected times of unfinished ones."""
+    tasks = tasks_of(session, dag_id, run_id, now)
+    times = run_times(Predictor(session, now), dag_id, run_id, tasks)
+    stretches, expected, ends = times.stretches, times.expected, times.ends
+    # Started tasks of unknown duration last at least until now.
+    lasting = {name: now for name in times.unknown if stretches[name].since is not None}
+    chain = critical({**ends, **lasting}, times.before_each) if times.upstream else []
+    ended = None
+    if not times.live and not any(each.sums["live"] for each in tasks.values()):
+        ended = max((each.sums["ended_at"] or 0.0 for each in tasks.values()), default=None)
     names = sorted(stretches, key=lambda name: (begin_of(stretches[name], expected.get(name)), name))[:MOST_TASKS]
     return RunGantt(
         now=now,
-        began_at=began,
+        began_at=times.began,
         ended_at=ended,
-        expected_end=expected_end if live and held is None else None,
-        held=held,
+        **end_fields(times, now),
+        held=times.held,
         critical=chain,
-        last_run=last,
+        last_run=times.last,
         tasks=[
             gantt_task(
-                name, tasks.get(name), upstream.get(name, ()), expected.get(name), name in chain,
-                ready_at(before_each[name], ends, began), before.get(name),
+                name, tasks.get(name), times.upstream.get(name, ()), expected.get(name), name in chain,
+                ready_at(times.before_each[name], ends, times.began), times.before.get(name),
             )
             for name in names
         ],
     )  # fmt: skip
 
 
-def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple[dict[str, float | None], str | None]:
+def end_fields(times: RunTimes, now: float) -> dict[str, Any]:
+    """Return the expected end of a run, with its range and basis, as the fields of the models."""
+    if times.end is None:
+        return {"expected_end": None, "expected_end_span": None, "expected_end_basis": None}
+    since, until = end_interval(now, times.end)
+    span = ExpectedSpan(since=since, until=until)
+    return {"expected_end": times.end, "expected_end_span": span, "expected_end_basis": times.basis}
+
+
+def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> tuple[dict[str, float | None], str | None]:
     """Return by task when its last live job started or is expected to start (None: unknown), and what holds jobs of the
     run (None: nothing).
     """
+    session, now = predictor.session, predictor.now
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
     at_work = (*mine, JobRow.state.in_(LIVE), JobRow.state.not_in(starts.WAITING))
     # None: not all of them have started.
@@ -203,7 +293,7 @@ def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple
     found: dict[str, float | None] = {str(task_id): at for task_id, at in session.execute(query)}
     whose = {"dag_id": JobRow.dag_id, "run_id": JobRow.run_id, "task_id": JobRow.task_id}
     rows = starts.together(session, now, {**whose, **starts.TENANT}, *mine)
-    outlook = starts.Outlook(session, now, rows)
+    outlook = predictor.outlook(rows)
     held: Counter[str] = Counter()
     for row in rows:
         if (text := outlook.held.by(row)) is not None:
@@ -283,13 +373,19 @@ def gantt_task(
     )
 
 
-def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str, TaskOfRun]:
-    """Return the tasks of a run that have jobs, with their first tries."""
+def sums_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str, TaskOfRun]:
+    """Return the tasks of a run that have jobs, without their tries and waits."""
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
     sums = session.execute(
         select(JobRow.task_id, func.min(JobRow.started_at), *columns(now)).where(*mine).group_by(JobRow.task_id)
     )
-    found = {str(task_id): TaskOfRun(totals(row), started) for task_id, started, *row in sums}
+    return {str(task_id): TaskOfRun(totals(row), started) for task_id, started, *row in sums}
+
+
+def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str, TaskOfRun]:
+    """Return the tasks of a run that have jobs, with their first tries."""
+    mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
+    found = sums_of(session, dag_id, run_id, now)
     for task_id, seconds in session.execute(select(JobRow.task_id, waited(now)).where(*mine)):
         if task_id in found:
             found[str(task_id)].waits.append(float(seconds))
@@ -341,9 +437,8 @@ def structure(session: Session, dag_run: DagRun | None) -> tuple[dict[str, tuple
     return {name: task.upstream for name, task in known.tasks.items()}, pending
 
 
-def durations(session: Session, dag_id: str, names: Sequence[str]) -> dict[str, float]:
+def durations(history: History, dag_id: str, names: Sequence[str]) -> dict[str, float]:
     """Predict by task how long a job runs, seconds. Tasks without finished jobs are left out."""
-    history = Durations().read(session).history
     found = {}
     for name in names:
         level = (dag_id, name)

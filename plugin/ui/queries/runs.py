@@ -24,6 +24,7 @@ from lading.executors.store.starts import show_starts
 from lading.plugin.ui.queries.bill import BillAmounts, as_amounts
 from lading.plugin.ui.queries.chart import machines
 from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.since_then import SinceThen, since_then
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
 from lading.scheduling.insight.phases import TITLES, Times, phases
 from lading.scheduling.reason_codes import CAUSES
@@ -95,6 +96,8 @@ class TrySummary(BaseModel):
     phases: list[TryPhase]
     start: StartEstimate | None = None
     """When it is expected to start; None: it does not wait, or there is no estimate."""
+    since_then: SinceThen | None = None
+    """What has become of its task; None: this try has not failed, or Airflow does not know the task."""
 
 
 class TryPage(BaseModel):
@@ -154,6 +157,7 @@ def as_tries(
     rows = [job for job, _ in jobs]
     boots, held = boots_of(session, rows), held_for(session)
     expected, ahead = show_starts(session, rows, now), database_ahead(session)
+    sequels = since_then(session, [job.token for job in rows if job.state == State.FAILED])
     return [
         as_try(
             job,
@@ -163,6 +167,7 @@ def as_tries(
             held.get(job.token),
             as_estimate(expected.get(job.token)),
             ahead,
+            sequels.get(job.token),
         )
         for job, usd in jobs
     ]
@@ -176,6 +181,7 @@ def as_try(
     held: str | None = None,
     start: StartEstimate | None = None,
     ahead: float = 0.0,
+    since_then: SinceThen | None = None,
 ) -> TrySummary:
     """Convert a job to what the user can see of it.
 
@@ -195,6 +201,7 @@ def as_try(
         cause_title=None if (cause := CAUSES.get(job.cause or "")) is None else cause.title,
         phases=as_phases(job, boot, ahead),
         start=start,
+        since_then=since_then,
         queued_at=job.queued_at - ahead,
         **{name: getattr(job, name) for name in AS_STORED},
     )

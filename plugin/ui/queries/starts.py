@@ -13,7 +13,10 @@ class StartEstimate(BaseModel):
     """The interval in which a waiting job is expected to start, or why no start is expected."""
 
     since: float | None
-    """Seconds since the epoch, like ``until``. None: the job is held by something that waiting alone does not end."""
+    """Seconds since the epoch, like ``at`` and ``until``. None: the job is held by something that waiting alone does
+    not end."""
+    at: float | None
+    """The most likely start, within the interval."""
     until: float | None
     source: StartSource | None
     """None: the job is held."""
@@ -36,8 +39,8 @@ def as_estimate(start: ExpectedStart | NoStart | None) -> StartEstimate | None:
     if start is None:
         return None
     if isinstance(start, NoStart):
-        return StartEstimate(since=None, until=None, source=None, text=start.text)
-    return StartEstimate(since=start.since, until=start.until, source=start.source, text=start.text)
+        return StartEstimate(since=None, at=None, until=None, source=None, text=start.text)
+    return StartEstimate(since=start.since, at=start.at, until=start.until, source=start.source, text=start.text)
 
 
 def start_accuracy(session: Session, since: float) -> list[StartAccuracy]:

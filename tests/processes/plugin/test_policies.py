@@ -121,10 +121,13 @@ with DAG("mpi", default_args={"executor_config": resources(cpus=2, memory=50)}):
 PLAIN = """
 from airflow.sdk import DAG
 from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import resources
 with DAG("plain"):
     BashOperator(task_id="none", bash_command="true")
     BashOperator(task_id="other", bash_command="true", executor_config={"a": 1})
     BashOperator(task_id="list", bash_command="true", executor_config=["a"])
+    both = {**resources(cpus=1), "cpu": "256"}
+    BashOperator(task_id="both", bash_command="true", executor_config=both)
 """
 
 # Patterns of a Dag are for inputs that each task can be given, also where one of them leaves some out.
@@ -163,6 +166,13 @@ def wrong(hints: str, defaults: str = "{}") -> str:
 WRONG = {
     "unit": ('resources(memory="8 Gob", cpus=-1)', ["memory: '8 Gob'", '"8 GiB"', "cpus: -1 must be more than 0"]),
     "name": ('resources(mem="8 GiB")', ["hint mem", "valid: cpus, memory, disk, gpus, time, site", "mean memory?"]),
+    "outside": (
+        '{"cpu": 4, "memory": "8 GiB"}',
+        [
+            "executor_config has 'cpu', 'memory' outside resources(...)",
+            "executor_config=resources(cpus=..., memory=...",
+        ],
+    ),
     "shape": ('{"lading": "cpus=4"}', ["'cpus=4'", "executor_config=resources(cpus=2"]),
     "expression": ('resources(memory="2 *")', ["hint memory: '2 *' cannot be read"]),
     "input": (
@@ -323,12 +333,13 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, parse: Parser) -> Parsed:
     dags = {"levels": LEVELS, "plain": PLAIN, "elsewhere": ELSEWHERE, "native": NATIVE, "optional": OPTIONAL}
     dags |= {name: wrong(hints) for name, (hints, _) in WRONG.items()}
     dags["several"] = SEVERAL
+    dags["outside_in_dag"] = wrong("{}", defaults='{"executor_config": {"memory": "8 GiB"}}')
     dags["list"] = wrong('["a"]', defaults='{"executor_config": resources(cpus=1)}')
     return parse(tmp_path_factory.mktemp("home"), dags, json.dumps({"sites": SITES}))
 
 
 def test_right_hints_are_no_import_errors(parsed: Parsed) -> None:
-    assert set(parsed.errors) == {*(f"{name}.py" for name in WRONG), "list.py", "several.py"}
+    assert set(parsed.errors) == {*(f"{name}.py" for name in WRONG), "list.py", "several.py", "outside_in_dag.py"}
 
 
 @pytest.mark.parametrize("task", LEVELS_MERGED)
@@ -358,6 +369,14 @@ def test_tasks_without_hints_are_left_as_they_are(parsed: Parsed) -> None:
 
 def test_tasks_of_other_executors_are_left_as_they_are(parsed: Parsed) -> None:
     assert parsed.tasks["elsewhere.t"] == {"cpu": "256"}
+
+
+def test_hints_outside_the_key_of_lading_are_left_where_a_task_also_has_that_key(parsed: Parsed) -> None:
+    assert parsed.tasks["plain.both"] == {"lading": {"cpus": 1}, "cpu": "256"}
+
+
+def test_hints_of_a_dag_outside_the_key_of_lading_are_an_import_error(parsed: Parsed) -> None:
+    assert "executor_config has 'memory' outside resources(...)" in parsed.errors["outside_in_dag.py"]
 
 
 @pytest.mark.parametrize("name", WRONG)

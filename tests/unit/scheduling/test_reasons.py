@@ -131,7 +131,8 @@ def test_what_else_is_so_is_said_within_a_sentence_that_has_a_place_for_it() -> 
     sent = because("sent_to_next_site").with_also(full)
     assert str(sent) == "sent here because site 'lab' has no room"
     assert str(sent.with_also(because("turn"))).endswith(
-        "has no room; waits for its turn: jobs with a higher priority or an earlier arrival come first"
+        "has no room; waits for its turn: jobs that were already sent to a machine, have a higher priority or arrived "
+        "earlier come first"
     )
     last = because("gang_out_of_attempts", attempts=2)
     assert (str(last), str(last.with_also(full))) == (

@@ -35,14 +35,15 @@ function jobTip(job: ChartJob, now: number): string {
   ]);
 }
 
-function machineTip(machine: ChartMachine): string {
+/** @param isBatch: whether its native id is that of a batch job, as for allocations */
+export function machineTip(machine: ChartMachine, isBatch: boolean): string {
   const price = machine.usd_per_hour === null ? "" : `, $${count(machine.usd_per_hour)}/h`;
   return lines([
     `<b>${escaped(machine.key)}</b>`,
     `${escaped(machineState(machine).filter(Boolean).join(" "))} · ${count(machine.cpus)} cpus, ${memory(machine.memory)}${price}`,
     escaped(bought(machine)),
     machine.node && escaped(machine.node),
-    machine.native_id && `${machine.instance_type === null ? "batch job " : ""}${escaped(machine.native_id)}`,
+    machine.native_id && `${isBatch ? "batch job " : ""}${escaped(machine.native_id)}`,
     machine.reason && escaped(spoken(machine.reason)),
   ]);
 }
@@ -84,7 +85,7 @@ interface Cell {row: Row; from: number; until: number; top: number; level: numbe
 /** Also set as `packingChart` on its element, for tests and the browser's console. */
 export class PackingChart {
   chart: Chart | null = null;
-  shown: {jobs: ChartJob[]; spans: {machine: ChartMachine; from: number; until: number | null; y: number; cpus: number}[]; cells: Cell[]; mine: (job: ChartJob) => boolean; now: number} | null = null;
+  shown: {jobs: ChartJob[]; spans: {machine: ChartMachine; from: number; until: number | null; y: number; cpus: number}[]; cells: Cell[]; mine: (job: ChartJob) => boolean; now: number; queues: Packing["queues"]} | null = null;
   private dark: boolean | null = null;
   private zoomed: number | null = null;
   private look: [number, number] = [0, 100];
@@ -170,9 +171,9 @@ export class PackingChart {
 
   tip(seriesId: string | undefined, index: number): string {
     if (!this.shown) return "";
-    const {jobs, spans, cells, now} = this.shown;
+    const {jobs, spans, cells, now, queues} = this.shown;
     if (seriesId === "jobs") return jobTip(jobs[index], now + (Date.now() - this.came) / 1000);
-    if (seriesId === "machines") return machineTip(spans[index].machine);
+    if (seriesId === "machines") return machineTip(spans[index].machine, spans[index].machine.site in queues);
     if (seriesId !== "cells") return "";
     const {row, from, level} = cells[index];
     return lines([`<b>${escaped(row.label)}</b>`, `${count(level)} cpus busy at ${date(from)}`]);
@@ -215,7 +216,7 @@ export class PackingChart {
     const cells = dense.flatMap(({row, levels, most}) => this.cellsOf(row, since, packing.until, levels, most));
     const up = dense.flatMap(({row, up: levels, most}) => this.cellsOf(row, since, packing.until, levels, most));
     const own = dense.flatMap(({row, mine: levels, most}) => this.cellsOf(row, since, packing.until, levels, most));
-    this.shown = {jobs, spans, cells, mine, now: packing.now};
+    this.shown = {jobs, spans, cells, mine, now: packing.now, queues: packing.queues};
     const values = <Each>(all: Each[], box: (each: Each) => number[]) => {
       const found = new Float64Array(4 * all.length);
       all.forEach((each, index) => found.set(box(each), 4 * index));

@@ -1,7 +1,7 @@
 // Why jobs have failed, grouped by cause, with remedies.
 import * as React from "react";
 import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
-import {ago, count, iso, jobsText, spoken} from "../format";
+import {ago, count, iso, jobsText, sequelLines, sequelText, spoken} from "../format";
 import {dagPath, logPath, pagePath, withinText} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Clamp, Link, Muted, Name, TaskName} from "../ui/parts";
@@ -13,6 +13,12 @@ export const DAY = "86400";
 const choices = (group: FailureGroup, within: string) => ({view: "jobs", state: "failed", cause: group.cause, site: group.site, location: group.node, within});
 const place = ({site, node}: FailureGroup) => [site, node].filter(Boolean).join(" / ");
 const advised = (task: FailedTask) => `${task.dag_id}.${task.task_id}, ${jobsText(task.jobs)}${task.advice ? `: ${task.advice}` : ""}`;
+
+/** What has become of the tasks of a group; for a single one, also which try succeeded and when. */
+export function sequels({since_then: tasks, failed_tasks: [first]}: Pick<FailureGroup, "since_then" | "failed_tasks">, now: number): string[] {
+  const lines = sequelLines(tasks);
+  return first?.since_then && Object.values(tasks).reduce((sum, each) => sum + each, 0) === 1 ? [sequelText(first.since_then, now)] : lines;
+}
 
 function What({group}: {group: FailureGroup}) {
   return (
@@ -33,8 +39,9 @@ export function Failures({within, few}: {within: string; few?: number}) {
   const asked = useAnswer<FailureGroups>("failures", {}, 15, () => ({since: Date.now() / 1000 - Number(within)}), within), now = asked[2];
   const columns: Column<FailureGroup>[] = [
     {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> <Name>{place(group)}</Name></> : null}<div className="muted"><Clamp text={group.sentences.map(spoken).join("; ")} /></div></div>, text: (group) => [group.title, place(group), ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
-    {title: "Jobs", cell: (group) => <Link to={pagePath(choices(group, within))} label={`${count(group.jobs)} jobs that failed: ${group.title}`}>{count(group.jobs)}</Link>, text: (group) => group.jobs, number: true},
-    {title: "Tasks", cell: (group) => count(group.tasks), text: (group) => group.tasks, number: true},
+    {title: "Failed tries", cell: (group) => <Link to={pagePath(choices(group, within))} label={`${count(group.jobs)} tries that failed: ${group.title}`}>{count(group.jobs)}</Link>, text: (group) => group.jobs, number: true},
+    {title: "Task names", help: "All mapped instances of a task, in all runs, count once", cell: (group) => count(group.tasks), text: (group) => group.tasks, number: true},
+    {title: "Since then", help: "What has become of the tasks whose tries failed; each mapped instance and each run counts. Gave up: Airflow does not retry it", cell: (group) => sequels(group, now).map((line) => <div key={line} className="line">{line}</div>), text: (group) => sequelLines(group.since_then).join("; "), has: (group) => sequelLines(group.since_then).length},
     {title: "Last", cell: (group) => ago(now - group.last), text: (group) => iso(group.last), number: true},
     {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group, within), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
     {title: "What to do", cell: (group) => <What group={group} />, text: (group) => [byWhom(group), ...group.failed_tasks.map(advised)].join("; ")},

@@ -3,7 +3,7 @@ import * as React from "react";
 import {useState} from "react";
 import {address, type Parameters} from "../api";
 import type {FoundMachine, JobPage, TrySummary} from "../api_types";
-import {cost, count, cpusText, date, duration, memory, percent, sentence, spoken, startText} from "../format";
+import {cost, count, cpusText, date, duration, memory, percent, sentence, sequelText, spoken, startText} from "../format";
 import {WITHIN, dagPath, pagePath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
@@ -123,7 +123,8 @@ function columnsOf(now: number): Column<TrySummary>[] {
     )},
     {title: "State, try", cell: (job) => job.hidden ? null : <div><Badge word={job.state} /><div><Muted>try {job.try_number}</Muted></div></div>},
     {title: "Cause or reason", cell: (job) => <Clamp text={sentence(why(job), null)} />, has: why},
-    {title: "Starts", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
+    {title: "Since then", help: "What has become of the task since this try failed. Gave up: Airflow does not retry it", cell: (job) => (job.since_then ? sequelText(job.since_then, now) : null), has: (job) => job.since_then},
+    {title: "Starts", help: "When the job is expected to start. At least 80 % of jobs should start within the interval; Waits shows how many did", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
     {title: "Where, native id", cell: (job) => <div><Where job={job} />{job.native_id ? <div><Muted>{job.native_id}</Muted></div> : null}</div>, has: (job) => where(job) !== NOWHERE || job.native_id},
     {title: "Queued", cell: (job) => date(job.queued_at), sort: "queued", number: true},
     {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), sort: "waited", number: true},

@@ -1,34 +1,49 @@
 // What runs where: the packing chart, and the machines with actions such as draining them.
 import * as React from "react";
-import {memo, useCallback, useDeferredValue, useMemo} from "react";
+import {memo, useCallback, useDeferredValue, useMemo, useState} from "react";
 import {ask} from "../api";
-import type {ChartMachine} from "../api_types";
+import type {ChartMachine, OperatorRequest} from "../api_types";
 import type {Packing as Data} from "../chart/packing";
 import {idleShare, sharesOf, siteOf, wasUp, type Measure} from "../chart/rows";
 import {bought, count, date, fraction, iso, machineState, percent, spoken, usd} from "../format";
 import {RANGES, pagePath, rangeOf} from "../paths";
-import {usePacking} from "../polling";
+import {useAnswer, usePacking} from "../polling";
 import {Packing} from "../ui/chart";
-import {Awaited, Badge, Clamp, Confirmed, Link, Muted, Name, Row, Section, Select, MemoryUse, Trouble, UseBar} from "../ui/parts";
+import {Awaited, Badge, Button, Clamp, Confirmed, Link, Muted, Name, Row, Section, Select, MemoryUse, Trouble, UseBar} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {Asked, actions, type Action} from "./now";
 import type {PageProps} from "./page";
 
 const LIVING = ["ordered", "booting", "up"];
 
-function ofMachine({sort, state, key}: ChartMachine): Action[] {
-  if (sort !== "instance" || !(LIVING.includes(state) || state === "draining")) return [];
+/** The open requests to drain or terminate machines, by machine. */
+export type Pending = ReadonlyMap<string, Pick<OperatorRequest, "kind" | "by">>;
+export const pendingOf = (requests: readonly OperatorRequest[]): Pending =>
+  new Map([...requests].reverse().filter(({kind, done_at: at}) => at === null && (kind === "drain" || kind === "terminate")).map(({kind, target, by}) => [target, {kind, by}]));
+
+const canDrain = ({sort, state, key}: ChartMachine, pending: Pending) => sort === "instance" && LIVING.includes(state) && !pending.has(key);
+/** Why a machine cannot be drained; null: it can be, or its state says why. */
+export const whyNotDrained = ({sort, site}: Pick<ChartMachine, "sort" | "site">): string | null =>
+  sort === "instance" ? null : `Cannot be drained: Lading did not launch it. Pause ${site} to give it no more jobs.`;
+function ofMachine(machine: ChartMachine, pending: Pending): Action[] {
+  const {sort, state, key} = machine;
+  if (sort !== "instance" || !(LIVING.includes(state) || state === "draining") || pending.get(key)?.kind === "terminate") return [];
   const drain: Action = ["drain", "Drain", key, `Drain ${key}? It is released once its jobs have finished.`];
-  return [...(LIVING.includes(state) ? [drain] : []), ["terminate", "Terminate", key, `Terminate ${key} and the jobs that run there?`]];
+  return [...(canDrain(machine, pending) ? [drain] : []), ["terminate", "Terminate", key, `Terminate ${key} and the jobs that run there?`]];
 }
+const machinesText = (machines: number) => `${count(machines)} ${machines === 1 ? "machine" : "machines"}`;
+const drainAll = async (keys: readonly string[]) => { for (const key of keys) await ask("drain", key); };
 
 const spent = ({usd: before, usd_since: since, usd_per_hour: rate}: ChartMachine, now: number) =>
   since === null || since === undefined ? null : before + ((rate ?? 0) * Math.max(0, now - since)) / 3600;
 
-const SORTS = ["machine", "used", "share", "spent", "since"] as const;
+/** The order of states when sorted by state: first what could be released. */
+const STATES = ["idle", "up", "booting", "ordered", "draining", "unreachable"];
+const SORTS = ["machine", "state", "used", "share", "spent", "since"] as const;
 type SortKey = (typeof SORTS)[number];
-interface TableProps {packing: Data; shares: ReturnType<typeof sharesOf>; now: number; may: boolean; by: SortKey; descending: boolean; onSort: (by: string, descending: boolean) => void}
-function Machines({packing, shares, now, may, by, descending, onSort}: TableProps) {
+interface TableProps {packing: Data; pending: Pending; shares: ReturnType<typeof sharesOf>; now: number; may: boolean; by: SortKey; descending: boolean; onSort: (by: string, descending: boolean) => void}
+export function Machines({packing, pending, shares, now, may, by, descending, onSort}: TableProps) {
+  const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
   const used = new Map<string, number>(), promised = new Map<string, number>(), peaks = new Map<string, number>();
   for (const job of packing.jobs.values()) if (job.end === null) {
     used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
@@ -39,7 +54,9 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
   const lastEnd = new Map<string, number>();
   for (const job of packing.jobs.values()) if (job.end !== null) lastEnd.set(job.place, Math.max(lastEnd.get(job.place) ?? 0, job.end));
   const idleSince = ({key, spans}: ChartMachine) => lastEnd.get(key) ?? spans[0][0];
+  const isIdle = ({key, state, unreachable_since: silent}: ChartMachine) => state === "up" && (silent ?? null) === null && !used.get(key);
   const amounts: Record<Exclude<SortKey, "machine">, (machine: ChartMachine) => number> = {
+    state: (machine) => STATES.indexOf(isIdle(machine) ? "idle" : machineState(machine)[0]),
     used: ({key, cpus}) => (used.get(key) ?? 0) / (cpus || 1),
     share: ({key}) => (shares.get(key)?.used ?? 0) / (shares.get(key)?.up || 1),
     spent: (machine) => spent(machine, now) ?? -1,
@@ -48,14 +65,14 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
   const turn = descending ? -1 : 1;
   const rows = [...packing.machines.values()].filter(({state}) => !["gone", "ended"].includes(state)).sort((one, other) =>
     turn * (by === "machine" ? 0 : amounts[by](one) - amounts[by](other)) || (by === "machine" ? turn : 1) * one.key.localeCompare(other.key));
-  // Idle machines that cost money and can be drained.
-  const isIdle = ({key, state, sort}: ChartMachine) => sort === "instance" && state === "up" && !used.get(key);
+  const pick = (key: string) => setPicked((before) => new Set(before.has(key) ? [...before].filter((each) => each !== key) : [...before, key]));
+  const request = ({key}: ChartMachine) => { const found = pending.get(key); return found ? `${found.kind} requested by ${found.by}` : null; };
   const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${wasUp(machine) ? count(machine.cpus) : "–"}`;
   const share = ({key}: ChartMachine) => percent(shares.get(key)?.used ?? 0, shares.get(key)?.up);
   const columns: Column<ChartMachine>[] = [
-    {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine)}</Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
+    {title: "Machine", cell: (machine) => <div className="row nowrap">{may && canDrain(machine, pending) ? <input type="checkbox" aria-label={`Select ${machine.key}`} checked={picked.has(machine.key)} onChange={() => pick(machine.key)} /> : null}<div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine)}</Muted></div></div></div>, text: (machine) => machine.key, sort: "machine"},
     {title: "Bought", hidden: true, text: bought},
-    {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /><div className="line"><Muted>{idleSince(machine) < packing.since ? `before ${date(packing.since)}` : `since ${date(idleSince(machine))}`}</Muted></div></> : null}{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null].filter(Boolean).join(" ")},
+    {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /><div className="line"><Muted>{idleSince(machine) < packing.since ? `before ${date(packing.since)}` : `since ${date(idleSince(machine))}`}</Muted></div></> : null}{since ? <div><Muted>{since}</Muted></div> : null}{request(machine) ? <div><Muted>{request(machine)}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null, request(machine)].filter(Boolean).join(" "), sort: "state"},
     {title: "Idle since", hidden: true, text: (machine) => (isIdle(machine) ? iso(idleSince(machine)) : "")},
     {title: "cpus, memory / up", csvTitle: "cpus used", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machine. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus used" used={used.get(machine.key) ?? 0} most={machine.cpus} /><MemoryUse promised={promised.get(machine.key) ?? 0} used={peaks.get(machine.key) ?? 0} up={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
     {title: "Memory requested, MiB", hidden: true, text: ({key}) => promised.get(key) ?? 0},
@@ -71,10 +88,14 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     {title: "Native id", hidden: true, text: (machine) => machine.native_id ?? ""},
     {title: "Up since", cell: (machine) => <span className="line">{date(machine.spans[0][0])}</span>, text: (machine) => iso(machine.spans[0][0]), sort: "since"},
     {title: "Note", cell: (machine) => <div className="note"><Clamp text={spoken(machine.reason) ?? ""} /></div>, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
-    ...actions(may, ofMachine),
+    ...actions(may, (machine: ChartMachine) => ofMachine(machine, pending), whyNotDrained),
   ];
-  const idle = rows.filter(isIdle), drainIdle = async () => { for (const {key} of idle) await ask("drain", key); };
-  const more = may && idle.length > 1 ? <Confirmed label={`Drain ${count(idle.length)} idle machines`} question={`Drain ${count(idle.length)} machines that have no job?`} onYes={drainIdle} /> : null;
+  const drainable = rows.filter((machine) => canDrain(machine, pending)), idle = drainable.filter(isIdle);
+  const chosen = drainable.filter(({key}) => picked.has(key)), keysOf = (machines: ChartMachine[]) => machines.map(({key}) => key);
+  const drainChosen = async () => { await drainAll(keysOf(chosen)); setPicked(new Set()); };
+  const more = !may ? null : chosen.length
+    ? <><Confirmed key="chosen" label={`Drain ${machinesText(chosen.length)}`} question={`Drain ${machinesText(chosen.length)}? Each is released once its jobs have finished.`} onYes={drainChosen} /><Button onClick={() => setPicked(new Set())}>Clear selection</Button></>
+    : idle.length > 1 ? <Confirmed key="idle" label={`Drain ${count(idle.length)} idle machines`} question={`Drain ${count(idle.length)} machines that have no job?`} onYes={() => drainAll(keysOf(idle))} /> : null;
   return <Table name="Machines" more={more} rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} sorting={{by, descending, onSort}} />;
 }
 const MachineTable = memo(Machines);
@@ -104,6 +125,9 @@ export function MachinesPage({chosen, summary}: PageProps) {
   const idle = idleShare(shares);
   // Draw the chart first: rendering the rows of hundreds of machines would delay it.
   const listed = useDeferredValue(packing, null);
+  // As text, so that the table is only redrawn when a request is made or done.
+  const requests = JSON.stringify((useAnswer<OperatorRequest[]>("requests", {}, 5)[0] ?? []).filter(({done_at: at}) => at === null));
+  const pending = useMemo(() => pendingOf(JSON.parse(requests) as OperatorRequest[]), [requests]);
   const measure = MEASURES.find(([key]) => key === chosen.get("measure"))?.[0] ?? "cpus";
   const by = SORTS.find((key) => key === chosen.get("sort")) ?? "machine", descending = chosen.get("order") === "desc";
   const onSort = useCallback((sort: string, isDescending: boolean) => chosen.set({sort, order: isDescending ? "desc" : null}), [chosen]);
@@ -125,7 +149,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
         {packing && !packing.jobs.size ? <Muted>No job ran in this time.</Muted> : null}
         {packing || !trouble ? <Packing packing={packing} opened={opened} onOpened={setOpened} measure={measure} /> : null}
       </Section>
-      <Section title="Machines">{listed ? <MachineTable packing={listed} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
+      <Section title="Machines">{listed ? <MachineTable packing={listed} pending={pending} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
       <Asked />
     </>
   );

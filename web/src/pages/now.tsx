@@ -10,16 +10,20 @@ import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {DAY, Failures} from "./failures";
 import {WAITING} from "./jobs";
+import {LiveRuns} from "./live_runs";
 import type {PageProps} from "./page";
 
 export type Action = readonly [kind: string, label: string, target: string, question: string];
-/** A column of buttons, for users who are allowed to send requests. */
-export function actions<Row>(may: boolean, cells: (row: Row) => readonly Action[]): Column<Row>[] {
+/** A column of buttons, for users who are allowed to send requests.
+ *
+ * @param why: why a row lacks a button
+ */
+export function actions<Row>(may: boolean, cells: (row: Row) => readonly Action[], why: (row: Row) => string | null = () => null): Column<Row>[] {
   if (!may) return [];
-  const cell = (row: Row) => <div className="row nowrap">{cells(row).map(([kind, label, target, question]) => (
+  const cell = (row: Row) => <div><div className="row nowrap">{cells(row).map(([kind, label, target, question]) => (
     <Confirmed key={kind} label={label} name={`${label} ${target}`} question={question} onYes={() => ask(kind, target)} />
-  ))}</div>;
-  return [{title: "Actions", text: false, has: (row) => cells(row).length, cell}];
+  ))}</div>{why(row) === null ? null : <Muted>{why(row)}</Muted>}</div>;
+  return [{title: "Actions", text: false, has: (row) => cells(row).length || why(row), cell}];
 }
 const ofSite = ({name, state}: SiteState): Action[] =>
   state === "paused" ? [["resume", "Resume", name, `Resume ${name}?`]] : [["pause", "Pause", name, `Pause ${name}? It gets no more jobs.`]];
@@ -69,7 +73,7 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "State", cell: (site) => (
       <div><Badge word={conditionOf(site)} />
         {site.machines_silent && site.state !== "down" ? <div className="line"><Muted>{count(site.machines_silent)} unreachable</Muted></div> : null}
-        {site.machines_idle && site.waiting ? <div className="line"><Muted>{count(site.machines_idle)} of {count(site.machines)} machines idle</Muted></div> : null}
+        {site.machines_idle && site.waiting ? <div className="line"><Muted><Link to={pagePath({view: "machines", site: site.name, sort: "state"})} label={`Idle machines of ${site.name}`}>{count(site.machines_idle)} of {count(site.machines)} machines idle</Link></Muted></div> : null}
         {isSilent(site, now) ? <div className="line"><Muted>{contact(site, now)}</Muted></div> : null}</div>
     ), text: conditionOf},
     {title: "Unreachable machines", hidden: true, text: (site) => site.machines_silent},
@@ -143,7 +147,7 @@ export function Asked() {
 /** Only failed tasks are highlighted, not failed tries that Airflow retried. */
 export function FailedTile({summary: {failed, failed_tasks: tasks}}: {summary: Pick<Summary, "failed" | "failed_tasks">}) {
   const known = tasks ?? failed;
-  return <Tile label="Failed tasks, 24 h" value={count(known)} help={`${count(failed)} failed ${failed === 1 ? "try" : "tries"}`} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={known > 0} />;
+  return <Tile label="Failed tasks, 24 h" value={count(known)} help={`not retried any more; ${count(failed)} failed ${failed === 1 ? "try" : "tries"}`} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={known > 0} />;
 }
 
 export function NowPage({summary, trouble, now}: PageProps) {
@@ -171,6 +175,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
           </>
         );
       }}</AnswerSection>
+      <LiveRuns />
       {summary?.shares?.length ? <Section title="Shares" more={<Muted>counted {ago(now - Math.max(...summary.shares.map(({at}) => at)))}</Muted>}><Table name="Shares" rows={rankedShares(summary.shares)} columns={SHARES} empty="" keyOf={({name}) => name} /></Section> : null}
       <Failures within={DAY} few={5} />
       {summary?.teams.length ? <Section title="Teams"><Table name="Teams" rows={summary.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}

@@ -2,7 +2,7 @@
 import * as React from "react";
 import {get} from "../api";
 import type {RunPage, RunTotals} from "../api_types";
-import {count, cpuHours, date, duration, fraction, iso, percent, took, usd} from "../format";
+import {count, cpuHours, date, duration, fraction, iso, percent, runCost, took, usd} from "../format";
 import {shareColumns, ShareLegend, spentColumn, whole} from "../pages/cost";
 import {pagePath, runPath} from "../paths";
 import {useAnswer} from "../polling";
@@ -12,10 +12,6 @@ import {Sizes} from "../ui/sizes";
 import {Table, type Column} from "../ui/table";
 
 const cpusUsed = (run: RunTotals) => percent(run.cpu_hours_used, run.cpu_hours_measured);
-
-/** The cost of a run, including its share of idle and booting machines. */
-export const runCost = ({usd: charged, billed}: Pick<RunTotals, "usd" | "billed">): number | null =>
-  charged === null ? null : charged + (billed.usd_idle ?? 0) + (billed.usd_boot ?? 0);
 
 /** The cost of running jobs, which the bill does not include yet. */
 export function runningPart({usd: charged, cpu_hours: hours, billed}: Pick<RunTotals, "usd" | "cpu_hours" | "billed">, inUsd: boolean): Part {

@@ -4,14 +4,14 @@ import {useMemo, useState} from "react";
 import {hurry} from "../api";
 import type {RunGantt, RunOutlook, RunSummary} from "../api_types";
 import {windowOfRun, type ChartJob} from "../chart/packing";
-import {cost, count, date, duration, jobsText, outlookLines, percent, took} from "../format";
+import {cost, count, duration, jobsText, outlookLines, percent, rangeText, runCost, took} from "../format";
 import {parts} from "../pages/cost";
 import {pagePath, runData} from "../paths";
 import {usePacking, useAnswer} from "../polling";
 import {Packing} from "../ui/chart";
 import {AnswerSection, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
 import {TryTable} from "../ui/tries";
-import {runCost, runningPart} from "./dag";
+import {runningPart} from "./dag";
 import {Gantt} from "./gantt";
 
 interface Run {dagId: string; runId: string}
@@ -57,7 +57,7 @@ export function RunTab({dagId, runId}: Run) {
   if (found && (!found.totals.jobs || found.totals.began_at === null)) return <Frame isTab><Muted>Lading has no record of this run: it was not run by Lading, or its records have been purged (job_retention_days).</Muted></Frame>;
   return (
     <Frame isTab>
-      <AnswerSection title="Run" asked={asked}>{(run) => <Took run={run} end={gantt[0]?.expected_end ?? null} held={gantt[0]?.held ?? null} now={now} dagId={dagId} runId={runId} />}</AnswerSection>
+      <AnswerSection title="Run" asked={asked}>{(run) => <Took run={run} gantt={gantt[0]} now={now} dagId={dagId} runId={runId} />}</AnswerSection>
       {found?.outlook ? <Outlook dagId={dagId} runId={runId} outlook={found.outlook} mayEdit={found.may_edit ?? false} /> : null}
       <Gantt asked={gantt} dagId={dagId} runId={runId} />
       {found && found.totals.began_at !== null ? <RunPacking dagId={dagId} runId={runId} began={found.totals.began_at} ended={found.totals.live ? null : found.totals.ended_at} now={found.now} /> : null}
@@ -66,28 +66,34 @@ export function RunTab({dagId, runId}: Run) {
   );
 }
 
+type End = Pick<RunGantt, "expected_end" | "expected_end_span" | "expected_end_basis" | "held">;
+function endText(end: End | null, now: number): string {
+  if (end?.held != null) return `Its end cannot be predicted: ${end.held}.`;
+  if (end?.expected_end == null || !end.expected_end_span) return "Its end is unknown.";
+  return `Expected end: ${rangeText({...end.expected_end_span, at: end.expected_end}, now)}, based on ${end.expected_end_basis}.`;
+}
+
 /** The progress and expected end of a run in one line.
  *
- * @param end: when it is expected to end, epoch seconds; null: it has ended, or its end is unknown
- * @param held: what holds some of its jobs, so that no end can be predicted; null: nothing does
+ * @param end: when it is expected to end, and based on what; null: unknown
  */
-export function progress({totals: {jobs, live, failed}, states}: Pick<RunSummary, "totals" | "states">, end: number | null, held: string | null = null): string {
+export function progress({totals: {jobs, live, failed}, states}: Pick<RunSummary, "totals" | "states">, end: End | null, now: number): string {
   const failures = failed ? `, of these ${count(failed)} failed` : "";
   if (!live) return `All ${jobsText(jobs)} finished${failures}.`;
   const running = states.running ?? 0;
-  return `${count(running)} of ${jobsText(jobs)} running, ${count(live - running)} waiting, ${count(jobs - live)} finished${failures}. ${held !== null ? `Its end cannot be predicted: ${held}.` : end === null ? "Its end is unknown." : `Expected to end at about ${date(end)}.`}`;
+  return `${count(running)} of ${jobsText(jobs)} running, ${count(live - running)} waiting, ${count(jobs - live)} finished${failures}. ${endText(end, now)}`;
 }
 
-function Took({run: found, end, held, now, dagId, runId}: Run & {run: RunSummary; end: number | null; held: string | null; now: number}) {
+function Took({run: found, gantt, now, dagId, runId}: Run & {run: RunSummary; gantt: RunGantt | null; now: number}) {
   const {totals, states, billed} = found;
   const waiting = (states.queued ?? 0) + (states.attempted ?? 0) + (states.placed ?? 0);
   const jobs = (more: Record<string, string>) => pagePath({view: "jobs", dag: dagId, run: runId, ...more});
   return (
     <>
-        <p className="lead" data-testid="progress">{progress(found, end, held)}</p>
+        <p className="lead" data-testid="progress">{progress(found, gantt, now)}</p>
         <Tiles>
           <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
-          {totals.failed ? <Tile label="Failed" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
+          {totals.failed ? <Tile label="Failed tries" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
           <Tile label="Cost" value={cost(runCost({usd: totals.usd, billed}), totals.cpu_hours)} help={[...parts(billed, totals.usd !== null), runningPart({...totals, billed}, totals.usd !== null)].filter(({value}) => value > 0).map(({title, text}) => `${text} ${title.toLowerCase()}`).join(", ") || null} />
           <Tile label="cpus used" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} help="of the cpus requested" />
           <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of the memory requested, by measured peaks" />

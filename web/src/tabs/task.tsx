@@ -9,7 +9,7 @@ import {Awaited, Frame, Link, Muted, Row, Section, Trouble} from "../ui/parts";
 import {Facts, Phases, TryTable, allJobs} from "../ui/tries";
 
 const start = ({start: expected}: TrySummary, now: number): [string, string][] =>
-  expected ? [["Expected to start", `${startText(expected, now)}: ${expected.since === null ? expected.text : `by ${expected.text}`}`]] : [];
+  expected ? [["Expected to start", `${startText(expected, now)}${expected.since === null ? ": " : ", based on "}${expected.text}`]] : [];
 
 export function TaskTab({dagId, runId, taskId, mapIndex}: {dagId: string; runId: string; taskId: string; mapIndex?: string}) {
   const path = taskData(dagId, runId, taskId), parameters = {map_index: mapIndex ?? null};

@@ -42,7 +42,7 @@ const CSS = `
 .lading .banner { border: 1px solid var(--l-error); border-inline-start-width: 5px; border-radius: 4px; padding: 6px 12px; background: var(--l-bg); width: 100%; margin-bottom: 6px; }
 .lading .scroll { overflow: auto; max-height: max(320px, 78vh); border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
 .lading table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.875rem; }
-.lading th { position: sticky; top: 0; z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 8px; border-bottom: 1px solid var(--l-line); white-space: nowrap; vertical-align: bottom; }
+.lading th { position: sticky; top: var(--l-under, 0); z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 8px; border-bottom: 1px solid var(--l-line); white-space: nowrap; vertical-align: bottom; }
 .lading td { padding: 5px 8px; border-bottom: 1px solid var(--l-line); vertical-align: top; background: var(--l-bg); overflow-wrap: break-word; max-width: 34em; }
 .lading td:first-child { overflow-wrap: anywhere; max-width: 22em; min-width: 5em; }
 .lading td:first-child:has(code) { max-width: 44em; }
@@ -100,6 +100,7 @@ const CSS = `
   .lading td:empty, .lading td:first-child::before { display: none; }
   .lading td:first-child, .lading td:first-child:has(code) { display: block; position: static; max-width: none; font-weight: 600; }
   .lading td.number { text-align: start; white-space: normal; }
+  .lading td .line { white-space: normal; overflow-wrap: anywhere; }
   .lading td .text, .lading td .dags, .lading td .starts { min-width: 0; max-width: none; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
   .lading dl.facts dd { margin-bottom: 6px; }

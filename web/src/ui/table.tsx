@@ -1,6 +1,6 @@
 // Tables with an export as CSV.
 import * as React from "react";
-import {useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
+import {useEffect, useRef, useState, type KeyboardEvent, type ReactNode, type RefObject} from "react";
 import {csv, type CsvColumn} from "../csv";
 import {Button, InHead, Muted} from "./parts";
 
@@ -38,6 +38,8 @@ interface Props<Row> {
 }
 
 const ROWS_AT_ONCE = 50;
+/** The column headings stay this far above the end of their table, pixels. */
+const ROOM_BELOW = 80;
 
 // A table is a single tab stop, and arrow keys move between rows; otherwise content after a long table would be out of reach.
 function useRows(count: number) {
@@ -54,7 +56,7 @@ function useRows(count: number) {
   const onKeyDown = (event: KeyboardEvent) => {
     const step = {ArrowDown: 1, ArrowUp: -1, Home: -count, End: count}[event.key];
     const target = event.target as HTMLElement;
-    if (!step || target instanceof HTMLSelectElement || target instanceof HTMLInputElement) return;
+    if (!step || target instanceof HTMLSelectElement || (target instanceof HTMLInputElement && target.type !== "checkbox")) return;
     const all = rows(), here = all.findIndex((row) => row.contains(target));
     if (here < 0) return;
     event.preventDefault();
@@ -75,6 +77,21 @@ function useRows(count: number) {
   return {ref: table, onKeyDown, onFocus};
 }
 
+/** Keeps a table's column headings below the heading of its section, under which they would scroll with the page. */
+function useHeadings(table: RefObject<HTMLDivElement | null>): void {
+  useEffect(() => {
+    const place = () => {
+      const box = table.current, heading = box?.closest("section")?.querySelector(":scope > .head");
+      if (!box || !heading) return;
+      const {top, height} = box.getBoundingClientRect(), hidden = heading.getBoundingClientRect().bottom - top;
+      box.style.setProperty("--l-under", `${Math.round(Math.min(Math.max(0, hidden), Math.max(0, height - ROOM_BELOW)))}px`);
+    };
+    place();
+    document.addEventListener("scroll", place, {capture: true, passive: true});
+    return () => document.removeEventListener("scroll", place, {capture: true});
+  }, []);
+}
+
 function Head<Row>({column: {title, head, help, number, sort}, sorting}: {column: Column<Row>; sorting?: Sorting}) {
   const className = number ? "number" : undefined;
   if (!sort || !sorting) return <th role="columnheader" scope="col" className={className} aria-label={head ? title : undefined}>{help ? <abbr title={help}>{title}</abbr> : head ?? title}</th>;
@@ -90,6 +107,7 @@ export function Table<Row>({name, columns: known, rows: all, empty, few = ROWS_A
   const columns = known.filter(({hidden, has, sort}) => !hidden && (!has || all.some(has) || (sort !== undefined && sort === sorting?.by)));
   const [whole, setWhole] = useState(false);
   const rows = whole ? all : all.slice(0, few), stop = useRows(rows.length);
+  useHeadings(stop.ref);
   if (!rows.length) return <div>{more ? <InHead>{more}</InHead> : null}<p><Muted>{empty}</Muted></p></div>;
   return (
     <div>

@@ -43,7 +43,7 @@ export function Facts({job, now, more = []}: {job: TrySummary; now: number; more
   const facts: [string, React.ReactNode][] = [
     ["State", <span><Badge word={job.state} />{cause ? ` ${cause}` : ""} {job.state === "attempted" ? <Confirmed label="Wake" name={`Wake try ${job.try_number}`} question="Look for room now?" onYes={() => ask("wake", job.id)} /> : null}</span>],
     ...more,
-    ["Why", job.reason ? <Name>{spoken(job.reason)}</Name> : isWaiting(job) ? "no reason yet" : null],
+    ["Why", job.reason ? <bdi>{spoken(job.reason)}</bdi> : isWaiting(job) ? "no reason yet" : null],
     ["What to do", job.remedy],
     ["Team", job.team],
     ["Where", <Where job={job} />],

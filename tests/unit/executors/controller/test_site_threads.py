@@ -175,6 +175,20 @@ def test_ticks_that_follow_each_other_put_off_no_look(tmp_path: Path) -> None:
     thread.end(60.0)
 
 
+def test_a_site_that_has_found_something_is_observed_before_the_next_tick(tmp_path: Path) -> None:
+    site, rung = FakeSite("s", tmp_path), threading.Event()
+    thread = SiteThread(site, rung.set, lambda: True, Trouble(logging.getLogger()))
+    thread.request_observation()
+    assert rung.wait(120)
+    thread.take()
+    thread.settle()
+    rung.clear()
+    site.events = [{"event": "started", "token": "t", "at": 1.0}]
+    site.notify()
+    assert rung.wait(120), "no tick has requested an observation"
+    thread.end(120)
+
+
 def test_an_answer_is_used_once(controller: Controller, sites: Sites, engine: Engine) -> None:
     add_job(engine, "a", site_hint="s0")
     ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)

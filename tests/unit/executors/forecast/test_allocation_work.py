@@ -42,6 +42,7 @@ from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import Clock
 from tests.clusters.sites import make_settings
 from tests.clusters.workflow_runs import SaidRuns, WorkflowRuns
+from tests.services.at_once import AtOnce
 
 QUEUE = 30.0
 MARKET = Market(Resources(4, 8000), 0, 3000.0, 1500.0, 1, idle_seconds=5, queue_seconds=QUEUE)
@@ -186,6 +187,7 @@ def test_what_is_to_come_is_not_read_all_the_time(tmp_path: Path, monkeypatch: p
         return []
 
     plans.has_noted = False
+    plans.threads = AtOnce()
     monkeypatch.setattr(plans.live_runs, "coming_runs", coming_runs)
     monkeypatch.setattr(plans.waits, "read", lambda _: None)
     monkeypatch.setattr(time, "monotonic", clock)
@@ -198,6 +200,14 @@ def test_what_is_to_come_is_not_read_all_the_time(tmp_path: Path, monkeypatch: p
     assert (first.coming["hpc"].site, found(10.0, site).coming, looks) == ("hpc", first.coming, [0.0])
     found(2.0 + 2.0 * PAUSE_BETWEEN_LOOKS, site)
     assert looks == [0.0, 22.0]
+    plan = plans.work["hpc"].plan
+    assert plan is not None
+    plan.choosing = Future()
+    found(23.0, site)
+    assert looks == [0.0, 22.0], "the search still runs"
+    plan.choosing.set_result(None)
+    found(24.0, site)
+    assert looks == [0.0, 22.0, 24.0], "what it has chosen is used at once"
     assert found(23.0, replace(site, trouble=because("stopped"))) == Foreseen(), "it takes no jobs"
     plans.close()
 

@@ -276,7 +276,7 @@ def test_jobs_that_a_limit_of_their_task_holds_wait_for_its_jobs_alone(session: 
     last = found["waits19"]
     assert isinstance(last, ExpectedStart)
     assert last.source is StartSource.BACKLOG
-    assert re.search(r"and task t finishes \d+(\.\d+)? per hour$", last.text)
+    assert re.search(r"and task t finishes \d+(\.\d+)? jobs per hour$", last.text)
     assert last.since <= NOW + 6000 <= last.until, "after nineteen others, two at a time"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from lading.hooks.polling.rounds import Rounds
@@ -45,6 +46,17 @@ def test_without_leisure_a_round_begins_at_once() -> None:
         time.sleep(0.005)
     rounds.stop(120)
     assert looks.at[1] - looks.at[0] < 120
+
+
+def test_the_end_of_each_round_is_reported() -> None:
+    looks, reported = Looks(), threading.Semaphore(0)
+    rounds = Rounds("hpc", looks, None, finished=reported.release)
+    rounds.start()
+    for number in (1, 2):
+        assert reported.acquire(timeout=120)
+        assert len(looks.at) == number
+        rounds.wake()
+    rounds.stop(120)
 
 
 def test_a_round_that_gets_no_answer_is_shown_before_it_has_failed() -> None:

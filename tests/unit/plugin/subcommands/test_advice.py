@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import State
-from lading.plugin.subcommands.advice import row, short_row
+from lading.plugin.subcommands.advice import remarks, row, short_row
 from lading.plugin.ui.queries.advice import advice, advised
 
 COMMON = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "disk": 0, "gpus": 0.0, "priority": 0}
@@ -52,3 +52,19 @@ def test_it_says_what_the_page_says_and_what_the_line_would_have_wasted(session:
         (each["task_id"], each["line"], each["memory"]) for each in (align, call)
     ]
     assert advised(session, "other") == []
+
+
+def test_each_missing_amount_is_explained(session: Session) -> None:
+    for number in range(3):
+        add(session, f"a{number}", "fine")
+    session.flush()
+    assert list(remarks([task.size for task in advised(session, "d")])) == []
+    add(session, "b", "new")
+    for number in range(4):
+        add(session, f"c{number}", "brief", ended_at=61.0, memory_limit=None)
+    session.flush()
+    assert list(remarks([task.size for task in advised(session, "d")])) == [
+        "Tasks with fewer than 3 tries get no advice.",
+        "Other tasks without memory: no try of at least 2 s has a measured peak.",
+        "Other tasks without cpus: no try of at least 10 s has measured cpu seconds.",
+    ]

@@ -237,6 +237,30 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
     assert "run the check on that host" in controller_finding(settings).message
 
 
+@pytest.mark.parametrize(("managed", "starter"), [(True, "Airflow's scheduler"), (False, "the controller's service")])
+def test_a_controller_with_another_sites_file_is_not_told_to_be_killed(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, managed: bool, starter: str
+) -> None:
+    lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=managed, expires_at=1e12)
+    monkeypatch.setattr(controller_state, "current_lease", lambda: lease)
+    monkeypatch.setattr(controller_state, "lives", lambda lease: True)
+    mine, its = tmp_path / "mine.toml", tmp_path / "its.toml"
+    mine.write_text(CLUSTER)
+    its.write_text(CLUSTER.replace("32", "64"))
+    remedy = f"set the same sites file ([lading] sites_file) for {starter}, and restart {starter}"
+    for used, command, words in (
+        (None, mine, f"it uses no sites file, and this command uses {mine}"),
+        (its, mine, f"it uses {its}, and this command uses {mine}"),
+        (its, None, f"it uses {its}, and this command uses none"),
+    ):
+        theirs = replace(settings, sites_file=used)
+        Housekeeping(theirs, managed, load_sites(theirs))._look_at_the_file()
+        assert controller_finding(theirs).good
+        found = controller_finding(replace(settings, sites_file=command))
+        assert not found.good
+        assert found.message == f"pid 77 on {lease.host} is active, but {words}: {remedy}"
+
+
 def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=True, expires_at=1e12)
     monkeypatch.setattr(controller_state, "current_lease", lambda: lease)

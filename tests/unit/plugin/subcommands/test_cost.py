@@ -10,9 +10,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import JobRow, State
+from lading.executors.store import JobRow, LocationRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.plugin.subcommands.cost import amounts, format_parts, short_amounts, unknown
+from lading.plugin.subcommands.cost import amounts, format_parts, short_amounts, unknown, unpriced
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
 
 NOW = 23_600.0
@@ -51,9 +51,12 @@ def test_runs_and_tasks(session: Session) -> None:
     }  # fmt: skip
     [found] = [found for name, found in totals_by_run(session, "d", 10, NOW) if name == "one"]
     assert short_amounts({**found, "cpu_hours_used": 0.0004}) == {
-        "jobs": 4, "failed": 1, "waited": "2 h 30 min", "cpu_hours": "12", "cpu_hours_used": "0.0004", "usd": 0.75,
-        "usd_idle": 0.0, "of_which": "",
+        "jobs": 4, "failed": 1, "waited": "2 h 30 min", "cpu_hours": "12", "cpu_hours_used": "0.0004", "usd": "0.75",
+        "usd_idle": "0.00", "of_which": "",
     }  # fmt: skip
+    assert short_amounts({**found, "usd": 0.00002}, 0.00004)["usd"] == "0.00002"
+    assert short_amounts({**found, "usd": 0.00002}, 0.00004)["usd_idle"] == "0.00004"
+    assert short_amounts({**found, "usd": None})["usd"] is None
     assert [name for name, _ in totals_by_run(session, "d", 1, NOW)] == ["two"]
 
     tasks = {(task, site): amounts(found) for task, site, found in totals_by_task(session, "d", "one", NOW)}
@@ -93,3 +96,19 @@ def test_what_is_unknown(session: Session) -> None:
     session.flush()
     assert "Dags with jobs: d." in unknown(session, "e", "one", NOW)
     assert "There is no record of run 'two' of Dag 'd'; its newest runs: one." in unknown(session, "d", "two", NOW)
+
+
+def test_jobs_from_before_their_site_had_a_price_are_told_from_those_of_a_site_without_one(session: Session) -> None:
+    for site, usd in (("local", 0.2), ("hpc", None)):
+        session.add(
+            LocationRow(
+                site=site, name=site, kind="local", cpus=1.0, memory=1, disk=0, gpus=0.0, seen_at=0.0,
+                usd_per_cpu_hour=usd,
+            )
+        )  # fmt: skip
+    session.flush()
+    before = "Rows without USD: these jobs ran while their site had no price, so they never get a cost."
+    assert unpriced(session, []) is None
+    assert unpriced(session, ["local"]) == before
+    later = "For later jobs, set usd_per_hour or usd_per_cpu_hour of gone, hpc."
+    assert unpriced(session, ["local", "hpc", "gone"]) == f"{before} {later}"

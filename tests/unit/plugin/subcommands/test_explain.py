@@ -76,8 +76,8 @@ class Known:
         asked = hint_columns(Hints.from_config(resources(**(hints or {}))), self.settings)
         store.add_job(
             self.session, owner=1, token="t", kind="ExecuteTask", workload="{}", subject="", dag_id="d",
-            run_id="r", state=state, priority=1, unreported=False, news=0, map_index=-1, try_number=1,
-            **{"task_id": "t", "queued_at": 0.0, **asked, **columns},
+            run_id="r", state=state, priority=1, unreported=False, news=0, try_number=1,
+            **{"task_id": "t", "map_index": -1, "queued_at": 0.0, **asked, **columns},
         )  # fmt: skip
         return report(self.session, self.session.get_one(JobRow, "t"), self.settings)
 
@@ -106,6 +106,22 @@ def test_each_step_says_what_came_of_it(known: Known) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("hints", "ranking"),
+    [
+        ({"site": "four"}, "the hint names four"),
+        ({"cpus": 9}, "only ten can run it"),
+        ({"cpus": 2}, None),
+    ],
+)
+def test_a_job_whose_place_is_certain_says_why(known: Known, hints: dict[str, Any], ranking: str | None) -> None:
+    lines = known.lines(hints=hints, map_index=3)
+    assert lines[0].startswith("d.t[3], try 1, requests ")
+    [found] = [line.partition("ranking: ")[2] for line in lines if "ranking: " in line]
+    assert found.startswith("not needed: ") == (ranking is not None)
+    assert ranking is None or found == f"not needed: {ranking}"
+
+
 def test_what_the_run_goes_by(known: Known) -> None:
     known.session.add(DagBundleModel(name="b"))
     known.session.flush()
@@ -124,7 +140,7 @@ def test_what_the_run_goes_by(known: Known) -> None:
 def test_targets_are_tried_in_their_order_and_nothing_is_asked(known: Known) -> None:
     lines = known.lines(hints={"targets": ["ten/long", "four"]}, reason=because("site_full", site="four"))
     assert lines[1] == "1. bindings: its Dag, or a binding, names the targets ten/long, four"
-    assert lines[5] == "3. ranking: not needed: its places are named, or there is only one"
+    assert lines[5] == "3. ranking: not needed: the targets are tried in their order"
     assert "ten/long has room now; four has room now" in lines[6]
     assert lines[7] == "5. queued:"
     assert lines[8].endswith("waits: site 'four' has no room")
@@ -160,6 +176,7 @@ def test_a_job_that_has_waited_is_explained_by_what_was_recorded(known: Known) -
         ("lading waits", "waits: max_jobs", 120),
         ("lading asks for more", "memory 2 GiB", 130),
         ("cli_task_run", "no word of ours", 140),
+        ("lading out_of_memory", "the task used 2 GiB of memory", 150),
     ):
         entry = Log(event=event, task_instance=key, extra=text)
         entry.dttm = at + timedelta(seconds=seconds)
@@ -177,10 +194,11 @@ def test_a_job_that_has_waited_is_explained_by_what_was_recorded(known: Known) -
     assert "runs for 1 min" in text
     assert "site ten, location ten, at 2026-11-28 12:04:47 UTC" in text
     start = next(number for number, line in enumerate(lines) if "reasons it had" in line) + 1
-    assert lines[start : start + 3] == [
+    assert lines[start : start + 4] == [
         "   2026-11-28 12:00:01 UTC: waits: site 'ten' has no room",
         "   2026-11-28 12:02:00 UTC: waits: max_jobs",
         "   2026-11-28 12:02:10 UTC: asks for more: memory 2 GiB",
+        "   2026-11-28 12:02:30 UTC: out_of_memory: the task used 2 GiB of memory",
     ]
 
 

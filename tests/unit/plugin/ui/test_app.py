@@ -64,7 +64,7 @@ AMOUNTS = {"cpus": 4.0, "memory": 8192, "gpus": 0.0}
 SECRETS = ("hush_dag", "hush_task", "hush_run", "hush_reason", "hush_native", "hush_node", "hush_gang")
 ROUTES = (
     "summary", "waits", "machines", "packing", "jobs", "jobs.csv", "requests", "failures", "queue-waits",
-    "bill", "savings", "starts",
+    "bill", "savings", "starts", "live-runs",
 )  # fmt: skip
 # The parameters that may be given several times.
 LISTS = ("state", "dag_id", "team", "site", "cause", "reason_code")
@@ -265,6 +265,29 @@ def test_a_try_that_failed_is_no_task_that_failed(session: Session, client: Test
     ] * 3
 
 
+def test_a_failure_says_what_has_become_of_its_task(session: Session, client: TestClient) -> None:
+    add_run(session, "mine", "r")
+    states = {"success": 2, "running": 2, "up_for_retry": 1, "failed": 1, "skipped": 2}
+    end = datetime.fromtimestamp(NOW - 60, timezone.utc)
+    for index, (state, last) in enumerate(states.items()):
+        instance = {"dag_id": "mine", "run_id": "r", "task_id": "t", "map_index": index, "state": state}
+        more = {"id": uuid.uuid4(), "pool": "p", "pool_slots": 1, "try_number": last, "end_date": end}
+        session.execute(insert(TaskInstance.__table__), [instance | more])
+        ended(session, f"job{index}", state=State.FAILED, cause="error", map_index=index)
+    ended(session, "again", state=State.FAILED, cause="error", map_index=1, try_number=0)
+    ended(session, "unknown", state=State.FAILED, cause="error", task_id="unknown")
+    ended(session, "hid", state=State.FAILED, cause="error", dag_id="hush_dag", task_id="hush_task")
+    session.commit()
+    [group] = client.get("/failures", params={"since": NOW - 3600}).json()["groups"]
+    assert group["since_then"] == {"succeeded": 1, "runs": 1, "waits": 1, "gave_up": 1, "skipped": 1}
+    found = {each["id"]: each["since_then"] for each in client.get("/jobs", params={"state": "failed"}).json()["jobs"]}
+    assert found["job0"] == {"state": "succeeded", "try_number": 2, "at": pytest.approx(NOW - 60)}
+    assert found["job1"] == {"state": "runs", "try_number": 2, "at": None}
+    assert found["job2"] == {"state": "waits", "try_number": None, "at": None}
+    assert found["job3"] == {"state": "gave_up", "try_number": None, "at": None}
+    assert found["unknown"] is None
+
+
 def test_machines_that_were_taken_back_are_one_group_of_their_site(session: Session, client: TestClient) -> None:
     for number in range(3):
         ended(session, f"spot{number}", state=State.FAILED, cause="preempted", location=f"M{number}", site="cloud")
@@ -347,12 +370,13 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     start = show_starts(session, [row], NOW)["w0499"]
     assert isinstance(start, ExpectedStart)
     assert of_job == of_task == last
-    assert (of_job["since"], of_job["until"], of_job["text"]) == (start.since, start.until, start.text)
+    said = (of_job["since"], of_job["at"], of_job["until"], of_job["text"])
+    assert said == (start.since, start.at, start.until, start.text)
     assert step.lines[0] == f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"
     assert job_row(row, start=start)["starts_until"] == start.until
     first = session.scalars(select(JobRow).where(JobRow.token == "w0000")).one()
     assert of_run["w0000"]["until"] == show_starts(session, [first], NOW)["w0000"].until  # type: ignore[union-attr]
-    held = {"since": None, "until": None, "source": None, "text": "A budget is spent: budget b"}
+    held = {"since": None, "at": None, "until": None, "source": None, "text": "A budget is spent: budget b"}
     assert groups["budget_spent"] == held
     [of_held] = [job["start"] for job in client.get("/dags/mine/runs/r/tasks/held").json()["jobs"]]
     assert of_held == held
@@ -361,11 +385,15 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     assert short_job_row(row, start=show_starts(session, [row], NOW)["held"])["starts"] == f"held: {held['text']}"
     run = client.get("/dags/mine/runs/r/gantt").json()
     assert (run["expected_end"], run["held"]) == (None, "1 job is held (a budget is spent: budget b)")
+    assert (run["expected_end_span"], run["expected_end_basis"]) == (None, None)
     session.delete(row)
     session.commit()
     run = client.get("/dags/mine/runs/r/gantt").json()
     assert run["held"] is None
     assert run["expected_end"] >= NOW + 30 * 3600, "after the last of its jobs"
+    span = run["expected_end_span"]
+    assert NOW < span["since"] < run["expected_end"] < span["until"]
+    assert run["expected_end_basis"] == "the expected starts of its jobs and the durations of earlier ones"
 
 
 def dag_run(run_id: str) -> DagRun:
@@ -1022,6 +1050,24 @@ def test_the_tasks_of_a_run_over_time(session: Session, client: TestClient) -> N
     assert (second["median_wait"], second["longest_wait"]) == (10.0, 10.0)
 
 
+def test_live_runs_say_when_they_end_and_what_they_cost_so_far(session: Session, client: TestClient) -> None:
+    for number in range(5):
+        ended(session, f"old{number}", run_id="before", usd=0.5)
+    ended(session, "done", usd=2.0)
+    session.add(dag_run("r"))
+    add(session, "works", state=State.RUNNING, task_id="t", started_at=NOW - 10, map_index=1)
+    add(session, "waits", state=State.QUEUED, task_id="t", queued_at=NOW - 5, map_index=2)
+    add(session, "hid", dag_id="hush_dag", run_id="hush_run", task_id="hush_task", started_at=NOW - 10)
+    session.commit()
+    [run] = client.get("/live-runs").json()["runs"]
+    names = ("dag_id", "run_id", "running", "waiting", "jobs", "live", "usd")
+    assert [run[name] for name in names] == ["mine", "r", 1, 1, 3, 2, 2.0]
+    tab = client.get("/dags/mine/runs/r/gantt").json()
+    for name in ("expected_end", "held", "expected_end_basis"):
+        assert run[name] == (pytest.approx(tab[name], abs=60) if name == "expected_end" else tab[name]), name
+    assert run["expected_end"] > NOW
+
+
 def test_of_a_task_with_many_tries_those_of_each_state_are_drawn(session: Session, client: TestClient) -> None:
     for number in range(100):
         add(session, f"wait{number:03}", state=State.QUEUED, queued_at=NOW - 900 + number, map_index=number)
@@ -1140,6 +1186,18 @@ def test_users_that_may_change_the_configuration_may_send_requests_and_the_audit
     session.commit()
     hpc = client.get("/summary").json()["sites"][1]
     assert (hpc["state"], hpc["note"]) == ("paused", "paused by operator")
+
+
+def test_open_requests_stay_in_sight_however_many_follow(session: Session, client: TestClient) -> None:
+    made = [("drain", f"hpc/L{number}", None, NOW - 90_000) for number in range(25)]
+    made += [("pause", "hpc", NOW - 5, NOW - 90_000)] + [("pause", "hpc", NOW - 5, NOW - 10)] * 25
+    for kind, target, done_at, at in made:
+        session.add(RequestRow(kind=kind, target=target, by="operator", at=at, done_at=done_at))
+    session.commit()
+    found = client.get("/requests").json()
+    assert [each["id"] for each in found] == sorted((each["id"] for each in found), reverse=True)
+    is_open = [each["done_at"] is None for each in found]
+    assert (is_open.count(True), is_open.count(False)) == (25, 20)
 
 
 def add_run(session: Session, dag_id: str, run_id: str, state: str = "running") -> None:

@@ -225,6 +225,9 @@ def test_what_is_short_and_next_on_a_machine_may_go_there_before_there_is_room()
     assert find_prefetches(schedule, behind(forecast, 1), starts, 10.0, 10.0 + SLACK) == {}, (
         "which takes longer than expected"
     )
+    assert find_prefetches(schedule, behind(forecast, 1), starts, 10.0, 10.0 + 6.0).keys() == starts.keys(), (
+        "its end may not have been read yet where a site takes long to answer"
+    )
     long, others = at_one_machine(2, seconds=11, **starts)
     assert find_prefetches(long, behind(others, 10), starts, 10.0, 10.0 + SLACK) == {}, (
         "a more urgent one may come before its turn"

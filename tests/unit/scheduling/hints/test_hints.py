@@ -20,6 +20,7 @@ from lading.scheduling.hints.hints import (
     given,
     merge,
     of_the_run,
+    refuse_stray_hints,
     without_replaced,
 )
 from lading.scheduling.hints.values import HINT_NAMES, checked
@@ -420,3 +421,28 @@ def test_next_to_no_cpus_are_refused_with_the_floor(cpus: object) -> None:
 def test_an_expression_for_a_small_file_gives_the_least_number_of_cpus() -> None:
     assert checked("cpus", 1e-9) == 0.01
     assert Hints.parse({"cpus": 0.01}).cpus == 0.01
+
+
+@pytest.mark.parametrize(
+    "config", [{"cpus": 1}, {"cpu": "256"}, {"mem": 4}, {"Memory": 4}, {"gpu": 1, "pod_override": None}, {"node": 2}]
+)
+def test_hints_outside_the_key_of_lading_are_refused(config: dict[str, object]) -> None:
+    with pytest.raises(HintError, match=r"outside resources\(\.\.\.\), where Lading ignores it; valid: "):
+        refuse_stray_hints(config)
+    refuse_stray_hints({**resources(), **config})
+
+
+@pytest.mark.parametrize(
+    "key",
+    # Kubernetes; Amazon ECS; AWS Batch; Celery and Kubernetes; of somebody else
+    ["pod_override", "pod_template_file", "KubernetesExecutor", "overrides", "cluster", "capacityProviderStrategy",
+     "launchType", "platformVersion", "taskDefinition", "networkConfiguration", "containerOverrides", "nodeOverrides",
+     "jobQueue", "timeout", "retryStrategy", "tags", "a", "", 3],
+)  # fmt: skip
+def test_keys_of_other_executors_are_not_ours(key: object) -> None:
+    refuse_stray_hints({key: 1})
+
+
+def test_an_executor_config_that_is_no_dict_has_no_hints() -> None:
+    refuse_stray_hints(None)
+    refuse_stray_hints(["cpus"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from lading.scheduling.insight.starts import (
     KnownWaits,
     Rate,
     StartSource,
+    end_interval,
     expected_start,
     rate_at_full_load,
 )
@@ -37,6 +39,13 @@ def test_an_interval_ends_after_it_begins_and_is_not_past(
         assert native < NOW, "what has passed says nothing"
     else:
         assert all(sum(wait >= age for wait in each) <= FEWEST_WAITS for each in waits)
+
+
+def test_the_end_of_a_run_is_a_range_around_the_likely_end() -> None:
+    since, until = end_interval(NOW, NOW + 3600)
+    assert (until - NOW) / (since - NOW) == pytest.approx(3), "the latest is three times as far away as the earliest"
+    assert since < NOW + 3600 < until
+    assert end_interval(NOW, NOW - 5) == (NOW, NOW + 30), "what should have ended already can still last"
 
 
 def test_what_is_most_like_it_says_it_if_it_is_known_well_enough() -> None:
@@ -70,8 +79,13 @@ def test_of_a_long_queue_of_unknown_speed_earlier_waits_say_nothing() -> None:
     assert known is not None
     assert (known.source, known.text) == (
         StartSource.BACKLOG,
-        "2,500 jobs ahead of it, and site hpc finishes 76 per hour",
+        "2,500 jobs ahead of it, and site hpc finishes 76 jobs per hour",
     )
+    texts = {0: "it is next in line", 1: "1 job ahead of it", 2: "2 jobs ahead of it"}
+    for jobs, text in texts.items():
+        found = expected_start(NOW, NOW, backlog=Backlog(jobs, 76 / 3600, "site hpc finishes"))
+        assert found is not None
+        assert found.text == f"{text}, and site hpc finishes 76 jobs per hour"
     assert known.since <= NOW + 33 * 3600 <= known.until
     assert abs(known.until - NOW - 3 * (known.since - NOW)) < 1
 

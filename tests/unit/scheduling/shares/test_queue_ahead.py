@@ -12,7 +12,7 @@ from lading.scheduling.shares.table import Kept, Share, Shares
 from lading.scheduling.shares.usage import Mean
 from lading.scheduling.shares.who import Who
 
-LEVEL = (True, 0)
+LEVEL = (True, 0, 0)
 A, B = ShareLine(LEVEL, "a"), ShareLine(LEVEL, "b")
 
 
@@ -72,7 +72,7 @@ def test_use_that_was_long_ago_counts_less() -> None:
 
 
 def test_a_line_of_a_lower_level_starts_first() -> None:
-    given = ShareLine((False, 0), "b")
+    given = ShareLine((False, 0, 0), "b")
     found = QueueAhead({A: [Alike(2, 1, 10)], given: [Alike(2, 1, 10)]}, [], 1, shares(a=100, b=1), {})
     assert starts(found, given, 2) == [0, 10]
     assert starts(found, A, 2) == [20, 30]
