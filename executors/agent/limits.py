@@ -29,9 +29,6 @@ MOST_AT_ONCE = 0.05
 UNSEEN = 8
 LEISURE = 50
 
-# A younger job, seconds, has most of the pages that it has touched; an older one may have freed many.
-FREES_LITTLE = 10.0
-
 INFINITY = float("inf")
 
 
@@ -97,7 +94,7 @@ class LimitEnforcer:
     def _look(self, job: RunningJob) -> None:
         if processes := process_tree.tree(job.supervisor.pid):
             job.meter.watch(processes)
-            job.note_memory(job.meter.at_least, is_exact=job.meter.unseen < UNSEEN and not _copies_unseen(job))
+            job.note_memory(job.meter.at_least, is_exact=job.meter.unseen < UNSEEN)
 
     def _measure(self, jobs: list[RunningJob]) -> None:
         """Measure the jobs whose sample is not enough, and kill those that exceed their limit."""
@@ -110,7 +107,7 @@ class LimitEnforcer:
             used = job.meter.measure(job.meter.processes)
             job.measured_at = time.monotonic()
             self._next_measurement = job.measured_at + LEISURE * (time.thread_time() - before)
-            job.note_memory(used, is_exact=not _copies_unseen(job))
+            job.note_memory(used, is_exact=True)
             if used > limit:
                 job.kill(EndCause("out_of_memory", because("over_memory", used=used, limit=limit)))
 
@@ -121,8 +118,3 @@ class LimitEnforcer:
             if job.supervisor.time_limit is not None and job.cause is None
         ]
         return min(left, default=INFINITY)
-
-
-def _copies_unseen(job: RunningJob) -> bool:
-    """Whether the pages that its processes have copied from the agent are better known from those they have touched."""
-    return job.meter.is_hidden and job.age < FREES_LITTLE

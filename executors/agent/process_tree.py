@@ -313,17 +313,17 @@ class MemoryMeter:
 
     If the kernel reports details, proportional shares correct these estimates: the shares of all processes of the job
     add up to its own pages plus a part of the agent's. Otherwise, a page that a process has copied from its parent
-    still counts as inherited, and of the shared memory of several processes only the largest amount counts: processes
-    that share memory usually share most of it, and adding it up would kill innocent jobs.
+    still counts as inherited unless the process has shown its mappings, and of the shared memory of several processes
+    only the largest amount counts: processes that share memory usually share most of it, and adding it up would kill
+    innocent jobs.
+
+    :param smaps: returns a descriptor of the ``/proc/pid/smaps`` of a process, by its pid; None: it has shown none
     """
 
-    def __init__(self) -> None:
+    def __init__(self, smaps: Callable[[int], int | None] = lambda pid: None) -> None:
         self.processes: Sequence[Process] = ()
         """The processes at the last sample."""
-        self.is_hidden = False
-        """Whether the kernel did not show the details of all processes at the last measurement. Then the pages that a
-        process has copied from its parent are unknown.
-        """
+        self._smaps = smaps
         self._watched: dict[tuple[int, int], WatchedProcess] = {}
         self._touched_before = 0  # page faults of the supervisor's earlier jobs
         self._measured = 0
@@ -435,7 +435,6 @@ class MemoryMeter:
                 shares += memory.shared
             own_huge += memory.own_huge
             shared_huge = max(shared_huge, memory.shared_huge)
-        self.is_hidden = not are_all_shown
         if own < proportional - inherited or (are_all_shown and own > proportional):
             own = proportional - inherited  # inherited memory was unknown, or is no longer shared
         self._measured = own + max(shares, shared) + own_huge + shared_huge
@@ -445,23 +444,29 @@ class MemoryMeter:
     def _own(self, process: Process, memory: ProcessMemory, watched: WatchedProcess) -> int:
         """Return the bytes of a process's anonymous pages that it has not inherited."""
         own = max(memory.anonymous - watched.inherited, 0)
-        if watched.source is None or memory.proportional is None or own >= memory.proportional:
+        if watched.source is None:
             return own
-        return max(own, _private(process.pid))
+        if memory.proportional is None:
+            smaps = self._smaps(process.pid)
+            return own if smaps is None else max(own, _private(smaps))
+        return own if own >= memory.proportional else max(own, _private(f"/proc/{process.pid}/smaps"))
 
 
 # The lines of each mapping that are needed, in the order of the file.
 _OF_MAPPING = re.compile(rb"^(?:Shared_Clean|Shared_Dirty|Anonymous): +([0-9]+)", re.MULTILINE)
 
 
-def _private(pid: int) -> int:
+def _private(smaps: str | int) -> int:
     """Return the bytes of anonymous pages that a process shares with no other.
 
     The kernel's sums over all mappings do not separate them from file pages, which are also private if no other process
     has mapped them. Therefore this reads the mappings one by one.
+
+    :param smaps: the path of the process's ``/proc/pid/smaps``, or a descriptor of it
     """
     try:
-        with open(f"/proc/{pid}/smaps", "rb") as stream:
+        with open(smaps, "rb", closefd=isinstance(smaps, str)) as stream:
+            stream.seek(0)
             found = list(map(int, _OF_MAPPING.findall(stream.read())))
     except OSError:
         return 0

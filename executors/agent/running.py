@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from lading.executors.agent import container, job_folder, process_tree, supervisor
@@ -234,7 +235,8 @@ class RunningJobs:
             entry.time_limit,
             assignment.devices,
         )
-        self.jobs[token] = job = RunningJob(token, self.spool.job(token), identity, is_child=True)
+        meter = MemoryMeter(partial(self.supervisor_lines.smaps, pid))
+        self.jobs[token] = job = RunningJob(token, self.spool.job(token), identity, is_child=True, meter=meter)
         job.begin_to_measure()
         self.journal.started(token, at=now, pid=pid)
 

@@ -234,6 +234,7 @@ def become(
         for descriptor in close:
             os.close(descriptor)
         _leave_the_agent()
+        os.register_at_fork(after_in_child=line.show_memory)
         environment, birth = dict(os.environ), ProcessUsage()
         following: HandedOverJob | None = assignment
         for number in range(1, MOST_JOBS + 1):

@@ -6,13 +6,20 @@ Airflow's LocalExecutor, provided that each has succeeded and left nothing behin
 
 Each supervisor has a line to the agent that forked it. When that agent is gone, the line is closed, and a supervisor
 exits after its job: the next agent never has to find out which of several jobs a process runs.
+
+The task's process uses the line once, to let the agent measure its memory. It has made itself undumpable, so that of
+the processes without root's rights, only itself can open its ``/proc/self/smaps``. The kernel checks this only when the
+file is opened, so the agent can read through the descriptor that it is sent.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import json
+import os
 import socket
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -23,6 +30,8 @@ MOST_JOBS = 100
 
 READY = b"."
 LONGEST_ORDER = 65536
+LONGEST_ANSWER = 32  # READY, or a pid
+DESCRIPTOR = array.array("i").itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,17 @@ class SupervisorLine:
         except OSError:
             return False
 
+    def show_memory(self) -> None:
+        """Let the agent read this process's ``/proc/self/smaps``; call it in a process that the supervisor has forked.
+
+        It also closes the line in this process. Processes that this one forks therefore show nothing.
+        """
+        with contextlib.suppress(OSError), open("/proc/self/smaps", "rb") as smaps:
+            descriptors = array.array("i", [smaps.fileno()])
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)
+            self._end.sendmsg([str(os.getpid()).encode()], [rights], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        self._end.close()
+
     def wait(self) -> HandedOverJob | None:
         """Wait for the next job; None: no job will come."""
         try:
@@ -75,12 +95,15 @@ class SupervisorLines:
     def __init__(self) -> None:
         self._lines: dict[int, socket.socket] = {}
         self._ready: set[int] = set()
+        # By the pid of the supervisor: the pid of its last task's process, and a descriptor of that process's smaps.
+        self._smaps: dict[int, tuple[int, int]] = {}
 
     def add(self, pid: int, end: socket.socket) -> None:
         self._lines[pid] = end
 
     def forget(self, pid: int) -> None:
         self._ready.discard(pid)
+        self._close_smaps(pid)
         if (end := self._lines.pop(pid, None)) is not None:
             end.close()
 
@@ -90,15 +113,22 @@ class SupervisorLines:
 
     def hang_up(self) -> None:
         """Close all lines in a newly forked process; otherwise, supervisors would not notice the agent's end."""
-        for end in self._lines.values():
-            end.close()
+        for pid in list(self._lines):
+            self.forget(pid)
+
+    def smaps(self, supervisor: int, pid: int) -> int | None:
+        """Return a descriptor of the smaps of a process that the supervisor has forked; None: it has shown none."""
+        self._listen(supervisor)
+        task, descriptor = self._smaps.get(supervisor, (None, None))
+        return descriptor if task == pid else None
 
     def give(self, assignment: HandedOverJob, busy: Collection[int]) -> int | None:
         """Give a job to a spare supervisor; returns its pid, or None if there is no spare one.
 
         :param busy: pids of supervisors whose last job has not been collected yet
         """
-        self._listen()
+        for pid in self._lines:
+            self._listen(pid)
         for pid in list(self._ready - set(busy)):
             self._ready.discard(pid)
             try:
@@ -108,11 +138,24 @@ class SupervisorLines:
             return pid
         return None
 
-    def _listen(self) -> None:
-        for pid, end in self._lines.items():
-            with contextlib.suppress(OSError):  # nothing to read yet, or the supervisor is gone
-                if end.recv(1, socket.MSG_DONTWAIT) == READY:
+    def _listen(self, pid: int) -> None:
+        if (end := self._lines.get(pid)) is None:
+            return
+        with contextlib.suppress(OSError):  # nothing to read yet, or the supervisor is gone
+            while True:
+                flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+                message, rights, _, _ = end.recvmsg(LONGEST_ANSWER, socket.CMSG_LEN(DESCRIPTOR), flags)
+                if not message:
+                    break
+                if message == READY:
                     self._ready.add(pid)
+                elif rights:
+                    self._close_smaps(pid)
+                    self._smaps[pid] = int(message), int.from_bytes(rights[0][2], sys.byteorder)
+
+    def _close_smaps(self, pid: int) -> None:
+        if (shown := self._smaps.pop(pid, None)) is not None:
+            os.close(shown[1])
 
 
 def make_line() -> tuple[socket.socket, SupervisorLine]:

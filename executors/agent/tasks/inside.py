@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 import traceback
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from lading.executors.agent import process_tree
 from lading.executors.agent.container import path_of
 from lading.executors.agent.job_folder import Supervisor
 from lading.executors.agent.limits import LimitEnforcer
-from lading.executors.agent.process_tree import MemorySamples
+from lading.executors.agent.process_tree import MemoryMeter, MemorySamples
 from lading.executors.agent.running import RunningJob
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, ProcessUsage, end_leftovers
+from lading.executors.agent.warm_pool import SupervisorLines, make_line
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.command import runner_of
@@ -74,15 +76,20 @@ def start_meter(token: str, folder: JobFolder) -> mmap.mmap:
     :returns: shared memory with :data:`SAMPLES`
     """
     pid = os.getpid()
+    end, line = make_line()
     root = Supervisor(pid, host.started(pid), host.boot_id(), time.time(), host.since_boot(), Resources(), None, None)
     samples = mmap.mmap(-1, mmap.PAGESIZE)
     if between := os.fork():
         os.waitpid(between, 0)
+        end.close()
+        os.register_at_fork(after_in_child=line.show_memory)
         return samples
     try:
         if os.fork():
             os._exit(0)
-        measured, enforcer = RunningJob(token, folder, root, is_child=False), LimitEnforcer()
+        lines, enforcer = SupervisorLines(), LimitEnforcer()
+        lines.add(pid, end)
+        measured = RunningJob(token, folder, root, is_child=False, meter=MemoryMeter(partial(lines.smaps, pid)))
         while root.alive:
             time.sleep(enforcer.enforce([measured], kill_grace=0.0))
             SAMPLES.pack_into(samples, 0, *measured.samples)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -95,22 +93,3 @@ def test_new_jobs_and_old_ones_are_measured_in_turns(tmp_path: Path, monkeypatch
     looks.go(meter, jobs, 60)
     of_old = sum(token in {job.token for job in old} for token in looks.looked)
     assert 0.3 < of_old / len(looks.looked) < 0.7
-
-
-@pytest.mark.parametrize(
-    ("is_hidden", "age", "samples"),
-    [
-        (False, 5.0, (1, 1, 24)),
-        (True, 5.0, (1, 0, 0)),
-        (True, 50.0, (1, 1, 24)),  # it may have freed much of what it has touched
-    ],
-)
-def test_pages_copied_unseen_are_known_from_those_touched_while_a_job_is_young(
-    tmp_path: Path, is_hidden: bool, age: float, samples: tuple[int, int, int]
-) -> None:
-    [job] = unlimited(tmp_path, 1)
-    job.supervisor = replace(job.supervisor, began=host.since_boot() - age)
-    shown = {"at_least": 1, "unseen": 20, "touched": 24, "processes": [1, 2], "is_hidden": is_hidden}
-    job.meter = Mock(**shown, measure=lambda processes: 1)
-    LimitEnforcer()._measure([job])
-    assert job.samples == samples

@@ -97,6 +97,11 @@ with DAG("dag"):
         time.sleep(60)
 
     @task
+    def keep():
+        block = bytearray(os.urandom(2**20)) * 60
+        time.sleep(4)
+
+    @task
     def leave_a_daemon():
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 
@@ -115,7 +120,7 @@ with DAG("dag"):
             time.sleep(0.05)
 
     succeed(), write(), fail(), vanish(), die(), abort(), need(), recover(), wait_for_file()
-    sleep(), bash(), tidy_up(), allocate(), leave_a_daemon(), leave_zombies()
+    sleep(), bash(), tidy_up(), allocate(), keep(), leave_a_daemon(), leave_zombies()
 """
 
 
@@ -130,13 +135,15 @@ def make_node(tmp_path_factory: pytest.TempPathFactory, api: ExecutionApi) -> It
     """Start an agent whose tasks have a heartbeat of so many seconds."""
     made = []
 
-    def make(heartbeat: str, **environment: str) -> NodeAgent:
+    def make(heartbeat: str, *, privileged: bool = True, **environment: str) -> NodeAgent:
         home = tmp_path_factory.mktemp("home")
         (home / "dags").mkdir()
         (home / "dags" / "dag.py").write_text(DAG)
+        variables: dict[str, Any] = {"AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60", **environment}
         made.append(NodeAgent(home, capacity=Resources(64, 65536)))
         made[-1].start(
             runner=airflow_runner.__name__,
+            privileged=privileged,
             # What is written down late in a test comes after an event, however long a busy machine takes for that.
             constants={
                 f"{airflow_runner.__name__}.CAUSE_PATIENCE": 60,
@@ -150,7 +157,7 @@ def make_node(tmp_path_factory: pytest.TempPathFactory, api: ExecutionApi) -> It
             AIRFLOW__WORKERS__EXECUTION_API_RETRIES="1",
             AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL=heartbeat,
             AIRFLOW__DATABASE__SQL_ALCHEMY_CONN="sqlite:////nowhere/at/all.db",
-            **{"AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60", **environment},
+            **variables,
         )
         return made[-1]
 
@@ -501,6 +508,17 @@ def test_a_task_over_its_memory_limit_leaves_its_failure_to_the_scheduler(node: 
     assert api.states(token) == []
     last = log(node, token)[-1]
     assert (last["event"], last["level"], last["cause"]) == (str(finished["reason"]), "error", "out_of_memory")
+
+
+def test_a_task_uses_as_much_memory_by_the_measure_of_root_as_by_that_of_another_user(
+    node: NodeAgent, make_node: Callable[..., NodeAgent]
+) -> None:
+    """Its process has made itself undumpable, and copies tens of MiB of the agent's pages."""
+    nodes = (node, make_node("1", privileged=False))
+    tokens = [put(each, "keep") for each in nodes]
+    peaks = [each.wait_for(token)["peak_memory"] for each, token in zip(nodes, tokens, strict=True)]
+    assert min(peaks) > 60 + 5
+    assert max(peaks) - min(peaks) <= 5
 
 
 def test_a_deaf_task_over_its_time_limit_leaves_its_failure_to_the_scheduler(
