@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from lading.executors import store
@@ -100,7 +100,8 @@ def to_send(
 
     A job whose row is unreadable fails, without affecting the others. So does a job placed at a site that its Dag is
     not admitted to, whoever placed it and whenever. Where the site enforces requests as limits, a job without hints
-    requests at least the defaults, because packing it by a smaller estimate could kill it.
+    requests at least the defaults, because packing it by a smaller estimate could kill it. Each job is charged for
+    what it occupies at the site, such as whole cores.
 
     :param placed: tokens by location
     :param database_ahead: seconds by which the database's clock, which dates queueing, is ahead of ours
@@ -127,7 +128,11 @@ def to_send(
                 site.requests_are_limits or is_limit(getattr(site.config, "container", None))
             ):
                 made = replace(made, resources=at_least_default(made.resources, from_text(job.chosen)))
-                values |= {"cpus": made.resources.cpus, "memory": made.resources.memory}
+            made = replace(made, resources=site.occupied(made.resources))
+            if made.resources != job.resources:
+                # If the job goes back to the queue, its former request is restored.
+                before = {**asdict(job.resources), **json.loads(job.asked or "{}")}
+                values |= {**asdict(made.resources), "asked": json.dumps(before)}
             by_token[job.token] = made
             changes.append(Change(job.token, values))
         except Exception as error:  # stored data can be anything

@@ -289,7 +289,7 @@ def _apply(session: Session, statement: Any, changes: Sequence[Change], stamp: f
 
 
 def restored(session: Session, changes: list[Change]) -> list[Change]:
-    """Make jobs that go back to the queue request again what they requested before a rule relaxed it."""
+    """Make jobs that go back to the queue request again what they requested before a rule or a site changed it."""
     back = [each.token for each in changes if each.values.get("state") == State.QUEUED]
     query = select(JobRow.token, JobRow.asked)
     asked = {

@@ -173,8 +173,9 @@ class JobRow(Base):
     location: Mapped[str | None] = mapped_column(String(250))
     # The queue of a batch site that its target names; NULL: the queue of its hints, or of the site.
     queue: Mapped[str | None] = mapped_column(String(250))
-    # The rule that relaxed its request, and the columns that the rule changed, as JSON; NULL: no rule was applied.
+    # The rule that relaxed its request; NULL: no rule was applied.
     rule: Mapped[str | None] = mapped_column(String(64))
+    # What the rule and the site changed in its request, as it was before: columns as JSON; NULL: they changed nothing.
     asked: Mapped[str | None] = mapped_column(Text)
     # The id of its batch job, or of the allocation it runs in, and the batch system's name of the node.
     native_id: Mapped[str | None] = mapped_column(String(250))

@@ -25,7 +25,7 @@ from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.job_mode import JobMode
-from lading.hooks.cluster.jobs.job_script import ScriptWriter, named_queues
+from lading.hooks.cluster.jobs.job_script import ScriptWriter, named_queues, whole
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.poller import ClusterPoller, questions_to
 from lading.hooks.deployment import current
@@ -54,6 +54,7 @@ from lading.scheduling.gpus import gpu_feature
 from lading.scheduling.job import LAYOUT, NATIVE
 from lading.scheduling.location import Location, has_other_limits
 from lading.scheduling.reasons import Reason, because
+from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel
@@ -139,6 +140,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     @property
     def memory_overhead(self) -> int:
         return self.config.added_memory
+
+    def occupied(self, asked: Resources) -> Resources:
+        return whole(asked) if self.config.mode == "job" else asked
 
     @property
     def arch(self) -> str:

@@ -26,6 +26,7 @@ from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.reasons import Reason
+from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -80,6 +81,10 @@ class Site(ABC, Generic[Config]):
         it, MiB.
         """
         return 0
+
+    def occupied(self, asked: Resources) -> Resources:
+        """Return what a job with this request takes here, on each of its nodes; it is charged for that."""
+        return asked
 
     def trial(self, folder: Path) -> Site[Config]:
         """Return the same site for a trial job, with its state in ``folder``. ``close`` removes all its traces except

@@ -393,7 +393,7 @@ def rate(site: Site[Any], step: RunTask, line: TaskCost, why: str) -> None:
     if usd is None:
         line.notes.append(f"site {site.name}: {why}")
     else:
-        line.usd = usd * step.job.resources.cpus * step.job.nodes * step.jobs * step.seconds / 3600
+        line.usd = usd * site.occupied(step.job.resources).cpus * step.job.nodes * step.jobs * step.seconds / 3600
 
 
 def show(found: DagCost, out: IO[str]) -> None:

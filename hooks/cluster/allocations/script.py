@@ -9,7 +9,14 @@ from collections.abc import Callable, Collection, Sequence
 
 from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.cluster.jobs.job_script import SHOWN_NAME, TIME_TO_REPORT, ArrayShape, ScriptWriter, named_queues
+from lading.hooks.cluster.jobs.job_script import (
+    SHOWN_NAME,
+    TIME_TO_REPORT,
+    ArrayShape,
+    ScriptWriter,
+    named_queues,
+    whole,
+)
 from lading.hooks.deployment import current
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
@@ -84,11 +91,11 @@ class AllocationWriter(ScriptWriter):
             unlimited
         """
         _, native = json.loads(terms.kind)
-        capacity = terms.capacity
+        capacity = whole(terms.capacity)
         shape = ArrayShape(
-            Layout(threads=max(1, math.ceil(capacity.cpus))),
+            Layout(threads=int(capacity.cpus)),
             capacity.memory + self.config.added_memory,
-            math.ceil(capacity.gpus),
+            int(capacity.gpus),
             math.ceil(terms.seconds) + reserve(self.config),
             math.ceil(terms.seconds),
             queue(terms),

@@ -21,7 +21,7 @@ from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.deployment import current
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.resources import NODES_VARIABLE, Layout
+from lading.scheduling.resources import NODES_VARIABLE, Layout, Resources
 from lading.scheduling.text.units import format_time
 
 # Placeholder name in a script that is only shown; each real submission has a unique name.
@@ -74,14 +74,19 @@ class ArrayShape:
         return replace(self, time=longest)
 
 
+def whole(asked: Resources) -> Resources:
+    """Return a request in whole cores and GPUs, the smallest units that a batch system assigns."""
+    return replace(asked, cpus=float(max(1, math.ceil(asked.cpus))), gpus=float(math.ceil(asked.gpus)))
+
+
 def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
-    asked = envelope.resources
+    asked = whole(envelope.resources)
     seconds = envelope.time_limit or config.time_limit
     memory = max(asked.memory, envelope.memory_limit or 0) + config.added_memory
     return ArrayShape(
-        envelope.layout or Layout(threads=max(1, math.ceil(asked.cpus))),
+        envelope.layout or Layout(threads=int(asked.cpus)),
         min(memory, max(config.node_memory, asked.memory)),
-        math.ceil(asked.gpus),
+        int(asked.gpus),
         seconds + config.kill_grace + TIME_TO_REPORT if seconds else config.time_of_the_rest,
         seconds or 0,
         envelope.queue,

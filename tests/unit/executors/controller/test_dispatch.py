@@ -11,10 +11,14 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
+from lading.executors import store
 from lading.executors.controller import answers
 from lading.executors.controller.dispatch import BEHIND_OTHERS, decided, envelope, to_send
 from lading.executors.store import JobRow, State, metadata, queue
 from lading.executors.store.queue import GivenJob
+from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.cluster.jobs.job_script import shape
+from lading.hooks.cluster.site import cluster_kind
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.insight.auto import SizeChoice, as_text
 from lading.scheduling.location import Location
@@ -119,7 +123,11 @@ def test_a_job_at_a_site_that_is_closed_to_its_dag_is_not_sent_there(tmp_path: P
         session.flush()
         placed = {"here": ["own", "theft", "there"]}
         site: Any = SimpleNamespace(
-            name="lab", admission=Admission(teams=["genes"]), jwt_seconds=600.0, requests_are_limits=False
+            name="lab",
+            admission=Admission(teams=["genes"]),
+            jwt_seconds=600.0,
+            requests_are_limits=False,
+            occupied=lambda asked: asked,
         )
         sent, changes = to_send(session, placed, lambda subject, seconds: "jwt", site)
     assert [each.token for each in sent["here"]] == ["own", "there"], "what is there gets its new JWT"
@@ -152,12 +160,48 @@ def test_a_batch_job_without_hints_requests_the_default_at_least(
             admission=Admission(),
             jwt_seconds=600.0,
             requests_are_limits=is_limit,
+            occupied=lambda asked: asked,
             config=SimpleNamespace(container=container),
         )
         sent, _ = to_send(session, {"here": ["t"]}, lambda subject, seconds: "jwt", site)
         session.expire_all()
         assert [each.resources for each in sent["here"]] == [sent_with]
         assert row.resources == sent_with, "of which its retry and the bill are told"
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "charged"),
+    [
+        ("job", Resources(0.25, 100, 0, 0.5), Resources(1.0, 100, 0, 1.0)),
+        ("job", Resources(2.0, 100), Resources(2.0, 100)),
+        ("allocation", Resources(0.25, 100, 0, 0.5), Resources(0.25, 100, 0, 0.5)),
+    ],
+)
+def test_a_batch_job_is_charged_for_the_whole_cores_that_are_submitted(
+    tmp_path: Path, mode: str, asked: Resources, charged: Resources
+) -> None:
+    config: Any = {"kind": "slurm", "work_dir": "/shared", "python": "/usr/bin/python3", "mode": mode}
+    config |= {"node_cpus": 8, "node_memory": "8 GiB", "node_gpus": 2}
+    kind = cluster_kind(SLURM())
+    site = kind("hpc", kind.config_model.model_validate(config), tmp_path)
+    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+    metadata.create_all(engine)
+    with Session(engine) as session:
+        row = a_row("t", "genes", None)
+        row.cpus, row.gpus = asked.cpus, asked.gpus
+        session.add(row)
+        session.flush()
+        sent, _ = to_send(session, {"hpc": ["t"]}, lambda subject, seconds: "jwt", site)
+        session.expire_all()
+        assert row.resources == charged
+        [made] = sent["hpc"]
+        assert made.resources == charged
+        if mode == "job":
+            submitted = shape(made, site.config)
+            assert (submitted.layout.threads, submitted.gpus) == (charged.cpus, charged.gpus)
+        store.apply(session, [answers.queued_again("t", None, {})])
+        session.expire_all()
+        assert row.resources == asked
 
 
 def a_row(token: str, team: str, expires_at: float | None) -> JobRow:
