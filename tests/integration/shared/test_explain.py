@@ -24,7 +24,7 @@ def test_tasks_get_what_is_to_be_had_now_and_explain_says_why(airflow: Airflow) 
     assert (best["seed"], best["score"]) == max(scores.items(), key=lambda each: each[1])
     lines = airflow.lading("explain", "gpu_wishes", run_id, "train", "0").splitlines()
     assert lines[0].startswith(
-        "gpu_wishes.train, try 1, requested 8 cpus, 2 GiB memory; at least 0.5 cpus, 400 MiB memory"
+        "gpu_wishes.train[0], try 1, requested 8 cpus, 2 GiB memory; at least 0.5 cpus, 400 MiB memory"
     )
     assert lines[0].endswith("a100 only if possible"), "this machine has fewer, and none of that"
     assert lines[1] == "1. decision:", "what has room now had no part in it"
