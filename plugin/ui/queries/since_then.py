@@ -1,4 +1,7 @@
-"""What has become of tasks since one of their tries failed, by the state of their task instances in Airflow."""
+"""What has become of tasks since one of their tries failed, by the state of their task instances in Airflow.
+
+Airflow is imported by the functions, because commands for Snakemake, where there is no Airflow, import this module.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,6 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.state import State as AirflowState
-from airflow.utils.state import TaskInstanceState
 from pydantic import BaseModel
 from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
@@ -46,6 +46,8 @@ def task_of(job: Any) -> Any:
 
     :param job: the table, or the columns of a subquery
     """
+    from airflow.models.taskinstance import TaskInstance
+
     return and_(
         TaskInstance.dag_id == job.dag_id,
         TaskInstance.run_id == job.run_id,
@@ -59,6 +61,9 @@ def became(state: str | None) -> Since:
 
     :param state: its state in Airflow
     """
+    from airflow.utils.state import State as AirflowState
+    from airflow.utils.state import TaskInstanceState
+
     if state in AirflowState.unfinished:
         return Since.RUNS if state in (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED) else Since.WAITS
     if state in (TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED):
@@ -68,6 +73,8 @@ def became(state: str | None) -> Since:
 
 def since_then(session: Session, tokens: Sequence[str]) -> dict[str, SinceThen]:
     """Return by token what has become of the tasks of failed jobs; jobs of tasks unknown to Airflow are left out."""
+    from airflow.models.taskinstance import TaskInstance
+
     query: Any = select(
         JobRow.token, JobRow.try_number, TaskInstance.state, TaskInstance.try_number.label("last"),
         TaskInstance.end_date,
