@@ -65,7 +65,7 @@ def test_the_commands_show_what_a_workflow_took_and_why(make: Callable[[str], Wo
     assert advice["works"]["tries"] == 1
 
     steps = asked(here, "explain", "works")
-    assert steps.startswith(f"{here.name}.works, try 1, requested 2 cpus")
+    assert steps.startswith(f"{here.name}.works[1], try 1, requested 2 cpus")
     assert "1. decision: site local" in steps
     assert "succeeded: at local/" in steps
     assert "0 running, 0 waiting" in asked(here, "top", "--once")
