@@ -54,7 +54,7 @@ from lading.plugin.ui.queries.chart import ChartMachine, PackingChart, machines,
 from lading.plugin.ui.queries.explorer import JobChoice, JobPage, Order, SortKey, csv_rows, find_jobs
 from lading.plugin.ui.queries.failures import FailureGroups, count_failed_tasks, failures
 from lading.plugin.ui.queries.gantt import RunGantt, gantt
-from lading.plugin.ui.queries.live_runs import LiveRuns, live_runs
+from lading.plugin.ui.queries.live_runs import LiveRunList, live_runs
 from lading.plugin.ui.queries.now import (
     Summary,
     WaitGroups,
@@ -249,7 +249,7 @@ def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
 
 
 @looks.get("/live-runs")
-def get_live_runs(session: SessionDep, sight: SightDep) -> LiveRuns:
+def get_live_runs(session: SessionDep, sight: SightDep) -> LiveRunList:
     """The runs with unfinished jobs: when they are expected to end, how many of their jobs wait and run, and their cost
     so far. Only runs of Dags you can read.
     """

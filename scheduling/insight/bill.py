@@ -67,7 +67,7 @@ class BillParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Spending:
+class SpendingRate:
     """An amount spent until a time, and the rate from then on.
 
     :param at: epoch seconds

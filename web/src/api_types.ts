@@ -952,10 +952,10 @@ export interface components {
             waiting: number;
         };
         /**
-         * LiveRuns
+         * LiveRunList
          * @description The runs with unfinished jobs, those with the most first.
          */
-        LiveRuns: {
+        LiveRunList: {
             /** Now */
             now: number;
             /** Runs */
@@ -1728,7 +1728,7 @@ export type JobColumns = components['schemas']['JobColumns'];
 export type JobPage = components['schemas']['JobPage'];
 export type LastRun = components['schemas']['LastRun'];
 export type LiveRun = components['schemas']['LiveRun'];
-export type LiveRuns = components['schemas']['LiveRuns'];
+export type LiveRunList = components['schemas']['LiveRunList'];
 export type Name = components['schemas']['Name'];
 export type OperatorRequest = components['schemas']['OperatorRequest'];
 export type PackingChart = components['schemas']['PackingChart'];
@@ -2486,7 +2486,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["LiveRuns"];
+                    "application/json": components["schemas"]["LiveRunList"];
                 };
             };
             /** @description No user is logged in */

@@ -1,6 +1,6 @@
 // What the API answers of a small house, by route, as its types have it.
 import type {
-  Advice, BillAmounts, BillPage, FailureGroups, JobPage, LiveRuns, OperatorRequest, PackingChart, QueueWait, RunGantt, RunPage, RunSummary, Savings, StartAccuracy, Summary, Totals, TryPage, TrySummary, WaitGroups,
+  Advice, BillAmounts, BillPage, FailureGroups, JobPage, LiveRunList, OperatorRequest, PackingChart, QueueWait, RunGantt, RunPage, RunSummary, Savings, StartAccuracy, Summary, Totals, TryPage, TrySummary, WaitGroups,
 } from "../src/api_types";
 
 export const NOW = 1_796_000_000;
@@ -48,7 +48,7 @@ const totals: Totals = {
   jobs: 4, live: 1, failed: 0, began_at: NOW - 900, ended_at: null, wait_seconds: 100, cpu_hours: 2, cpu_hours_measured: 1, cpu_hours_used: 0.5, memory_used: 0.5, time_used: null, usd: 4,
 };
 const run: RunSummary = {now: NOW, totals, states: {running: 1, succeeded: 3}, may_edit: true, most_at_once: 2, bound_seconds: 60, seconds: 900, billed: amounts, median_wait: 60, longest_wait: 600, waits: [job]};
-const liveRuns: LiveRuns = {now: NOW, runs_left_out: 0, runs: [{...totals, dag_id: "etl", run_id: "r1", billed: amounts, running: 1, waiting: 0, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null}]};
+const liveRuns: LiveRunList = {now: NOW, runs_left_out: 0, runs: [{...totals, dag_id: "etl", run_id: "r1", billed: amounts, running: 1, waiting: 0, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null}]};
 const runs: RunPage = {now: NOW, runs: [{...totals, run_id: "r1", billed: amounts}]};
 const size = {most: 2000, nearly_all: 4000};
 const advice: Advice = {fewest: 5, tasks: [{

@@ -30,7 +30,7 @@ from lading.executors.store.bill_days import (
 from lading.executors.store.bills import bill, running
 from lading.executors.store.tables import InstanceRow, InstanceState, SiteRow
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.insight.bill import BillParts, Spending, total
+from lading.scheduling.insight.bill import BillParts, SpendingRate, total
 from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, following, periods
 from lading.scheduling.insight.periods import begin as first_of
 
@@ -268,8 +268,8 @@ def expected_bill(session: Session, sight: Sight, spent: BillParts, until: float
     usd_per_hour, cpus = None if lately.usd is None else lately.usd / hours, lately.cpu_seconds / 3600 / hours
     return ExpectedBill(
         until=until,
-        usd=None if usd_per_hour is None else Spending(spent.usd or 0.0, usd_per_hour, now).by(until),
-        cpu_hours=Spending(spent.cpu_seconds / 3600, cpus, now).by(until),
+        usd=None if usd_per_hour is None else SpendingRate(spent.usd or 0.0, usd_per_hour, now).by(until),
+        cpu_hours=SpendingRate(spent.cpu_seconds / 3600, cpus, now).by(until),
         since=since,
         usd_per_day=None if usd_per_hour is None else 24 * usd_per_hour,
         cpu_hours_per_day=24 * cpus,

@@ -36,7 +36,7 @@ class LiveRun(RunTotals):
     """What holds some of its jobs, so that no end can be predicted; None: nothing does."""
 
 
-class LiveRuns(BaseModel):
+class LiveRunList(BaseModel):
     """The runs with unfinished jobs, those with the most first."""
 
     now: float
@@ -45,7 +45,7 @@ class LiveRuns(BaseModel):
     runs_left_out: int
 
 
-def live_runs(session: Session, sight: Sight, now: float) -> LiveRuns:
+def live_runs(session: Session, sight: Sight, now: float) -> LiveRunList:
     """Return the runs with unfinished jobs whose Dags the user can see."""
     is_running = func.sum(case((JobRow.state == State.RUNNING, 1), else_=0))
     mine = (JobRow.state.in_(LIVE), JobRow.dag_id.is_not(None), JobRow.run_id.is_not(None), sight.condition())
@@ -57,7 +57,7 @@ def live_runs(session: Session, sight: Sight, now: float) -> LiveRuns:
         live_run(predictor, str(dag_id), str(run_id), int(live), int(running))
         for dag_id, run_id, live, running in found[:MOST_RUNS]
     ]
-    return LiveRuns(now=now, runs=runs, runs_left_out=len(found[MOST_RUNS:]))
+    return LiveRunList(now=now, runs=runs, runs_left_out=len(found[MOST_RUNS:]))
 
 
 def live_run(predictor: Predictor, dag_id: str, run_id: str, live: int, running: int) -> LiveRun:

@@ -39,7 +39,7 @@ from lading.executors.store.starts import LIMITED, Outlook, Why, why_of
 from lading.hooks.site import LocationState
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
-from lading.scheduling.insight.bill import Spending
+from lading.scheduling.insight.bill import SpendingRate
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.reason_codes import CAUSES, Code
 from lading.scheduling.reasons import NEW, Reason
@@ -292,7 +292,7 @@ def share_state(row: share_rows.ShareStandingRow) -> ShareState:
 
 def spent_at(budget: share_rows.BudgetRow) -> float | None:
     """Return when a budget will be exhausted at the current rate of its running jobs; None: not in its period."""
-    at = Spending(budget.spent, budget.per_hour, budget.at).reaches(budget.most)
+    at = SpendingRate(budget.spent, budget.per_hour, budget.at).reaches(budget.most)
     return at if at is not None and at < budget.until else None
 
 

@@ -1,6 +1,6 @@
 // The runs with unfinished jobs: when they are expected to end, what they wait for, and their cost so far.
 import * as React from "react";
-import type {LiveRun, LiveRuns as Found} from "../api_types";
+import type {LiveRun, LiveRunList as Found} from "../api_types";
 import {cost, count, date, iso, rangeText, runCost} from "../format";
 import {dagPath, pagePath, runPath} from "../paths";
 import {useAnswer} from "../polling";

@@ -150,8 +150,8 @@ def test_what_is_beyond_the_rows_that_are_named_is_one(engine: Engine, monkeypat
         fill(session, [(day, dag, float(dag), 9) for day in (3.5, 6.01) for dag in range(1, 6)], [])
         sum_all(session, NOW)
         bill = bill_page(session, EVERYTHING, BEGUN, NOW, Period.DAY, "dag", NOW)
-        assert [row.kind for row in bill.rows] == ["named", "others", "machines"]
-        assert [row.dag_id for row in bill.rows] == ["d5", None, None]
+        assert [row.kind for row in bill.rows] == ["named", "named", "others", "machines"]
+        assert [row.dag_id for row in bill.rows] == ["d5", "d4", None, None]
         same(session, (Period.DAY, "dag"), "with others")
         session.rollback()
 
