@@ -156,7 +156,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
     <>
       <AnswerSection title="Overview" more={down} asked={asked}>{(found) => (
         <Tiles>
-          <Tile label="Running" value={count(found.running)} help="jobs and live runs" to={pagePath({view: "jobs", state: "running"})} />
+          <Tile label="Running" value={count(found.running)} help="open for live runs" to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
           <FailedTile summary={found} />
           <Tile label="Machines" value={count(found.machines)} to={pagePath({view: "machines"})} />
