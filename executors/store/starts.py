@@ -471,7 +471,7 @@ class Backlogs:
         # The limits of a Dag hold for all of its jobs alike.
         share = self.share_of(job) if place_of(job)[0] == "site" else ""
         is_placed = job.state == State.PLACED
-        # Jobs that were given to a site within the same minute are in the order of their shares, the others in turn.
+        # A site starts jobs in the order in which it got them; jobs of the same minute are ordered by their shares.
         given = bisect_right(self.placed, job.placed_at) if is_placed and job.placed_at is not None else 0
         return ShareLine((not is_placed, level, given), share)
 
