@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lading.hooks.files import host
+from lading.hooks.files import hardware, host
 from lading.hooks.files.child_processes import ARCHIVE
 from lading.hooks.files.safe_files import make_private
 from lading.hooks.files.version import VERSION
@@ -116,7 +116,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         "host": socket.gethostname(),
         "boot_id": host.boot_id(),
         "now": time.time(),
-        "arch": host.arch(),
+        "arch": hardware.arch(),
         "os": platform.system().lower(),
         "capacity": {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")},
     }

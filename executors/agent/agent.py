@@ -42,9 +42,9 @@ from lading.hooks.files.bell import Bell
 from lading.hooks.files.logs import Trouble, log_to_stderr
 from lading.hooks.files.safe_files import NotReadable, open_regular, visible
 from lading.hooks.machines.agent_host import introduce
-from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.spool import AgentConfig, Spool, lock_spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.hooks.spool.values import asked_reason
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling import gpus, queueing
 from lading.scheduling.reasons import Reason, because
@@ -361,7 +361,9 @@ class Agent:
         try:
             has_gpus = bool(self.config and self.config.gpu_devices)
             scratch = self.scratch.configured, self.scratch.keep_failed
-            self.running.start(entry, HandedOverJob(token, devices, has_gpus, *scratch))
+            assignment = HandedOverJob(token, devices, has_gpus, *scratch)
+            limits = entry.memory_limit, entry.time_limit
+            self.running.start(assignment, entry.waiting.resources, *limits, entry.runner)
         except Exception as error:  # this job waits for a while; the others can start
             self.running.take_back(token, self.inbox, str(error))
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.container import ContainerRunner
 from lading.executors.agent.end_signals import EndSignals
-from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import LimitEnforcer
@@ -35,10 +34,9 @@ from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.logs import log_to_stderr
 from lading.hooks.files.safe_files import NotReadable, read_regular
-from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.spool import Envelope, Spool
+from lading.hooks.spool.values import asked_reason
 from lading.hooks.ssh.answer import whole_number
-from lading.scheduling.queueing import QueuedJob
 from lading.scheduling.resources import NODES_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -93,10 +91,8 @@ class BatchJob:
         Scratch(self.assignment.scratch, self.assignment.keep_failed).expire()
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
             self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
-        waiting = QueuedJob(self.token, envelope.resources, envelope.priority, envelope.queued_at)
         limits = envelope.memory_limit, envelope.time_limit
-        entry = InboxEntry(waiting, *limits, envelope.expires_at, inode=0, runner=envelope.runner)
-        self.running.start(entry, self.assignment)
+        self.running.start(self.assignment, envelope.resources, *limits, envelope.runner)
         pause = 0.0
         while self.running.jobs or self.journal.pending:
             with contextlib.suppress(BlockingIOError):

@@ -23,7 +23,7 @@ from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.child_processes import ARCHIVE
 from lading.hooks.files.json_model import checked
 from lading.hooks.files.safe_files import read_end, read_regular
-from lading.hooks.spool.events import InsideFile
+from lading.hooks.spool.job_files import InsideFile
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.places import engine_and_image
 from lading.scheduling.reasons import because

@@ -9,7 +9,6 @@ against each other, and other processes on the machine do not starve a small one
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import re
@@ -71,6 +70,8 @@ class CpuGroups:
         :param root: of the file system
         :raises NoCpuGroups: no cgroups can be created
         """
+        import hashlib  # imported late, because batch jobs import this module and create no cgroups
+
         prefix = f"lading-{hashlib.sha256(os.fsencode(spool)).hexdigest()[:12]}-"
         own = next((each for each in host.groups("cpu", root) if os.getpid() in _processes(each)), None)
         if own is None:

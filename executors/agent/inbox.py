@@ -12,12 +12,12 @@ from functools import partial
 from math import isfinite
 from pathlib import Path
 
-from lading.executors.agent.journal import AgentJournal
+from lading.executors.agent.journal import SECONDS_UNTIL_REPORTED, AgentJournal
 from lading.hooks.files.safe_files import NotReadable, read_regular
-from lading.hooks.spool.events import LATEST
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import MOST_ENVELOPE_BYTES, Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.hooks.spool.values import LATEST
 from lading.scheduling.queueing import QueuedJob
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
@@ -33,9 +33,6 @@ RETRY_PAUSE = 5.0
 # A folder's modification time is only as fine as the clock that sets it, so a file that arrives in the same tick could
 # be missed. Whether a tick has passed since then is measured by our own clock, as a file server's may differ. Seconds.
 CLOCK_TICK = 0.1
-
-# Shorter waits are not reported, as each report becomes an entry in Airflow's event log. Seconds.
-SECONDS_UNTIL_REPORTED = 10.0
 
 STALE_TOKEN = because("stale_token")
 CANNOT_START = because("cannot_start")

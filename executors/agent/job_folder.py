@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from lading.hooks.files import host
 from lading.hooks.files.json_model import checked
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
-from lading.hooks.spool import events
+from lading.hooks.spool import job_files, values
 from lading.hooks.spool.spool import JobFolder
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
@@ -72,7 +72,7 @@ class Supervisor:
 
     @classmethod
     def read(cls, folder: JobFolder) -> Supervisor | None:
-        return _read(folder.supervisor, lambda found: cls._of(events.checked(events.SupervisorFile, found)))
+        return _read(folder.supervisor, lambda found: cls._of(checked(job_files.SupervisorFile, found)))
 
     @classmethod
     def _of(cls, found: Mapping[str, Any]) -> Supervisor:
@@ -104,11 +104,11 @@ class ExitFile:
     outputs: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, folder: JobFolder) -> None:
-        write_atomically(folder.sentinel, events.to_json(as_written(self)))
+        write_atomically(folder.sentinel, values.to_json(as_written(self)))
 
     @classmethod
     def read(cls, folder: JobFolder) -> ExitFile | None:
-        return _read(folder.sentinel, lambda found: cls(**checked(events.SentinelFile, found)))
+        return _read(folder.sentinel, lambda found: cls(**checked(job_files.SentinelFile, found)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +123,11 @@ class EndCause:
     reason: Reason
 
     def write(self, folder: JobFolder) -> None:
-        write_atomically(folder.cause, events.to_json(as_written(self)))
+        write_atomically(folder.cause, values.to_json(as_written(self)))
 
     @classmethod
     def read(cls, folder: JobFolder) -> EndCause | None:
-        return _read(folder.cause, lambda found: cls(**checked(events.CauseFile, found)))
+        return _read(folder.cause, lambda found: cls(**checked(job_files.CauseFile, found)))
 
 
 # For a job that its batch system terminates; only the batch system knows why.

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lading.hooks.files.safe_files import read_regular, visible, write_atomically
-from lading.hooks.spool.events import to_json
 from lading.hooks.spool.spool import Spool
+from lading.hooks.spool.values import to_json
 from lading.scheduling.reasons import Reason
 
 log = logging.getLogger(__name__)
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 REMEMBERED = 20_000
 # The most events in one file, because readers limit how much they take at once (see lading.hooks.spool.events).
 MOST_IN_BATCH = 1000
-
-
+# Shorter waits are not reported, as each report becomes an entry in Airflow's event log. Seconds.
+SECONDS_UNTIL_REPORTED = 10.0
 # Size of the file of finished jobs: at most twice as many tokens as are remembered. A larger file is not ours.
 MOST_MEMORY_BYTES = 2 * REMEMBERED * 65
 # The names of an agent's batches, without their suffix.

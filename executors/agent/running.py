@@ -15,16 +15,15 @@ from typing import Any, Protocol
 
 from lading.executors.agent import container, job_folder, process_tree, supervisor
 from lading.executors.agent.cpu_groups import CpuGroups
-from lading.executors.agent.inbox import SECONDS_UNTIL_REPORTED, InboxEntry
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
-from lading.executors.agent.journal import Journal
+from lading.executors.agent.journal import SECONDS_UNTIL_REPORTED, Journal
 from lading.executors.agent.process_tree import MemoryMeter, MemorySamples, Process
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import HandedOverJob, SupervisorLines, make_line
 from lading.hooks.files import host
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import read_end, visible
-from lading.hooks.spool.events import of_sentinel
+from lading.hooks.spool.job_files import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.reasons import Reason, because
@@ -211,15 +210,25 @@ class RunningJobs:
             except Exception as error:  # whatever a task has left there must affect only this job
                 log.error("cannot determine the state of job %s, the next agent will try again: %r", path.name, error)
 
-    def start(self, entry: InboxEntry, assignment: HandedOverJob) -> None:
+    def start(
+        self,
+        assignment: HandedOverJob,
+        resources: Resources,
+        memory_limit: int | None,
+        time_limit: int | None,
+        runner: str,
+    ) -> None:
         """Start a job whose envelope is in its folder, in a spare supervisor or a new one.
 
+        :param memory_limit: MiB; None: no limit
+        :param time_limit: seconds; None: no limit
+        :param runner: the module that preloads the job's program; empty: none
         :raises OSError: the machine cannot fork another process
         """
         token = assignment.token
-        if entry.runner not in self.runners:
-            self.runners.add(entry.runner)
-            supervisor.preload(self.runner, entry.runner)
+        if runner not in self.runners:
+            self.runners.add(runner)
+            supervisor.preload(self.runner, runner)
         pid = self.supervisor_lines.give(assignment, [job.supervisor.pid for job in self.jobs.values()]) or self._fork(
             assignment
         )
@@ -230,9 +239,9 @@ class RunningJobs:
             self.boot_id,
             now,
             host.since_boot(),
-            entry.waiting.resources,
-            entry.memory_limit,
-            entry.time_limit,
+            resources,
+            memory_limit,
+            time_limit,
             assignment.devices,
         )
         meter = MemoryMeter(partial(self.supervisor_lines.smaps, pid))

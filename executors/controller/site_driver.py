@@ -17,8 +17,8 @@ from lading.executors.store import State
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queue import GivenJob
 from lading.hooks.site import ElasticSite, ObservedLocation, Site
-from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.spool import Envelope
+from lading.hooks.spool.values import reason_of
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.placement import assign

@@ -16,8 +16,6 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lading.scheduling.gpus import parse_type
-from lading.scheduling.machine_traits import parse_arch
 from lading.scheduling.resources import Resources
 
 MIB = 2**20
@@ -79,11 +77,6 @@ def excess(given: Mapping[str, float | None], there: Resources) -> str | None:
 def disk(folder: Path) -> int:
     """Return the size of a folder's file system in MiB, at most :data:`MOST_DISK`."""
     return min(shutil.disk_usage(existing(folder)).total // MIB, MOST_DISK)
-
-
-def arch() -> str:
-    """Return the architecture of this machine, under the name that hints use."""
-    return parse_arch(os.uname().machine)
 
 
 def boot_id() -> str:
@@ -174,19 +167,6 @@ def gpu_devices(root: Path = ROOT) -> list[str]:
     with contextlib.suppress(OSError):
         return [str(index) for index, _ in enumerate(sorted((root / "proc/driver/nvidia/gpus").iterdir()))]
     return []
-
-
-def gpu_type(root: Path = ROOT) -> str | None:
-    """Return the type that all NVIDIA GPUs have according to the driver; None without GPUs, or if types differ or are
-    unknown."""
-    types = set()
-    for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
-        model = None
-        with contextlib.suppress(OSError, ValueError):
-            lines = file.read_text(errors="replace").splitlines()
-            model = next((parse_type(line.partition(":")[2]) for line in lines if line.startswith("Model:")), None)
-        types.add(model)
-    return types.pop() if len(types) == 1 else None
 
 
 def physical_memory(root: Path = ROOT) -> int:

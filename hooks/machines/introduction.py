@@ -26,7 +26,8 @@ from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
 from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.connection import SpoolConnection
-from lading.hooks.spool.events import Amounts, Date, Name
+from lading.hooks.spool.job_files import Amounts
+from lading.hooks.spool.values import Date, Name
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import SessionEnded
 from lading.scheduling.machine_traits import SPOT

@@ -15,7 +15,7 @@ from pydantic import Field, StrictBool
 
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.deployment import current
-from lading.hooks.files import host
+from lading.hooks.files import hardware, host
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import make_private, visible
 from lading.hooks.files.table_model import Amount, Count, CountOrZero, GPUType, Memory, Price
@@ -124,7 +124,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
     @property
     def arch(self) -> str:
-        return host.arch()
+        return hardware.arch()
 
     def potential(self) -> list[Location]:
         # This process may run in another container than the controller, so only the limits of the hardware are certain.
@@ -167,7 +167,7 @@ class LocalSite(Site[LocalConfig], Holding):
         return Observation([seen], [*back, *(event for _, events in batches for event in events)], acknowledge)
 
     def _location(self, capacity: Resources) -> Location:
-        gpu_type = self.config.gpu_type or (host.gpu_type() if capacity.gpus else None)
+        gpu_type = self.config.gpu_type or (hardware.gpu_type() if capacity.gpus else None)
         return Location(
             self.host,
             capacity,

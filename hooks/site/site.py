@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from lading.hooks.site.config import SiteConfig
 from lading.hooks.site.observation import Observation
-from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
+from lading.hooks.spool.values import reason_of
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import DEFAULT_ARCH
 from lading.scheduling.matching.admission import Admission

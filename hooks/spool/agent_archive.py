@@ -55,7 +55,8 @@ name another one in the table of the site, such as python = '/usr/bin/python3.11
         % ((sys.executable,) + tuple(sys.version_info[:2])))
 """
 MAIN = f"""{_REFUSE_OLD}del sys.argv[0]
-import runpy
+import gc, runpy
+gc.set_threshold(10_000)  # with the default of 700, collections would take a tenth of the start
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 # Installs the received archive with its bytecode. An existing archive is not replaced: a process that runs from it

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from lading.hooks.files.json_model import JsonModel, ReadWith, Text, checked
 from lading.hooks.spool import server
-from lading.hooks.spool.events import LATEST, Date, Name
 from lading.hooks.spool.tokens import TOKEN
+from lading.hooks.spool.values import LATEST, Date, Name
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import Session, SessionEnded
 from lading.scheduling.text.nesting import parse_json

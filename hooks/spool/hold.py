@@ -40,7 +40,7 @@ class Hold:
         """
         # Not at the top, because a site that only writes holds does not need the models.
         from lading.hooks.files.json_model import checked
-        from lading.hooks.spool.events import HoldFile
+        from lading.hooks.spool.job_files import HoldFile
         from lading.scheduling.text.nesting import parse_json
 
         found = checked(HoldFile, parse_json(text))

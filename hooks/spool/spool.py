@@ -27,12 +27,12 @@ from lading.hooks.files.safe_files import NotReadable, open_regular, read_regula
 from lading.hooks.spool.command import runner_of
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.tokens import checked
-from lading.scheduling.matching.waiting import HINTS, WaitingJob
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
     from lading.hooks.spool.hold import Hold
+    from lading.scheduling.matching.waiting import WaitingJob
 
 # The most bytes that are read of an envelope and of a request to the agent, and the size at which a log is rotated.
 MOST_ENVELOPE_BYTES = 16 * 2**20
@@ -103,6 +103,8 @@ class Envelope:
         return replace(self, queued_at=self.queued_at + ahead, expires_at=self.expires_at + ahead)
 
     def waiting(self) -> WaitingJob:
+        from lading.scheduling.matching.waiting import HINTS, WaitingJob  # imported late: jobs on nodes do not need it
+
         return WaitingJob(
             name=self.token,
             resources=self.resources,

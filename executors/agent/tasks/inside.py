@@ -28,8 +28,8 @@ from lading.executors.agent.warm_pool import SupervisorLines, make_line
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.command import runner_of
-from lading.hooks.spool.events import to_json
 from lading.hooks.spool.spool import JobFolder, Spool
+from lading.hooks.spool.values import to_json
 from lading.scheduling.resources import Resources
 
 # The fields of MemorySamples in the memory shared with the meter.

@@ -56,7 +56,7 @@ class AllocationTerms:
         """:raises ValueError: the text is damaged"""
         # Imported here, since a process on a node that only needs the folder names does not need the models.
         from lading.hooks.files.json_model import checked
-        from lading.hooks.spool.events import TermsFile
+        from lading.hooks.spool.job_files import TermsFile
         from lading.scheduling.text.nesting import parse_json
 
         found = checked(TermsFile, parse_json(text.encode()))

@@ -26,7 +26,7 @@ from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.context import ClusterPart
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
-from lading.hooks.spool import events
+from lading.hooks.spool import job_files
 from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.reasons import because
 
@@ -78,8 +78,8 @@ class AllocationPostMortem(ClusterPart):
         for name, jobs in gone.items():
             allocation = self.fleet.allocations.get(name)
             output = (next(left) or b"").decode(errors="replace")
-            models = (events.SentinelFile, events.CauseFile)
-            remains = {job.token: [events.remains(model, next(left)) for model in models] for job in jobs}
+            models = (job_files.SentinelFile, job_files.CauseFile)
+            remains = {job.token: [job_files.remains(model, next(left)) for model in models] for job in jobs}
             if allocation is None or allocation.batch.gone_since is None:
                 continue
             if allocation.batch.key is not None and known.is_silent(allocation.batch.key):
@@ -112,7 +112,7 @@ class AllocationPostMortem(ClusterPart):
         output: str,
     ) -> None:
         sentinel, cause = remains
-        own = job.own or (job.dated(events.of_sentinel(sentinel, cause)) if sentinel is not None else None)
+        own = job.own or (job.dated(job_files.of_sentinel(sentinel, cause)) if sentinel is not None else None)
         said = end_event.sentinel(own)
         if said is not None and said.is_certain:
             native = None  # the job ended before its allocation, so how the allocation ended does not matter

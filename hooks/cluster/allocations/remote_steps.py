@@ -12,7 +12,7 @@ from lading.hooks.cluster.allocations.layout import AllocationTerms, Claim
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.remote_steps import folder_trouble, owner_mark, parse_fates
 from lading.hooks.files.owner import Owner
-from lading.hooks.spool import events
+from lading.hooks.spool import job_files
 from lading.hooks.spool.tokens import TOKEN, checked
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import GetAll, RunCommand
@@ -181,7 +181,7 @@ def taken_back(answer: CommandResult) -> dict[str, str]:
 
 def read_up(content: bytes | None) -> dict[str, Any] | None:
     """Parse what an agent has written on its start; None: it has not started, or the file is incomplete so far."""
-    return events.remains(events.UpFile, content)
+    return job_files.remains(job_files.UpFile, content)
 
 
 def _whole(answer: CommandResult) -> list[str] | None:

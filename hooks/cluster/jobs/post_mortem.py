@@ -23,7 +23,7 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
-from lading.hooks.spool import events
+from lading.hooks.spool import job_files
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.hints.retries import INFRASTRUCTURE
@@ -86,8 +86,8 @@ class PostMortem(ClusterPart):
     def _judge(self, job: TrackedBatchJob, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
         assert job.gone_since is not None
         sentinel, cause, supervisor, output = remains
-        left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
-        own = job.own or (job.dated(events.of_sentinel(left, why)) if left is not None else None)
+        left, why = job_files.remains(job_files.SentinelFile, sentinel), job_files.remains(job_files.CauseFile, cause)
+        own = job.own or (job.dated(job_files.of_sentinel(left, why)) if left is not None else None)
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
         message = (output or b"").decode(errors="replace")
         waited = job.native is not None and job.native.state == "pending"

@@ -14,7 +14,7 @@ import pytest
 
 from lading.executors.controller import housekeeping
 from lading.executors.settings import Settings, cpus_here
-from lading.hooks.files import host
+from lading.hooks.files import hardware
 from lading.hooks.machines.local import LocalSite
 from lading.hooks.site import Observation, ObservedLocation
 from lading.plugin import hint_checks
@@ -242,9 +242,9 @@ def test_what_the_machines_of_a_site_are_besides_amounts(make: Make) -> None:
         local, site = load_sites(settings).values()
         [here], [node] = local.potential(), site.potential()
         assert (here.arch, here.os, here.features, here.capacity_type) == (
-            host.arch(), "linux", frozenset(), "on-demand",
+            hardware.arch(), "linux", frozenset(), "on-demand",
         )  # fmt: skip
-        assert (local.arch, site.arch) == (host.arch(), "aarch64")
+        assert (local.arch, site.arch) == (hardware.arch(), "aarch64")
         assert (node.arch, node.os, node.capacity_type) == ("aarch64", "rocky9", "spot")
         assert node.features == {"sve", "nvme", "license=matlab"}
         [known] = known_sites(settings)["hpc"].locations

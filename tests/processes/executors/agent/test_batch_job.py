@@ -17,8 +17,8 @@ import pytest
 
 from lading.hooks.cluster.jobs.layout import ClusterFolder, Task, write_tokens
 from lading.hooks.files.safe_files import visible
-from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.spool import Envelope, Spool
+from lading.hooks.spool.values import reason_of
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Layout, Resources
 from tests.services.forked import Forked

@@ -25,7 +25,7 @@ from lading.hooks.polling import rounds, task_logs
 from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool import agent_archive, events
-from lading.hooks.spool.events import asked_reason
+from lading.hooks.spool.values import asked_reason
 from lading.hooks.ssh.steps import RemoteStep, RunCommand
 from lading.scheduling.reasons import free_text
 from tests.clusters.paper import Paper, envelope, only

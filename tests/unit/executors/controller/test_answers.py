@@ -17,7 +17,7 @@ from lading.executors.controller.answers import (
 from lading.executors.controller.site_memory import MissingSince
 from lading.executors.store import JobRow, State
 from lading.executors.store.queue import GivenJob
-from lading.hooks.spool.events import reason_of
+from lading.hooks.spool.values import reason_of
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reason_codes import CAUSES
 from lading.scheduling.reasons import because, free_text

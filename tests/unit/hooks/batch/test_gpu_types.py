@@ -16,7 +16,7 @@ from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.job_script import ScriptWriter
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.site import cluster_kind
-from lading.hooks.files import host
+from lading.hooks.files import hardware
 from lading.plugin.manager import site_kinds
 from lading.scheduling.gpus import parse_type
 from lading.scheduling.provisioning import Launch
@@ -106,7 +106,7 @@ def test_the_type_of_a_machine_is_what_its_driver_says(tmp_path: Path, models: l
         folder = tmp_path / f"proc/driver/nvidia/gpus/0000:0{number}:00.0"
         folder.mkdir(parents=True)
         (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 75\n")
-    assert host.gpu_type(tmp_path) == type
+    assert hardware.gpu_type(tmp_path) == type
     assert type is None or parse_type(type) == type
 
 

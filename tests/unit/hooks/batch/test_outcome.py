@@ -17,8 +17,8 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.job_scripts import run as run_record
 from lading.hooks.job_scripts.run import RunRecord, after_question
-from lading.hooks.spool import events
-from lading.hooks.spool.events import reason_of
+from lading.hooks.spool import job_files
+from lading.hooks.spool.values import reason_of
 from lading.scheduling.reasons import because, free_text
 
 LATE = 1e9
@@ -273,9 +273,9 @@ def test_who_has_cancelled_a_job() -> None:
 
 def test_a_sentinel_with_a_cause_of_the_agent() -> None:
     left = {"exit_code": -15, "reason": free_text("it"), "ended_at": 1.0, "cpu_seconds": 2.0, "peak_memory": 3}
-    event = events.of_sentinel(left, {"cause": "time_limit", "reason": free_text("too long")})
+    event = job_files.of_sentinel(left, {"cause": "time_limit", "reason": free_text("too long")})
     assert (event["cause"], str(event["reason"]), event["exit_code"]) == ("time_limit", "too long", -15)
-    assert events.of_sentinel({**left, "reason": None}, None)["cause"] is None
+    assert job_files.of_sentinel({**left, "reason": None}, None)["cause"] is None
 
 
 def test_a_task_that_airflow_did_not_let_start_has_not_failed() -> None:
@@ -286,12 +286,12 @@ def test_a_task_that_airflow_did_not_let_start_has_not_failed() -> None:
         "cpu_seconds": 2.0,
         "peak_memory": 3,
     }
-    event = told(job(None, 0), events.of_sentinel({**left, "cause": "cancelled"}, None))
+    event = told(job(None, 0), job_files.of_sentinel({**left, "cause": "cancelled"}, None))
     assert (event["cause"], event["started_at"]) == ("cancelled", None)
     change = change_by_event(event)
     assert change is not None
     assert (change.values["state"], change.values["started_at"]) == ("cancelled", None)
-    assert "started_at" not in events.of_sentinel({**left, "cause": "error"}, None)
+    assert "started_at" not in job_files.of_sentinel({**left, "cause": "error"}, None)
 
 
 def test_a_run_that_waited_and_vanished_was_deleted() -> None:

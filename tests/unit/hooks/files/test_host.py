@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.files import host
+from lading.hooks.files import hardware, host
 
 GIB = 2**30
 Usage = namedtuple("Usage", "total used free")
@@ -22,7 +22,7 @@ def test_the_architecture_has_the_name_that_hints_have_for_it(
     monkeypatch: pytest.MonkeyPatch, machine: str, arch: str
 ) -> None:
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "host", "6.1", "#1", machine)))
-    assert host.arch() == arch
+    assert hardware.arch() == arch
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

@@ -21,8 +21,8 @@ from lading.hooks.machines.introduction import Introduction, MachineFacts, Resid
 from lading.hooks.machines.machine import Machine
 from lading.hooks.spool import server
 from lading.hooks.spool.connection import Reply, _reply
-from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.spool import Envelope, Spool
+from lading.hooks.spool.values import asked_reason
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.reasons import free_text

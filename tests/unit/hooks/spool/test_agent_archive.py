@@ -24,8 +24,13 @@ from lading.hooks.ssh.steps import Put, RemoteStep, RunCommand
 from lading.hooks.ssh.transport import TIMEOUT
 from tests.services.agent_zip import sources_in, sources_of
 
-# What jobs of Airflow need, which do not run by such a file, and what an executor is.
-NOT_IN_IT = {"lading.executors.executor", "lading.hooks.dags.bundles"}
+# What jobs of Airflow need, which do not run by such a file, what an executor is, and what only controllers read.
+NOT_IN_IT = {
+    "lading.executors.executor",
+    "lading.hooks.dags.bundles",
+    "lading.hooks.spool.events",
+    "lading.scheduling.matching.waiting",
+}
 
 
 class Counting(ShellTransport):

@@ -18,7 +18,7 @@ from lading.hooks.api_tunnel.tunnel import RelayMessage
 from lading.hooks.cluster.allocations.layout import AllocationTerms
 from lading.hooks.cluster.jobs.remote_steps import loaded
 from lading.hooks.files.safe_files import NotReadable, read_regular
-from lading.hooks.spool import events
+from lading.hooks.spool import events, job_files, values
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.answer import CommandResult
@@ -139,7 +139,7 @@ def test_texts_that_are_no_unicode_are_taken() -> None:
 
 def test_the_reason_of_an_end_travels_as_data_and_a_text_of_a_third_party_is_free_text() -> None:
     why = because("batch_ended", exit_code=3).with_also(because("last_output", text="no such file"))
-    [found], faults = events.read(events.to_json(FINISHED | {"cause": "error", "reason": why}).encode())
+    [found], faults = events.read(values.to_json(FINISHED | {"cause": "error", "reason": why}).encode())
     assert (found["reason"], faults) == (why, [])
     [found], _ = events.read(text(FINISHED | {"cause": "error", "reason": "by hand"}))
     assert found["reason"] == free_text("by hand")
@@ -276,8 +276,8 @@ def test_terms_that_make_no_sense_are_none(wrong: dict[str, object]) -> None:
 
 @given(st.binary(max_size=50) | VALUES.map(lambda value: json.dumps(value).encode()))
 def test_whatever_lies_in_a_file_of_a_job_it_is_read_or_left_alone(content: bytes) -> None:
-    for model in (events.SentinelFile, events.CauseFile, events.UpFile, events.TermsFile, RelayMessage):
-        found = events.remains(model, content)
+    for model in (job_files.SentinelFile, job_files.CauseFile, job_files.UpFile, job_files.TermsFile, RelayMessage):
+        found = job_files.remains(model, content)
         assert found is None or isinstance(found, dict)
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import visible, write_atomically
-from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.rejected import MOST_REJECTED, RejectedFiles
 from lading.hooks.spool.spool import Envelope, Spool, lock_spool
+from lading.hooks.spool.values import asked_reason
 from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Resources
 

@@ -21,7 +21,7 @@ from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.polling.job_life import ShownLife, ShownPhase
 from lading.hooks.site import LocationState
 from lading.hooks.spool import agent_archive
-from lading.hooks.spool.events import asked_reason
+from lading.hooks.spool.values import asked_reason
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import Put
 from lading.scheduling.provisioning import launch
