@@ -127,11 +127,9 @@ class AllocationLauncher(Submitter):
     # -- the rounds
 
     def give(self, transport: Transport, trouble: Reason | None) -> None:
-        self.trouble = trouble
         renewed = self._note_given()
         try:
-            if trouble is None and self._orders:
-                self.trouble = self._bring_agent(transport)
+            self.trouble = trouble or self._bring_agent(transport)
             placed = self._placed(transport)
         except OSError:
             self.take(renewed.values())

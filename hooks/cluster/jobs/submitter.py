@@ -82,8 +82,7 @@ class Submitter(ClusterPart):
         """
         renewed = self._note_given()
         try:
-            if trouble is None and next(self.tracker.waiting(), None) is not None:
-                trouble = self._bring_agent(transport)
+            trouble = trouble or self._bring_agent(transport)
             submissions, scripts = self._plan(transport, trouble)
         except OSError:
             self.take(renewed.values())
@@ -112,6 +111,8 @@ class Submitter(ClusterPart):
 
     def _bring_agent(self, transport: Transport) -> Reason | None:
         """Upload the node agent unless it is installed or present; return why that failed, or None.
+
+        It does not wait for a job: the first jobs then start sooner, and users learn at once that it cannot run there.
 
         :raises OSError: the cluster could not be reached
         """

@@ -24,7 +24,7 @@ from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.polling import rounds, task_logs
 from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.polling.task_logs import LogCopies
-from lading.hooks.spool import agent_archive, events
+from lading.hooks.spool import agent_archive, job_files
 from lading.hooks.spool.values import asked_reason
 from lading.hooks.ssh.steps import RemoteStep, RunCommand
 from lading.scheduling.reasons import free_text
@@ -698,9 +698,9 @@ def test_what_is_no_event_is_kept_and_said_in_the_note(paper: Paper, tmp_path: P
 @pytest.mark.parametrize("wrong", ["exit_code", "ended_at", "peak_memory"])
 def test_a_sentinel_that_makes_no_sense_is_none(paper: Paper, wrong: str) -> None:
     sentinel = {"exit_code": 0, "reason": None, "ended_at": 5.0, "cpu_seconds": 1.0, "peak_memory": 3}
-    assert events.remains(events.SentinelFile, json.dumps(sentinel).encode()) == sentinel
+    assert job_files.remains(job_files.SentinelFile, json.dumps(sentinel).encode()) == sentinel
     for value in ("text", [], -(10**30), float("nan")):
-        assert events.remains(events.SentinelFile, json.dumps({**sentinel, wrong: value}).encode()) is None
+        assert job_files.remains(job_files.SentinelFile, json.dumps({**sentinel, wrong: value}).encode()) is None
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
@@ -741,13 +741,12 @@ def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Paper:
     return Paper(tmp_path)
 
 
-def test_where_jobs_are_commands_the_agent_is_brought_before_the_first_is_submitted(commands: Paper) -> None:
-    commands.go()
-    assert not (commands.root / "agents").exists(), "nothing needs it"
-    commands.give("a")
+def test_where_jobs_are_commands_the_agent_is_brought_while_none_waits_yet(commands: Paper) -> None:
     commands.go()
     path = Path(agent_archive.archive().path(str(commands.root)))
     assert sources_in(path) == sources_of(agent_archive.archive())
+    commands.give("a")
+    commands.go()
     script = commands.read("script.1")
     assert f"exec /usr/bin/python3 {path} lading.executors.agent.batch_job {commands.root} " in script
     assert " -m lading" not in script
