@@ -240,16 +240,14 @@ class JobScriptOperator(BaseOperator):
 
     def _followed(self, site: RunSite, record: RunRecord) -> tuple[RunRecord, str | None]:
         """Wait for the run to end; return its record and the last line it printed."""
-        lines, offset, pause = Lines(self.log), 0, pauses(site.options)
+        lines, pause = Lines(self.log), pauses(site.options)
         while True:
-            (sighting,) = site.advance([record], {record.token: offset})
-            offset += len(sighting.output)
-            lines.print(sighting.output)
-            lines.print_change(record, sighting.record)
+            (sighting,) = site.advance([record], {record.token: lines.offset})
+            lines.show(record, sighting)
             record = sighting.record
             if record.ended:
                 if sighting.more:
-                    lines.print(patiently(partial(site.rest, record, offset), REACH_TIMEOUT))
+                    lines.print(patiently(partial(site.rest, record, lines.offset), REACH_TIMEOUT))
                 lines.end()
                 return record, lines.last
             time.sleep(pause(record))
