@@ -226,6 +226,18 @@ def test_an_answer_that_never_came(make_site: MakeSite, cluster: ToyCluster) -> 
     assert (cluster.jobs, times(ended)) == (1, 3)
 
 
+def test_single_jobs_that_keep_coming_do_not_hold_up_an_array(make_site: MakeSite, cluster: ToyCluster) -> None:
+    site = make_site()
+    gathering, records = Batcher(site), placed(site, [HELD] * 3)
+    for number in range(4):
+        (single,) = placed(site, [HELD], f"single{number}")
+        records = [sighting.record for sighting in gathering.advance([*records, single.by_itself()])]
+    assert all(record.job_id is not None for record in records)
+    assert len({record.array_id for record in records[:3]}) == 1
+    let_go(records)
+    assert {record.state for record in followed(gathering, records)} == {"succeeded"}
+
+
 class Whole(Toy):
     """It lists an array in one row, without its elements."""
 
