@@ -6,22 +6,35 @@ import codecs
 from typing import Any
 
 from lading.hooks.job_scripts.run import RunRecord
+from lading.hooks.job_scripts.run_site import RunSighting
 
 
 class Lines:
     """The log lines of one run.
 
     :param log: the task's logger
+    :ivar offset: how many bytes of the output have been printed
+    :ivar last: the last line that is not blank; None: there is none
     """
 
     def __init__(self, log: Any) -> None:
         self._log = log
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._begun = ""
+        self.offset = 0
         self.last: str | None = None
+
+    def show(self, before: RunRecord, seen: RunSighting) -> None:
+        """Log what a look at the run has found.
+
+        :param before: the record of the run before this look
+        """
+        self.print(seen.output)
+        self.print_change(before, seen.record)
 
     def print(self, output: bytes) -> None:
         """Log the complete lines in newly printed output."""
+        self.offset += len(output)
         *whole, self._begun = (self._begun + self._decoder.decode(output)).split("\n")
         for line in whole:
             self._print(line)

@@ -50,8 +50,8 @@ class JobScriptOperator(BaseOperator):
 
     The output of the job is copied to the task's log. The task returns the last line of it, and its XCom ``batch_job``
     has ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits the job again, after
-    cancelling any job left by a try whose worker died. Marking or clearing the task cancels the job. Mapped and
-    scattered tasks with equal requests are submitted as job arrays by the triggerer, and stay separate tasks. With
+    cancelling any job left by a try whose worker died. Marking or clearing the task cancels the job. The triggerer
+    submits mapped and scattered tasks with equal requests as job arrays; they stay separate tasks. With
     Lading's executor, the task itself runs on the machine that has the sites file, unless its ``executor_config`` names
     a site.
 
@@ -62,7 +62,8 @@ class JobScriptOperator(BaseOperator):
         ``stderr``, ``shell``, ``prologue``, ``epilogue``, ``filename``, and directives of the scheduler
     :param attributes: more properties, for placeholders
     :param aux_scripts: other scripts by file name, placed next to the main one
-    :param deferrable: wait in the triggerer, which polls once for all tasks of a site; otherwise wait in the worker
+    :param deferrable: let the triggerer submit the job and wait for it, with one poll for all tasks of a site;
+        otherwise the worker does
     """
 
     template_fields: Sequence[str] = ("body", "site", "properties", "attributes", "aux_scripts")
@@ -109,7 +110,7 @@ class JobScriptOperator(BaseOperator):
         return open_site(name or self.site, self.dag_id, team_of_process())
 
     def execute(self, context: Any) -> str | None:
-        """Submit the script, then wait for the job to finish, or defer.
+        """Submit the script and wait for the job to finish, or leave both to the triggerer.
 
         :raises JobRejected: the batch system rejects it
         :raises JobFailed: it failed or was cancelled
@@ -123,8 +124,8 @@ class JobScriptOperator(BaseOperator):
         try:
             asked = self._asked()
             script = self._take_over(site, asked, context)
-            record = self._submitted(site, script, context["ti"])
-            if self.deferrable and not record.ended:
+            record = self._placed(site, script, context["ti"])
+            if self.deferrable:
                 from lading.operators.job_script_trigger import SETTLING, JobScriptTrigger
 
                 self.defer(
@@ -133,7 +134,7 @@ class JobScriptOperator(BaseOperator):
                     # With a shorter timeout, Airflow would consider the task killed and its job would not be cancelled.
                     timeout=self.execution_timeout and max(self.execution_timeout, timedelta(seconds=SETTLING)),
                 )
-            record, last_line = self._followed(site, record)
+            record, last_line = self._followed(site, record.by_itself())
             return self._finished(site, record, last_line, context)
         finally:
             site.close()
@@ -221,35 +222,32 @@ class JobScriptOperator(BaseOperator):
         properties = dict(self.properties or {})
         return JobScript(self.body, attributes=self.attributes, aux_scripts=self.aux_scripts, **properties)
 
-    def _submitted(self, site: RunSite, script: JobScript, ti: Any) -> RunRecord:
-        """Submit the run and return its first record; it may still wait for a limit, or for others of its job array."""
+    def _placed(self, site: RunSite, script: JobScript, ti: Any) -> RunRecord:
+        """Write the files of the run, after its prologue has run, and return the record of the run.
+
+        It is submitted by the process that follows it. The triggerer follows all deferred runs of a site, so that it
+        can form job arrays of them and submit no more of them than the site accepts.
+        """
         name = token(ti)
         record = patiently(lambda: new_run(site, script, ti), REACH_TIMEOUT)
-        if not self.deferrable:
-            record = record.by_itself()
         site.rendered(record, script)
         if not patiently(lambda: site.placed(name), REACH_TIMEOUT):
             if (prologue := script.render_prologue()) is not None:
                 self.log.info("%s", run_near("prologue", prologue, variables(record)))
             patiently(lambda: site.place(record, script), REACH_TIMEOUT)
-        # If other tasks can share a job array with it, the triggerer submits them together.
-        first = record if record.gathering else site.advance([record])[0].record
-        Lines(self.log).print_change(record, first)
         self.log.info("Its folder at site %s is %s", self.site, record.folder)
-        return first
+        return record
 
     def _followed(self, site: RunSite, record: RunRecord) -> tuple[RunRecord, str | None]:
-        """Wait for the run to end; return its record and the last line it printed."""
-        lines, offset, pause = Lines(self.log), 0, pauses(site.options)
+        """Submit the run, and wait for it to end; return its record and the last line it printed."""
+        lines, pause = Lines(self.log), pauses(site.options)
         while True:
-            (sighting,) = site.advance([record], {record.token: offset})
-            offset += len(sighting.output)
-            lines.print(sighting.output)
-            lines.print_change(record, sighting.record)
+            (sighting,) = site.advance([record], {record.token: lines.offset})
+            lines.show(record, sighting)
             record = sighting.record
             if record.ended:
                 if sighting.more:
-                    lines.print(patiently(partial(site.rest, record, offset), REACH_TIMEOUT))
+                    lines.print(patiently(partial(site.rest, record, lines.offset), REACH_TIMEOUT))
                 lines.end()
                 return record, lines.last
             time.sleep(pause(record))

@@ -229,18 +229,16 @@ class JobScriptTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Log the output and the state of the batch job; the event says how it ended."""
         settled = time.monotonic() + SETTLING
-        lines, offset = Lines(self.log), 0
+        lines = Lines(self.log)
         async with self._own() as (watch, first), watch.following(first) as follower:
             last = first
             while True:
                 sighting = await follower.news.get()
-                lines.print(sighting.output)
-                offset += len(sighting.output)
-                lines.print_change(last, sighting.record)
+                lines.show(last, sighting)
                 self.record = last = sighting.record
                 if last.ended:
                     if sighting.more:
-                        lines.print(await self._rest(watch.site, last, offset))
+                        lines.print(await self._rest(watch.site, last, lines.offset))
                     break
         lines.end()
         await asyncio.sleep(max(0.0, settled - time.monotonic()))

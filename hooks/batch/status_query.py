@@ -18,7 +18,7 @@ How incomplete answers are interpreted, and what revises the conclusion:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -141,6 +141,17 @@ def plain_name(job: NativeJob) -> str | None:
     """Return the submitted name of a job: without its title, and without the index that TORQUE adds for elements."""
     name = None if job.name is None else untitled(job.name)
     return name if name is None or job.index is None else name.removesuffix(f"-{job.index}")
+
+
+def submitted_as(jobs: Iterable[NativeJob], name: str | None) -> str | None:
+    """Return the native ID of the submission with a name that no other submission has; None: it is not listed.
+
+    Any element of a job array shows that the array was accepted: some batch systems do not list the elements one by
+    one, and others omit those that have ended.
+
+    :param name: None: unknown, so the submission cannot be found
+    """
+    return None if name is None else next((job.id for job in jobs if plain_name(job) == name), None)
 
 
 def is_called(job: NativeJob, name: str | None) -> bool:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from lading.hooks.batch import outcome
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.outcome import MOST_TRIES, REASONS, Outcome, decide
-from lading.hooks.batch.status_query import plain_name
+from lading.hooks.batch.status_query import submitted_as
 from lading.hooks.batch.system import ArrayRange, BatchSystem, NativeJob, SubmitError
 from lading.hooks.job_scripts import layout
 from lading.hooks.polling.job_life import ShownLife, ShownPhase
@@ -321,13 +321,9 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
 
 def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem) -> RunRecord:
     """Return the run whose submission was not answered, accepted if the batch system lists its job."""
-    sought = {(record.jobname, None), (record.array_name, record.index)}
-    for job in jobs:
-        name = plain_name(job)
-        if record.elements is not None and name is not None and name == record.jobname:
-            return record.accepted(job.id, None, system)
-        if name is not None and (name, job.index) in sought:
-            return record.accepted(job.id, job.index, system)
+    for name, index in ((record.jobname, None), (record.array_name, record.index)):
+        if (id := submitted_as(jobs, name)) is not None:
+            return record.accepted(id, index, system)
     return replace(record, look_up=False, doubtful_since=None, array_name=None, index=None)
 
 

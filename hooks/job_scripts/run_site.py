@@ -93,6 +93,7 @@ class RunSite:
     :param name: as shown to users
     :param profile: how the site differs from others with that batch system
     :param given_transport: the transport to use; None: that of the options
+    :ivar submitted_single: whether the last round has submitted jobs that are in no array
     """
 
     name: str
@@ -105,6 +106,7 @@ class RunSite:
         self.transport = self.given_transport or self.options.transport()
         self.trouble = Trouble(log)
         self.pressure = BackPressure(min(MOST_ELEMENTS, largest_array(self.system, self.profile.profile)))
+        self.submitted_single = False
         self._canceller = Canceller()
         self._noted: set[str] = set()
         self._login: tuple[str, str] | None = None
@@ -470,10 +472,13 @@ class RunLook:
         submitted = len(self.known) + sum(map(len, self.arrays.values()))
         allowed, why = site.pressure.allow(site.system.name, site.profile.profile, submitted)
         room = sum(jobs <= allowed for jobs in accumulate(each.jobs for each in starting))
-        self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
         self.held = [replace(each, reason=f"{HELD}: {why.sentence}") for each in starting[room:]]
-        # One array at a time, and none while single jobs are submitted: a round stops at the first refusal.
-        self.arrays = {} if starting[:room] else dict(islice(self.arrays.items(), 1))
+        single = starting[: min(MOST_SUBMITTED - len(ending), room)]
+        # A round stops at the first refusal, so it submits either single jobs or one array: they take turns.
+        is_turn_of_array = bool(self.arrays) and (site.submitted_single or not single)
+        self.arrays = dict(islice(self.arrays.items(), 1 if is_turn_of_array else 0))
+        self.due = ending if is_turn_of_array else [*ending, *single]
+        site.submitted_single = bool(single) and not is_turn_of_array
 
     def done(self) -> list[RunSighting]:
         new = {each.token: each for each in self.held}

@@ -24,7 +24,8 @@ until id=$(( $(ls jobs | wc -l) + 1 )); mkdir jobs/$id 2>/dev/null; do :; done
 sed -n 's/^#TOY --name=//p' "$1" > jobs/$id/name
 for index in $(seq 1 ${size:-1}); do
   element=${size:+.$index}
-  (TOY_ID=$id TOY_INDEX=$index TOY_WORKDIR=$OLDPWD; export TOY_ID TOY_INDEX TOY_WORKDIR; cd / && exec setsid sh "$1") \
+  (TOY_ID=$id TOY_INDEX=$index TOY_WORKDIR=$OLDPWD; export TOY_ID TOY_INDEX TOY_WORKDIR
+    while [ -e hold ]; do sleep 0.05; done; cd / && exec setsid sh "$1") \
     >jobs/$id/printed$element 2>&1 </dev/null &
   echo $! > jobs/$id/pid$element
 done
@@ -138,8 +139,8 @@ class ToyCluster(ShellTransport):
         return self.run([["toy-list"]])[0].stdout.partition("\n")[2]
 
     def set(self, name: str, text: str = "") -> None:
-        """Let something be the case: ``refuse``, ``mute``, ``down``, ``deaf``, ``most`` (elements of an array),
-        ``limit`` (jobs).
+        """Let something be the case: ``refuse``, ``mute``, ``down``, ``deaf``, ``hold`` (no job starts), ``most``
+        (elements of an array), ``limit`` (jobs).
         """
         (self.folder / name).write_text(text)
 

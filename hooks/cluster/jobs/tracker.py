@@ -22,7 +22,7 @@ from typing import Any
 
 from lading.hooks.batch.canceller import Canceller
 from lading.hooks.batch.outcome import has_ended
-from lading.hooks.batch.status_query import Key, Statuses, plain_name
+from lading.hooks.batch.status_query import Key, Statuses, submitted_as
 from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
 from lading.hooks.cluster.jobs.job_script import ArrayShape
 from lading.hooks.cluster.jobs.layout import Task
@@ -65,7 +65,7 @@ class Submission:
     def is_found(self, known: Statuses) -> bool:
         """Whether its native ID is known, after looking it up by its name if necessary."""
         if self.id is None:
-            self.id = next((job.id for job in known.jobs if plain_name(job) == self.name), None)
+            self.id = submitted_as(known.jobs, self.name)
         return self.id is not None
 
     def waits(

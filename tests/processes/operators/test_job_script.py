@@ -82,6 +82,16 @@ def operator(body: str, **options: Any) -> JobScriptOperator:
     return JobScriptOperator(task_id="script", body=body, site="toy", **{"deferrable": False, **options})
 
 
+def submit_deferred(task: JobScriptOperator, attempt: Try) -> RunRecord:
+    """Let a task defer, and submit its job as the triggerer does."""
+    with pytest.raises(TaskDeferred) as caught:
+        task.execute(attempt.context)
+    assert isinstance(caught.value.trigger, JobScriptTrigger)
+    (seen,) = job_script.open_site("toy", "d", None).advance([run_of(attempt)])
+    assert seen.record.job_id is not None
+    return seen.record
+
+
 def test_waiting_in_the_worker(cluster: ToyCluster) -> None:
     attempt = Try()
     assert operator("echo {a}; echo last", attributes={"a": 1}).execute(attempt.context) == "last"
@@ -91,8 +101,7 @@ def test_waiting_in_the_worker(cluster: ToyCluster) -> None:
 
 def test_the_same_try_finds_its_job_and_another_submits_anew(cluster: ToyCluster) -> None:
     attempt, body = Try(), "sleep 0.5; echo $CLUSTERJOB_ID"
-    with pytest.raises(TaskDeferred):
-        operator(body, deferrable=True).execute(attempt.context)
+    submit_deferred(operator(body, deferrable=True), attempt)
     assert operator(body).execute(attempt.context) == "1"
     assert operator(body).execute(Try().context) == "2"
     assert cluster.jobs == 2
@@ -100,9 +109,7 @@ def test_the_same_try_finds_its_job_and_another_submits_anew(cluster: ToyCluster
 
 def test_what_a_dead_worker_has_left_is_cancelled_first(cluster: ToyCluster) -> None:
     died = Try()
-    with pytest.raises(TaskDeferred) as caught:
-        operator("sleep 60", deferrable=True).execute(died.context)
-    assert isinstance(caught.value.trigger, JobScriptTrigger)
+    submit_deferred(operator("sleep 60", deferrable=True), died)
     again = Try(store=died.store)
     assert operator("echo anew").execute(again.context) == "anew"
     assert (folder(cluster, died) / "cancelled").exists()
@@ -115,8 +122,7 @@ def test_what_a_dead_worker_has_left_is_cancelled_until_it_is_gone(
 ) -> None:
     monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.1, 0.1))
     died, killed = Try(), cluster.folder / "killed"
-    with pytest.raises(TaskDeferred):
-        operator("sleep 60", deferrable=True).execute(died.context)
+    submit_deferred(operator("sleep 60", deferrable=True), died)
     cluster.set("deaf")
     with monkeypatch.context() as patch:
         patch.setattr(job_script, "REACH_TIMEOUT", 1.0)
@@ -183,8 +189,7 @@ def test_deferring(cluster: ToyCluster) -> None:
 
 def test_a_trigger_that_took_too_long(cluster: ToyCluster) -> None:
     attempt, task = Try(), operator("sleep 60", deferrable=True)
-    with pytest.raises(TaskDeferred):
-        task.execute(attempt.context)
+    submit_deferred(task, attempt)
     with pytest.raises(TaskDeferralTimeout):
         task.resume_execution("__fail__", {"error": "Trigger timeout"}, attempt.context)
     assert (folder(cluster, attempt) / "cancelled").exists()
@@ -207,8 +212,7 @@ def test_being_killed_while_it_waits(cluster: ToyCluster) -> None:
 
 def test_a_worker_that_is_killed_leaves_a_note_of_the_job_that_it_has_cancelled(cluster: ToyCluster) -> None:
     attempt, task = Try(), operator("sleep 60", deferrable=True)
-    with pytest.raises(TaskDeferred):
-        task.execute(attempt.context)
+    submit_deferred(task, attempt)
     cluster.set("deaf")
     task.on_kill()
     site = job_script.open_site("toy", "d", None)
@@ -225,6 +229,13 @@ def test_a_rejected_script_is_not_tried_again(cluster: ToyCluster) -> None:
     cluster.set("refuse", "no such queue")
     with pytest.raises(AirflowFailException, match="no such queue"):
         operator("true").execute(Try().context)
+    attempt, task = Try(), operator("true", deferrable=True)
+    with pytest.raises(TaskDeferred):
+        task.execute(attempt.context)
+    (seen,) = job_script.open_site("toy", "d", None).advance([run_of(attempt)])
+    event = {"record": seen.record.to_json(), "last_line": None}
+    with pytest.raises(AirflowFailException, match="no such queue"):
+        task.resume_execution("execute_complete", {"event": event}, attempt.context)
 
 
 def test_failures_bring_their_last_output(cluster: ToyCluster) -> None:
@@ -265,7 +276,7 @@ def cluster_ended(cluster: ToyCluster) -> bool:
     return any(cluster.folder.parent.glob("work/scripts/*/exit"))
 
 
-def test_mapped_tasks_leave_their_submission_to_the_triggerer(cluster: ToyCluster) -> None:
+def test_deferred_tasks_leave_their_submission_to_the_triggerer(cluster: ToyCluster) -> None:
     records = []
     for map_index, queue in enumerate(("a", "a", "b")):
         attempt = Try(map_index)
@@ -278,9 +289,11 @@ def test_mapped_tasks_leave_their_submission_to_the_triggerer(cluster: ToyCluste
     assert records[0].shared == records[1].shared != records[2].shared
     assert operator("echo here").execute(Try(4).context) == "here"  # by itself, where it does not defer
     own_file = operator("true", deferrable=True, properties={"stdout": "mine"})
-    with pytest.raises(TaskDeferred):
-        own_file.execute(Try(5).context)
-    assert cluster.jobs == 2
+    for unshared in (Try(5), Try()):
+        with pytest.raises(TaskDeferred):
+            own_file.execute(unshared.context)
+        assert run_of(unshared, stdout="mine").shared is None
+    assert cluster.jobs == 1
 
 
 def test_chunks_are_refused(cluster: ToyCluster) -> None:

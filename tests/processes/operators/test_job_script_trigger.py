@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.batch import canceller
+from lading.hooks.batch.system import Profile
 from lading.hooks.job_scripts import batcher
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
@@ -150,6 +151,24 @@ def test_mapped_tasks_are_a_job_array(site: RunSite, monkeypatch: pytest.MonkeyP
     assert site.transport.jobs == 1
     assert [payload["last_line"] for payload in payloads] == [f"1.{number}" for number in range(1, 7)]
     assert [payload["record"]["job_id"] for payload in payloads] == [f"1.{number}" for number in range(1, 7)]
+
+
+def test_no_more_are_submitted_than_the_site_takes(site: RunSite) -> None:
+    site.profile = SiteProfile(profile=Profile(max_submitted=1))
+    tasks = [placed(site, "mkdir ../busy || exit 9; sleep 0.3; rmdir ../busy")[0] for _ in range(3)]
+    logs: list[Log] = []
+
+    async def all_of_them() -> list[Any]:
+        made = [trigger(task) for task in tasks]
+        logs.extend(log for _, log in made)
+        return await asyncio.gather(*(event(each) for each, _ in made))
+
+    payloads = asyncio.run(all_of_them())
+    assert {payload["record"]["state"] for payload in payloads} == {"succeeded"}
+    assert isinstance(site.transport, ToyCluster)
+    assert site.transport.jobs == 3
+    waits = "it waits to be submitted: 1 jobs are already submitted (max_submitted)"
+    assert sum(any(waits in line for line in log.lines) for log in logs) == 2
 
 
 def test_a_trigger_that_is_stopped_leaves_the_job_alone(site: RunSite) -> None:

@@ -226,6 +226,40 @@ def test_an_answer_that_never_came(make_site: MakeSite, cluster: ToyCluster) -> 
     assert (cluster.jobs, times(ended)) == (1, 3)
 
 
+def test_single_jobs_that_keep_coming_do_not_hold_up_an_array(make_site: MakeSite, cluster: ToyCluster) -> None:
+    site = make_site()
+    gathering, records = Batcher(site), placed(site, [HELD] * 3)
+    for number in range(4):
+        (single,) = placed(site, [HELD], f"single{number}")
+        records = [sighting.record for sighting in gathering.advance([*records, single.by_itself()])]
+    assert all(record.job_id is not None for record in records)
+    assert len({record.array_id for record in records[:3]}) == 1
+    let_go(records)
+    assert {record.state for record in followed(gathering, records)} == {"succeeded"}
+
+
+class Whole(Toy):
+    """It lists an array in one row, without its elements."""
+
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
+        return list({job.id: replace(job, index=None) for job in super().statuses(answer)}.values())
+
+
+def test_a_waiting_array_that_is_listed_in_one_row_is_not_submitted_again(
+    make_site: MakeSite, cluster: ToyCluster
+) -> None:
+    cluster.set("mute")
+    cluster.set("hold")
+    site = make_site()
+    site.system = Whole()
+    records = followed(Batcher(site), placed(site, ["true"] * 3), lambda record: record.job_id is not None)
+    assert [record.job_id for record in records] == ["1.1", "1.2", "1.3"]
+    cluster.unset("hold")
+    ended = followed(Batcher(site), records)
+    assert {record.state for record in ended} == {"succeeded"}
+    assert (cluster.jobs, times(ended)) == (1, 3)
+
+
 def test_one_element_is_cancelled_and_the_others_go_on(make_site: MakeSite, cluster: ToyCluster) -> None:
     site = make_site()
     gathering = Batcher(site)

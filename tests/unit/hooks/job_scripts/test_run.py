@@ -85,6 +85,16 @@ def test_a_submission_that_may_have_been_accepted_is_looked_up_first() -> None:
     assert (found.job_id, found.look_up) == ("9", False)
     missing = looked_up(doubtful, [NativeJob(id="9", name="other", state="pending")], SLURM())
     assert (missing.job_id, missing.look_up) == (None, False)
+    unnamed = replace(doubtful, jobname=None, given_name="solve")
+    assert looked_up(unnamed, [NativeJob(id="9", state="pending")], SLURM()).job_id is None
+
+
+@pytest.mark.parametrize("listed", [None, 2])
+def test_an_array_was_accepted_though_its_elements_are_not_listed_one_by_one(listed: int | None) -> None:
+    """An element may have ended and be forgotten, or the batch system lists the array in one row."""
+    doubtful = replace(NEW, array_name="lading-array", index=3, look_up=True)
+    found = looked_up(doubtful, [NativeJob(id="9", index=listed, name="lading-array", state="pending")], SGE())
+    assert (found.job_id, found.array_id, found.index, found.look_up) == ("9.3", "9", 3, False)
 
 
 @pytest.mark.parametrize("answer", [(None, "", "connection cut"), (0, "pending\n", ""), (None, "answered\n7", "")])
