@@ -530,9 +530,7 @@ class Backlogs:
             yield from ((row, jobs) for row in self.waiting.get(ANY_SITE, []) if (jobs := round(part * row.jobs)))
 
     def _turns(self, place: Place) -> tuple[Sequence[tuple[bool, int, float]], Sequence[int]]:
-        """Return the turns of the jobs that can take the room of a place, first one first, and how many jobs have one of
-        the first N turns, for each N from 0.
-        """
+        """Return the turns of the jobs that can take the room of a place, in order, and how many jobs precede each."""
         if place not in self.turns:
             found = sorted((turn_of(row), jobs) for row, jobs in self._contenders(place))
             self.turns[place] = [turn for turn, _ in found], [0, *accumulate(jobs for _, jobs in found)]

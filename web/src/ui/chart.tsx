@@ -4,7 +4,7 @@ import {memo, useEffect, useLayoutEffect, useMemo, useRef, useState} from "react
 import {SLANTS, hatched, shownState, type ShownState} from "../chart/colors";
 import {PackingChart, loadECharts} from "../chart/draw";
 import type {ChartJob, Packing as Data} from "../chart/packing";
-import {rowsOf, type Group, type Measure} from "../chart/rows";
+import {rowsOf, sizeText, type Group, type Measure} from "../chart/rows";
 import {keyOf, taskPath} from "../paths";
 import {useNavigate} from "./choices";
 import {Button, Muted, Spinner, Legend, useDark} from "./parts";
@@ -22,7 +22,7 @@ function Fold({groups, onFold}: {groups: readonly Group[]; onFold: (group: Group
   if (!foldable.length) return null;
   return (
     <div className="chips" role="group" aria-label="Rows of sites">{foldable.map((group) => (
-      <Button key={group.key} aria-expanded={group.isOpen} onClick={() => onFold(group)}>{group.isOpen ? "▾" : "▸"} {group.site}: {group.size} {group.sort}</Button>
+      <Button key={group.key} aria-expanded={group.isOpen} onClick={() => onFold(group)}>{group.isOpen ? "▾" : "▸"} {group.site}: {sizeText(group.size, group.sort)}</Button>
     ))}</div>
   );
 }
