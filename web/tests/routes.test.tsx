@@ -221,6 +221,17 @@ test("a browser without a clipboard copies what is selected, or says that it doe
   expect(document.querySelector("textarea")).toBeNull();
 });
 
+test("a machine that boots is not shown as up, and rows that add up nodes are explained", async () => {
+  const chart = ANSWERS["packing"] as PackingChart, machine = chart.machines[0];
+  answer = async (route) => (route === "packing" ? json({...chart, places: ["sge/n1"], queues: {sge: null}, machines: [machine, {...machine, key: "hpc/L2", name: "L2", state: "booting"}]}) : good(route));
+  await open("Machines");
+  await pass(2);
+  const [up, boots] = rowsOf("Machines");
+  expect(boots).toContain("ordered ");
+  expect(up).not.toContain("ordered ");
+  expect(text()).toContain("Rows in bold add up machines or nodes");
+});
+
 test("idle machines are drained together, after one question", async () => {
   const chart = ANSWERS["packing"] as PackingChart, machine = chart.machines[0];
   const idle = ["L2", "L3"].map((name) => ({...machine, key: `hpc/${name}`, name}));

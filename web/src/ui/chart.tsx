@@ -77,6 +77,7 @@ export const Packing = memo(function Packing({packing, mine, look, opened: given
       {packing && layout ? <div className="row" style={{justifyContent: "space-between"}}><Key jobs={packing.jobs} /><Fold groups={layout.groups} onFold={fold} /></div> : <Spinner />}
       <div ref={element} role="img" data-testid="packing-chart" aria-label="What ran where" style={{height: Math.max(320, 190 + rows * 26), width: "100%"}} />
       {failed ? <p role="alert">The chart could not be drawn: {failed}</p> : null}
+      {layout?.rows.some((row) => row.density) ? <Muted>Rows in bold add up machines or nodes: the filled height is their busy cpus, whether the jobs are running or have finished. </Muted> : null}
       {layout?.rows.some((row) => row.below) ? <Muted>If a job is drawn below the grey area of its machine, no contiguous cpus were free for it there. </Muted> : null}
       {packing?.truncated ? <Muted>There are too many jobs to draw: only the newest are shown. Choose a shorter time range.</Muted> : null}
     </div>
