@@ -158,15 +158,14 @@ def of_team(team: str | None) -> tuple[tuple[str, str], ...]:
 def by_site(session: Session) -> dict[str, dict[str, float | None]]:
     """Return the gauges of each site: cpus in use and up, and their price per hour; None: unknown."""
     busy = figures.busy(figures.live_jobs(session, [State.RUNNING]))
-    up, rates = figures.what_is_up(session), figures.queues(session)
+    up, prices, rates = figures.what_is_up(session), figures.prices(session), figures.queues(session)
     amounts: dict[str, dict[str, float | None]] = {}
-    for site in {*busy, *rates, *(each[0] for each in up)}:
-        here = [(cpus, usd) for name, cpus, usd in up if name == site]
+    for site in {*busy, *rates, *prices, *(name for name, _ in up)}:
         used, batch = busy.get(site, figures.CpusInUse())
         amounts[site] = {
             "lading.cpus.used": used,
             "lading.cpus.batch": batch,
-            "lading.cpus.up": sum(cpus for cpus, _ in here),
-            "lading.usd_per_hour": figures.usd_per_hour([usd for _, usd in here], rates.get(site), batch),
+            "lading.cpus.up": sum(cpus for name, cpus in up if name == site),
+            "lading.usd_per_hour": figures.usd_per_hour(prices.get(site, []), rates.get(site), batch),
         }
     return amounts

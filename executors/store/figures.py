@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
 UP = (InstanceState.UP, InstanceState.DRAINING)
-# The site, cpus and USD per hour of something that is up.
-Up = tuple[str, float, float | None]
+# The site and cpus of something that is up.
+Up = tuple[str, float]
 
 
 class LiveJobs(NamedTuple):
@@ -165,9 +165,23 @@ def teams(session: Session, states: Collection[State] = LIVE) -> list[TeamFigure
 
 
 def what_is_up(session: Session) -> list[Up]:
-    fixed = select(Capacity.site, Capacity.cpus, Capacity.usd_per_hour).where(Capacity.until.is_(None))
-    launched = select(InstanceRow.site, InstanceRow.cpus, InstanceRow.usd_per_hour).where(InstanceRow.state.in_(UP))
-    return [(site, cpus, usd) for query in (fixed, launched) for site, cpus, usd in session.execute(query)]
+    fixed = select(Capacity.site, Capacity.cpus).where(Capacity.until.is_(None))
+    launched = select(InstanceRow.site, InstanceRow.cpus).where(InstanceRow.state.in_(UP))
+    return [(site, cpus) for query in (fixed, launched) for site, cpus in session.execute(query)]
+
+
+def prices(session: Session) -> dict[str, list[float | None]]:
+    """Return the USD per hour of each machine that is up or boots, by site. Allocations in a queue cost nothing."""
+    is_billed = InstanceRow.state.in_(UP) | (
+        (InstanceRow.state == InstanceState.BOOTING) & InstanceRow.launched_at.is_not(None)
+    )
+    fixed = select(Capacity.site, Capacity.usd_per_hour).where(Capacity.until.is_(None))
+    launched = select(InstanceRow.site, InstanceRow.usd_per_hour).where(is_billed)
+    found: dict[str, list[float | None]] = {}
+    for query in (fixed, launched):
+        for site, usd in session.execute(query):
+            found.setdefault(site, []).append(usd)
+    return found
 
 
 def queues(session: Session) -> dict[str, float | None]:
@@ -184,7 +198,7 @@ def queues(session: Session) -> dict[str, float | None]:
 def usd_per_hour(prices: Sequence[float | None], rate: float | None, batch: float) -> float | None:
     """Return the cost of a site per hour: its machines, and the batch jobs in its queue.
 
-    :param prices: of everything that is up at the site, in USD per hour
+    :param prices: of everything that is up or boots at the site, in USD per hour
     :param rate: the price of a cpu-hour in its queue; None: there is no queue, or no price
     :param batch: cpus of its batch jobs, see :class:`CpusInUse`
     """

@@ -458,6 +458,7 @@ class Backlogs:
         self.placed = sorted(first.values())
         self.rates: dict[Place, Rate | None] = {}
         self.lines: dict[Place, BacklogLines] = {}
+        self.turns: dict[Place, tuple[Sequence[tuple[bool, int, float]], Sequence[int]]] = {}
 
     def share_of(self, job: Any) -> str:
         its = (
@@ -528,6 +529,13 @@ class Backlogs:
             part = self.cpus_at_work.get(place[1], 0.0) / max(1.0, sum(self.cpus_at_work.values()))
             yield from ((row, jobs) for row in self.waiting.get(ANY_SITE, []) if (jobs := round(part * row.jobs)))
 
+    def _turns(self, place: Place) -> tuple[Sequence[tuple[bool, int, float]], Sequence[int]]:
+        """Return the turns of the jobs that can take the room of a place, in order, and how many jobs precede each."""
+        if place not in self.turns:
+            found = sorted((turn_of(row), jobs) for row, jobs in self._contenders(place))
+            self.turns[place] = [turn for turn, _ in found], [0, *accumulate(jobs for _, jobs in found)]
+        return self.turns[place]
+
     @cached_property
     def cpus_at_work(self) -> dict[str | None, float]:
         """How many cpus the running jobs of each site use."""
@@ -543,7 +551,8 @@ class Backlogs:
         # The queue of an agent, unlike that of a batch system, has no jobs of others.
         rate, is_shared = self.rate(place), job.state == State.PLACED and job.native_id is not None
         if rate is None or not rate.cpus:
-            ahead = sum(number for row, number in self._contenders(place) if turn_of(row) <= turn_of(job))
+            turns, sums = self._turns(place)
+            ahead = sums[bisect_right(turns, turn_of(job))]
             return Backlog(max(0, ahead - 1), None, place_text(place), is_shared)
         key = -job.priority, job.queued_at
         lines = self.lines_of(place, rate)

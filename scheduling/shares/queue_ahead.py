@@ -98,22 +98,29 @@ class QueueAhead:
             ends.append((each.left, each.share, each.cpus))
         heapq.heapify(ends)
         now, free = 0.0, self.cpus - sum(used.values())
-        waiting = {line for line, its in lines.items() if its}
+        # By level, the last one first: only lines of the first level can start a job.
+        waiting: list[list[ShareLine]] = []
+        for line in sorted((line for line, its in lines.items() if its), key=lambda line: line.level, reverse=True):
+            if waiting and waiting[-1][0].level == line.level:
+                waiting[-1].append(line)
+            else:
+                waiting.append([line])
         # A share without measurements counts as unused for as long as the others have been measured.
         unused = Mean(0.0, max((mean.weight for mean in lately.values()), default=0.0))
         means = {name: lately.get(name, unused) for name in names if lately}
         parts = {name: mean.part for name, mean in means.items()}
 
-        def key(line: ShareLine) -> tuple[tuple[bool, int, int], bool, float, str]:
+        def key(line: ShareLine) -> tuple[bool, float, str]:
             name, need = line.share, lines[line][-1][1]
             is_kept = used[name] + need <= kept[name] + TOLERANCE
             part = parts.get(name, 0.0) + (used[name] + need / 2) / self.cpus
-            return line.level, not is_kept, part / table[name].weight, name
+            return not is_kept, part / table[name].weight, name
 
         compared = 0
         while waiting and compared < MOST_COMPARED:
-            compared += len(waiting)
-            line = min(waiting, key=key)
+            first = waiting[-1]
+            compared += len(first)
+            line = min(first, key=key) if len(first) > 1 else first[0]
             alike = lines[line][-1]
             _, need, seconds = alike
             if free + TOLERANCE < need:
@@ -134,7 +141,9 @@ class QueueAhead:
             if not alike[0]:
                 lines[line].pop()
                 if not lines[line]:
-                    waiting.remove(line)
+                    first.remove(line)
+                    if not first:
+                        waiting.pop()
 
     def start(self, line: ShareLine, before: float) -> tuple[float, float]:
         """Return the seconds until a job starts, and how many jobs start before it.

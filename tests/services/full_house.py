@@ -414,13 +414,15 @@ class House:
                 end = min(end, machine.since + 5 * HOUR) if not is_up else end
                 drains = is_up and self.chance.random() < 0.1
                 ended = {} if is_up else {"ended_at": max(end, machine.last)}
-                usd = (max(end, machine.last) - machine.ordered - 5) / HOUR * (rate or 0.0)
+                # Waiting in the queue of a batch system costs nothing.
+                billed = machine.ordered + 5 if site == "cloud" else machine.since
+                usd = (max(end, machine.last) - billed) / HOUR * (rate or 0.0)
                 self.session.add(
                     InstanceRow(
                         token=machine.name, site=site, kind="", cpus=float(CPUS), memory=MEMORY, disk=0, gpus=0.0,
                         seconds=0.0 if site == "cloud" else 4 * HOUR, usd_per_hour=rate,
                         state=InstanceState.DRAINING if drains else InstanceState.UP if is_up else InstanceState.ENDED,
-                        ordered_at=machine.ordered, launched_at=machine.ordered + 5, ready_at=machine.since,
+                        ordered_at=machine.ordered, launched_at=billed, ready_at=machine.since,
                         native_id=machine.native_id, node=machine.node,
                         zone="eu-central-1a" if site == "cloud" else None,
                         capacity_type=("spot" if machine.is_spot else "on-demand") if site == "cloud" else None,
@@ -478,11 +480,13 @@ class House:
         """Jobs that wait, of the live runs of their Dags."""
         whole = sum(each[0] for each in WAITS)
         live = {job["dag_id"]: job["run_id"] for job in self.jobs}
+        began = {dag_id: min(job["queued_at"] for job in self.jobs if job["run_id"] == live[dag_id]) for dag_id in live}
         for many, dag_id, task_id, site, reason in WAITS:
             plan = next(each for each in PLANS if each.dag_id == dag_id)
             task = next(each for each in plan.tasks if each.name == task_id)
             for number in range(max(1, many * self.waiting // whole)):
-                row = self.job(plan, task, live[dag_id], 100 + number, 1, self.now - self.chance.uniform(1, 9000))
+                queued = self.chance.uniform(began[dag_id], self.now - 1)
+                row = self.job(plan, task, live[dag_id], 100 + number, 1, queued)
                 is_submitted = reason is not None and reason.code == "batch_queue"
                 if is_submitted:
                     self.natives += 1

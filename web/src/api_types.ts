@@ -944,6 +944,8 @@ export interface components {
             running: number;
             /** Time Used */
             time_used: number | null;
+            /** Unpredicted */
+            unpredicted: string[];
             /** Usd */
             usd: number | null;
             /** Wait Seconds */
@@ -1087,6 +1089,8 @@ export interface components {
             now: number;
             /** Tasks */
             tasks: components["schemas"]["GanttTask"][];
+            /** Unpredicted */
+            unpredicted: string[];
         };
         /**
          * RunOutlook

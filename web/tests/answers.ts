@@ -48,14 +48,14 @@ const totals: Totals = {
   jobs: 4, live: 1, failed: 0, began_at: NOW - 900, ended_at: null, wait_seconds: 100, cpu_hours: 2, cpu_hours_measured: 1, cpu_hours_used: 0.5, memory_used: 0.5, time_used: null, usd: 4,
 };
 const run: RunSummary = {now: NOW, totals, states: {running: 1, succeeded: 3}, may_edit: true, most_at_once: 2, bound_seconds: 60, seconds: 900, billed: amounts, median_wait: 60, longest_wait: 600, waits: [job]};
-const liveRuns: LiveRunList = {now: NOW, runs_left_out: 0, runs: [{...totals, dag_id: "etl", run_id: "r1", billed: amounts, running: 1, waiting: 0, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null}]};
+const liveRuns: LiveRunList = {now: NOW, runs_left_out: 0, runs: [{...totals, dag_id: "etl", run_id: "r1", billed: amounts, running: 1, waiting: 0, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null, unpredicted: []}]};
 const runs: RunPage = {now: NOW, runs: [{...totals, run_id: "r1", billed: amounts}]};
 const size = {most: 2000, nearly_all: 4000};
 const advice: Advice = {fewest: 5, tasks: [{
   task_id: "load", tries: 1200, short: 3, cpus_asked: 4, memory_asked: 8192, memory: size, cpus: size, time: size, waited: 700, by_input: [], saved_cpu_hours: 1200, saved_gib_hours: 3, line: "resources(cpus=1)", wasted: 12, wasted_by_line: 1,
 }]};
 const tries: TryPage = {now: NOW, jobs: [job], after: null};
-const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null, critical: ["load"], last_run: {run_id: "r0", seconds: 800}, tasks: [{
+const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null, unpredicted: [], critical: ["load"], last_run: {run_id: "r0", seconds: 800}, tasks: [{
   task_id: "load", upstream: [], jobs: 1200, live: 1, failed: 1, ready_at: NOW - 900, since: NOW - 900, started_at: NOW - 800, until: null, expected: {since: NOW - 900, until: NOW + 600}, is_critical: true, is_cut: true,
   tries: [{id: job.id, map_index: 3, try_number: 1, state: "running", phases: [{key: "airflow", title: "waits for a place", since: NOW - 900, until: NOW - 800}, {key: "runs", title: "runs", since: NOW - 800, until: null}]}],
   median_wait: 600, longest_wait: 1e5, cpu_hours: 1200, usd: 1234.5, cpus_used: 0.5, memory_used: 0.25, time_used: null, last_seconds: 700,

@@ -1,6 +1,7 @@
 import {expect, it, vi} from "vitest";
 import {about, iso, utcDay} from "../src/format";
 import {billSpan} from "../src/pages/bill_span";
+import {rankedBudgets} from "../src/pages/cost";
 
 it("shows days of UTC in every time zone", () => {
   const began = Date.UTC(2026, 10, 26) / 1000;
@@ -23,4 +24,9 @@ it("rounds an estimate, and says that it is one", () => {
   expect(about(1234.56, 9)).toBe("≈ $1,230");
   expect(about(0.0456, 9)).toBe("≈ $0.0456");
   expect(about(null, 1234.56)).toBe("≈ 1,230 cpu-h");
+});
+
+it("shows the budgets of which most is spent first", () => {
+  const budget = (name: string, spent: number, most: number) => ({name, spent, most}) as never;
+  expect(rankedBudgets([budget("all", 3120, 10_000), budget("genomics", 1310, 1500), budget("lab", 200.4, 200)]).map(({name}) => name)).toEqual(["lab", "genomics", "all"]);
 });

@@ -96,7 +96,7 @@ test("the nodes of a batch system are one row of their density until they are op
   expect(rows.map(({label}) => label)).toEqual(["local/host", "sge: 2 nodes"]);
   expect(rows[1].density?.levels[300], "a job on three nodes has its cpus on each").toBeCloseTo(8 * 3 + 2);
   expect(rowsOf(found, undefined, {"sge:nodes": true}).rows.map(({label}) => label)).toEqual(["local/host", "sge/n1", "sge/n3"]);
-  expect(rowsOf(found, undefined, {"local:machines": false}).rows.map(({label}) => label)).toEqual(["local: 1 machines", "sge: 2 nodes"]);
+  expect(rowsOf(found, undefined, {"local:machines": false}).rows.map(({label}) => label)).toEqual(["local: 1 machine", "sge: 2 nodes"]);
 });
 
 test("a site of many machines is folded", () => {

@@ -131,11 +131,12 @@ test("Cost says which site idled, for how much, and which setting would cut it",
   await pass(2);
   const rows = [...box.querySelectorAll("section[aria-label='Idle machines'] tbody tr")].map((each) => each.textContent ?? "");
   expect(rows).toHaveLength(3);
-  expect(rows[0]).toMatch(/^hpc\$5\.00.*100.*300\$1\.504 machinesLower idle_seconds of hpc.*from 300 to 150/);
+  expect(rows[0]).toMatch(/^hpc\$5\.00.*100.*300\$1\.5030 % of it4 machinesLower idle_seconds of hpc.*from 300 to 150/);
   expect(rows[1], "its machines are not released").toMatch(/^lab\$1\.00/);
   expect(rows[2]).toMatch(/^cloud.*120unknown: no idle machine was released/);
   expect(idleRemedy("ec2", "cloud")).toContain("idle_seconds of cloud");
   expect(idleRemedy("ec2", "cloud", {...bill.idle_sites[0], idle_seconds: 0})).toBe("idle_seconds of cloud is 0 already: list fewer large instance_types.");
+  expect(idleRemedy("slurm", "hpc", bill.idle_sites[0], 0.08)).toBe("Most idle cpus of hpc are on allocations that also run jobs, or are idle between two jobs: request smaller allocations. Lowering idle_seconds of hpc, the time for which idle allocations are kept, from 300 to 150 saves less.");
   expect(idleRemedy("ssh", "lab")).not.toContain("idle_seconds");
 });
 
@@ -188,17 +189,17 @@ test("Overview and Cost say the same of today", async () => {
   expect(tile("Running, included")).toBe("Running, included$2.001 job and the machines that are up");
 });
 
-test("savings show what is requested and needed, are sorted by memory too, and their line is copied", async () => {
+test("savings show what is requested and what the line requests, are sorted by memory too, and their line is copied", async () => {
   const savings = ANSWERS["savings"] as Savings, [task] = savings.tasks;
   const large = {...task, task_id: "fit", usd: 1, gib_hours: 900, memory_asked: 65_536, line: "resources(memory='1 GiB')"};
   answer = async (route) => (route === "savings" ? json({...savings, tasks: [task, large]}) : good(route));
   await open("Cost");
   expect(rowsOf("Savings from right sizes").map((each) => each.slice(0, 8))).toEqual(["etl.load", "etl.fitr"]);
-  expect([...box.querySelectorAll("section[aria-label='Savings from right sizes'] th button")].map((each) => each.textContent)).toEqual(["Memory, requested → needed", "cpus, requested → needed", "USD a month ▾"]);
+  expect([...box.querySelectorAll("section[aria-label='Savings from right sizes'] th button")].map((each) => each.textContent)).toEqual(["Memory, requested → in the line", "cpus, requested → in the line", "USD a month ▾"]);
   await act(async () => root.unmount());
   await open("Cost", "&saved=memory");
   const [first] = rowsOf("Savings from right sizes");
-  expect(first).toMatch(/^etl\.fit.*64 GiB → 1 GiBsaves 900 GiB-hours4 → 1saves 6 cpu-hours\$1\.00$/);
+  expect(first).toMatch(/^etl\.fit.*64 GiB → 2 GiBsaves 900 GiB-hours4 → 1saves 6 cpu-hours\$1\.00$/);
   const copied: string[] = [];
   vi.stubGlobal("navigator", {clipboard: {writeText: async (line: string) => { copied.push(line); }}});
   await act(async () => box.querySelector<HTMLButtonElement>("button[aria-label='Copy the line for etl.fit']")?.click());
@@ -218,6 +219,17 @@ test("a browser without a clipboard copies what is selected, or says that it doe
   await press();
   expect(text()).toContain("Could not be copied");
   expect(document.querySelector("textarea")).toBeNull();
+});
+
+test("a machine that boots is not shown as up, and rows that add up nodes are explained", async () => {
+  const chart = ANSWERS["packing"] as PackingChart, machine = chart.machines[0];
+  answer = async (route) => (route === "packing" ? json({...chart, places: ["sge/n1"], queues: {sge: null}, machines: [machine, {...machine, key: "hpc/L2", name: "L2", state: "booting"}]}) : good(route));
+  await open("Machines");
+  await pass(2);
+  const [up, boots] = rowsOf("Machines");
+  expect(boots).toContain("ordered ");
+  expect(up).not.toContain("ordered ");
+  expect(text()).toContain("Rows in bold add up machines or nodes");
 });
 
 test("idle machines are drained together, after one question", async () => {

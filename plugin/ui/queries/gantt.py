@@ -32,6 +32,7 @@ from lading.scheduling.prediction import History
 
 # The most tries shown per task, spread evenly over their states, and per run. The latter lowers the former if needed.
 MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
+MOST_UNPREDICTED = 5
 MOST_TASKS = 500
 # The search for the last finished run gives up after this many live runs.
 MOST_LIVE_RUNS = 20
@@ -118,6 +119,8 @@ class RunGantt(BaseModel):
     """What the expected end is based on, as part of a sentence; None as above."""
     held: str | None
     """What holds some of its jobs, so that no end can be predicted; None: nothing does."""
+    unpredicted: list[str]
+    """Tasks whose end cannot be predicted, so that the end of the run is unknown; at most :data:`MOST_UNPREDICTED`."""
     critical: list[str]
     """The critical path, in order: the chain of tasks that determines how long the run takes."""
     last_run: LastRun | None
@@ -274,10 +277,15 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
 def end_fields(times: RunTimes, now: float) -> dict[str, Any]:
     """Return the expected end of a run, with its range and basis, as the fields of the models."""
     if times.end is None:
-        return {"expected_end": None, "expected_end_span": None, "expected_end_basis": None}
+        unpredicted = sorted(times.unknown)[:MOST_UNPREDICTED] if times.live and times.held is None else []
+        return {
+            "expected_end": None, "expected_end_span": None, "expected_end_basis": None, "unpredicted": unpredicted
+        }  # fmt: skip
     since, until = end_interval(now, times.end)
     span = ExpectedSpan(since=since, until=until)
-    return {"expected_end": times.end, "expected_end_span": span, "expected_end_basis": times.basis}
+    return {
+        "expected_end": times.end, "expected_end_span": span, "expected_end_basis": times.basis, "unpredicted": []
+    }  # fmt: skip
 
 
 def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> tuple[dict[str, float | None], str | None]:

@@ -34,6 +34,8 @@ class LiveRun(RunTotals):
     """What the expected end is based on, as part of a sentence; None as above."""
     held: str | None
     """What holds some of its jobs, so that no end can be predicted; None: nothing does."""
+    unpredicted: list[str]
+    """As in :class:`~lading.plugin.ui.queries.gantt.RunGantt`."""
 
 
 class LiveRunList(BaseModel):

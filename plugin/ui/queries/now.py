@@ -26,6 +26,7 @@ from lading.executors.store.figures import (
     busy,
     live_jobs,
     memory_in_use,
+    prices,
     queues,
     teams,
     total,
@@ -91,7 +92,7 @@ class SiteState(BaseModel):
     machines: int
     """Machines that are up; for a batch system, allocations."""
     machines_idle: int
-    """Machines that are up and have no job."""
+    """Machines that are up, can be reached and have no job."""
     machines_silent: int
     """Unreachable machines."""
     waiting: int
@@ -206,7 +207,7 @@ class Summary(BaseModel):
 
 def summary(session: Session, sight: Sight, now: float) -> Summary:
     """Read the present state."""
-    live, up, rates = live_jobs(session), what_is_up(session), queues(session)
+    live, up, rates, costs = live_jobs(session), what_is_up(session), queues(session), prices(session)
     bought, idle, limited = machines_bought(session), machines_idle(session), sites_at_limits(session)
     at_work = busy(live)
     memory = memory_in_use(session)
@@ -220,13 +221,13 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
             memory.get(row.name, MemoryInUse()),
             up,
             rates.get(row.name),
+            costs.get(row.name, []),
             bought.get(row.name, Bought()),
             idle[row.name],
             row.name in limited,
         )
         for row in site_rows(session)
     ]
-    prices = [site.usd_per_hour for site in sites]
     return Summary(
         now=now,
         controller_lives=lease is not None and lease.left > 0,
@@ -235,8 +236,8 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
         machines=len(up),
         cpus_used=sum(each.used for each in at_work.values()),
         cpus_batch=sum(each.batch for each in at_work.values()),
-        cpus_up=sum(cpus for _, cpus, _ in up),
-        usd_per_hour=total(prices),
+        cpus_up=sum(cpus for _, cpus in up),
+        usd_per_hour=total([site.usd_per_hour for site in sites]),
         failed=count_failed(session, now - SECONDS_PER_DAY),
         sites=sites,
         budgets=[
@@ -319,6 +320,7 @@ def site_state(
     memory: MemoryInUse,
     up: Sequence[Up],
     rate: float | None,
+    prices: Sequence[float | None],
     bought: Bought,
     idle: int,
     is_limited: bool,
@@ -326,13 +328,14 @@ def site_state(
     """Describe a site: its machines, its jobs and its current cost.
 
     :param rate: USD per cpu-hour in its queue; None: it has no queue, or no price
+    :param prices: USD per hour of each machine that is up or boots
     :param idle: machines that are up and have no job
     :param is_limited: whether jobs wait because one of its limits is reached
     """
     locations = session.scalars(select(LocationRow).where(LocationRow.site == row.name)).all()
     itself = next((each for each in locations if each.name == row.name), None)
     notes = [itself.note] if itself is not None else machine_notes(locations)
-    here = [(cpus, usd) for site, cpus, usd in up if site == row.name]
+    here = [cpus for site, cpus in up if site == row.name]
     its = [each for each in live if each.site == row.name]
     is_queue = not here and itself is not None and itself.kind != "local"
     takes_jobs = any(each.state == "up" for each in locations)
@@ -345,7 +348,7 @@ def site_state(
     queued = sum(each.jobs for each in its if each.is_batch)
     limits = [as_limit(name, text, bought, queued) for name, text in json.loads(row.limits).items()]
     waiting = sum(each.jobs for each in its if each.state != State.RUNNING)
-    cpus_up = None if is_queue else sum(cpus for cpus, _ in here)
+    cpus_up = None if is_queue else sum(here)
     reached = any(each.used is not None and each.most is not None and each.used >= each.most for each in limits)
     return SiteState(
         name=row.name,
@@ -369,7 +372,7 @@ def site_state(
         memory_promised=memory.promised,
         memory_used=memory.used,
         memory_up=memory.up,
-        usd_per_hour=usd_per_hour([price for _, price in here], rate, at_work.batch),
+        usd_per_hour=usd_per_hour(prices, rate, at_work.batch),
     )
 
 
@@ -388,10 +391,12 @@ def machines_bought(session: Session) -> dict[str, Bought]:
 
 
 def machines_idle(session: Session) -> Counter[str]:
-    """Count by site the machines that are up and have no job."""
+    """Count by site the machines that are up, can be reached and have no job."""
     fixed = select(Capacity.site, Capacity.name).where(Capacity.until.is_(None))
     launched = select(InstanceRow.site, InstanceRow.token).where(InstanceRow.state == InstanceState.UP)
+    silent = select(LocationRow.site, LocationRow.name).where(LocationRow.state == LocationState.UNREACHABLE)
     up = {(site, name) for query in (fixed, launched) for site, name in session.execute(query)}
+    up -= {(site, name) for site, name in session.execute(silent)}
     at_work = select(JobRow.site, JobRow.location).where(JobRow.state.in_((State.PLACED, State.RUNNING))).distinct()
     return Counter(site for site, _ in up - {(site, name) for site, name in session.execute(at_work)})
 

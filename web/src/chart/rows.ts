@@ -132,7 +132,7 @@ export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string,
       if (machine && wasUp(machine)) for (const [from, to, cpus] of machine.spans) there.add(from, to, cpus);
     }
     const levels = all.means(), up = there.means();
-    rows.push({key: `${key}:density`, label: `${site}: ${places.length} ${sort}`, group: key, machine: null, cpus: 0, top: 0, below: false, density: {levels, mine: own.means(), up, most: Math.max(...levels, ...up, 0.001)}});
+    rows.push({key: `${key}:density`, label: `${site}: ${sizeText(places.length, sort)}`, group: key, machine: null, cpus: 0, top: 0, below: false, density: {levels, mine: own.means(), up, most: Math.max(...levels, ...up, 0.001)}});
   }
   const usual = Math.max(1, Math.min(...rows.filter(({density}) => !density).map(({cpus}) => cpus), 16));
   for (const row of rows) if (row.density) row.cpus = 2 * usual;
@@ -146,6 +146,9 @@ export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string,
   }
   return {rows, groups, height: top};
 }
+
+/** How many machines or nodes a group has. */
+export const sizeText = (size: number, sort: Group["sort"]): string => `${size} ${size === 1 ? sort.slice(0, -1) : sort}`;
 
 // Whether a job is a batch job of its own, on a node about which only its jobs are known.
 const isBatch = (job: ChartJob, {machines, queues}: Packing) => !machines.has(job.place) && siteOf(job.place) in queues;

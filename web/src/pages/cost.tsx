@@ -132,17 +132,18 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   if (!asked[0]?.tasks.length && !asked[1]) return null;
   const by = (Object.keys(SAVED) as SavedBy[]).find((key) => key === chosen.get("saved")) ?? (asked[0]?.usd == null ? "cpus" : "usd");
   const nameOfTask = (task: Saving) => `${task.dag_id}.${task.task_id}`;
-  /** What is requested and needed, and below it what the line saves; the CSV has a column for each. */
-  const resource = (title: string, unit: string, sort: SavedBy, text: (value: number | null) => string, requested: (task: Saving) => number | null, needed: (task: Saving) => number | null, hours: string): Column<Saving>[] => [
-    {title: `${title}, requested → needed`, help: `What 95 % of its tries needed, and the ${hours} that the line saves in a month; sorts by these`, sort, cell: (task) => <div><div className="line">{text(requested(task))} → {text(needed(task))}</div><Muted>saves {count(SAVED[sort](task))} {hours}</Muted></div>, text: false, number: true},
+  /** What is requested and what the line requests, and below it what the line saves; the CSV has a column for each. */
+  const resource = (title: string, unit: string, sort: SavedBy, text: (value: number | null) => string, requested: (task: Saving) => number | null, size: (task: Saving) => Saving["cpus"], hours: string): Column<Saving>[] => [
+    {title: `${title}, requested → in the line`, help: `What its jobs request, what the line requests instead, and the ${hours} that this saves in a month; sorts by these`, sort, cell: (task) => <div><div className="line">{text(requested(task))} → {text(size(task).nearly_all)}</div><Muted>saves {count(SAVED[sort](task))} {hours}</Muted></div>, text: false, number: true},
     {title: `${title} requested${unit}`, hidden: true, text: requested},
-    {title: `${title} of 95 % of tries${unit}`, hidden: true, text: needed},
+    {title: `${title} of 95 % of tries${unit}`, hidden: true, text: (task) => size(task).most},
+    {title: `${title} in the line${unit}`, hidden: true, text: (task) => size(task).nearly_all},
     {title: `${hours} a month`, hidden: true, text: SAVED[sort]},
   ];
   const columns: Column<Saving>[] = [
     {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)} label={nameOfTask(task)}><TaskName job={task} /></Link><Line text={task.line} name={nameOfTask(task)} /></div>, text: nameOfTask},
-    ...resource("Memory", ", MiB", "memory", memory, (task) => task.memory_asked, (task) => task.memory.most, "GiB-hours"),
-    ...resource("cpus", "", "cpus", count, (task) => task.cpus_asked, (task) => task.cpus.most, "cpu-hours"),
+    ...resource("Memory", ", MiB", "memory", memory, (task) => task.memory_asked, (task) => task.memory, "GiB-hours"),
+    ...resource("cpus", "", "cpus", count, (task) => task.cpus_asked, (task) => task.cpus, "cpu-hours"),
     {title: "USD a month", sort: "usd", cell: (task) => usd(task.usd), text: (task) => task.usd, has: (task) => task.usd !== null, number: true},
     {title: "To paste", hidden: true, text: (task) => task.line},
   ];
@@ -151,15 +152,20 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   );
 }
 
-/** How to reduce the idle time of a site's machines.
+// If half of idle_seconds saves a smaller part of the idle time, most of it is on machines that also run jobs.
+const MOSTLY_BETWEEN_JOBS = 0.25;
+/** How to reduce the idle time of a site's machines: what reduces it most comes first.
  *
  * @param known: its setting; undefined: it launches no machines, or its controller has not stored it yet
+ * @param part: the part of its idle time that half of idle_seconds would have saved; undefined: unknown
  */
-export function idleRemedy(kind: string | undefined, site: string, known?: IdleSite): string {
+export function idleRemedy(kind: string | undefined, site: string, known?: IdleSite, part?: number): string {
   if (kind === "ssh" || kind === "local") return `Machines of ${site} cost the same with or without jobs: send more jobs to this site (accept_untargeted, or the hint site).`;
   const what = kind === "ec2" ? "machines" : "allocations", more = kind === "ec2" ? "list fewer large instance_types" : "request smaller allocations";
   if (known?.idle_seconds === 0) return `idle_seconds of ${site} is 0 already: ${more}.`;
-  return `Lower idle_seconds of ${site}, the time for which idle ${what} are kept${known ? `, from ${count(known.idle_seconds)} to ${count(known.idle_seconds / 2)}` : ""}, or ${more}.`;
+  const lower = `idle_seconds of ${site}, the time for which idle ${what} are kept${known ? `, from ${count(known.idle_seconds)} to ${count(known.idle_seconds / 2)}` : ""}`;
+  if (part !== undefined && part < MOSTLY_BETWEEN_JOBS) return `Most idle cpus of ${site} are on ${what} that also run jobs, or are idle between two jobs: ${more}. Lowering ${lower} saves less.`;
+  return `Lower ${lower}, or ${more}.`;
 }
 
 /** The sites with idle machines, what that cost, and which setting would reduce it. */
@@ -169,12 +175,15 @@ function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
   const rows = bill.rows.filter((row) => row.site && of(row) > 0).sort((one, other) => of(other) - of(one));
   if (!rows.length) return null;
   const known = (row: BillRow) => bill.idle_sites.find(({site}) => site === row.site);
-  const remedy = (row: BillRow) => idleRemedy(summary?.sites.find(({name}) => name === row.site)?.kind, row.site ?? "", known(row));
+  /** The part of the idle time that half of idle_seconds would have saved. */
+  const part = (row: BillRow) => { const its = known(row), saved = its && (inUsd ? its.usd_saved : its.cpu_hours_saved); return its?.machines && saved != null ? saved / of(row) : undefined; };
+  const remedy = (row: BillRow) => idleRemedy(summary?.sites.find(({name}) => name === row.site)?.kind, row.site ?? "", known(row), part(row));
   const ifKnown = (row: BillRow, value: (site: IdleSite) => unknown) => { const its = known(row); return its?.machines ? value(its) : null; };
   const half = (row: BillRow) => {
     const its = known(row);
     if (!its) return "";
-    return its.machines ? <div>{cost(its.usd_saved, its.cpu_hours_saved)}<div><Muted>{count(its.machines)} {its.machines === 1 ? "machine" : "machines"}</Muted></div></div> : <Muted>unknown: no idle machine was released</Muted>;
+    const saves = part(row);
+    return its.machines ? <div>{cost(its.usd_saved, its.cpu_hours_saved)}{saves === undefined ? null : <div><Muted>{percent(saves, 1)} of it</Muted></div>}<div><Muted>{count(its.machines)} {its.machines === 1 ? "machine" : "machines"}</Muted></div></div> : <Muted>unknown: no idle machine was released</Muted>;
   };
   const columns: Column<BillRow>[] = [
     {title: "Site", cell: (row) => <Link to={pagePath({view: "machines", site: row.site})} label={`Machines of ${row.site}`}><Name>{row.site ?? ""}</Name></Link>, text: (row) => row.site},
@@ -194,6 +203,9 @@ type Budget = NonNullable<Summary["budgets"]>[number];
 const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
   lifted === null ? [["lift", "Lift", name, `Lift ${name} until its period ends?`]] : [["restore", "Restore", name, `Restore ${name}?`]];
 
+/** The budgets that are spent to the largest part come first. */
+export const rankedBudgets = (budgets: readonly Budget[]): Budget[] => [...budgets].sort((one, other) => other.spent / other.most - one.spent / one.most);
+
 /** How much of each budget is spent. */
 function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
   if (!asked[0]?.budgets?.length && !asked[1]) return null;
@@ -211,7 +223,7 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
     {title: "Resets", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
-  return <AnswerSection title="Budgets" asked={asked}>{({budgets}) => <Table name="Budgets" rows={budgets ?? []} columns={columns} empty="There are no budgets." keyOf={({name}) => name} />}</AnswerSection>;
+  return <AnswerSection title="Budgets" asked={asked}>{({budgets}) => <Table name="Budgets" rows={rankedBudgets(budgets ?? [])} columns={columns} empty="There are no budgets." keyOf={({name}) => name} />}</AnswerSection>;
 }
 
 const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
@@ -233,10 +245,10 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   return (
     <>
       <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} days={days} since={billSpan(span, bill.now).since} idlePath={chosen.href({split: "site"})} /></Loading>}</AnswerSection>
+      {shown?.split === "site" ? <Idle bill={shown} summary={summary} /> : null}
       {split === "run" ? null : <Loading isOld={runs[0] === null}><DearestRuns asked={[shownRuns, runs[1]]} allPath={chosen.href({split: "run"})} /></Loading>}
       <Budgets asked={[summary, summaryTrouble]} />
       {shown ? <Section title="Breakdown"><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
-      {shown?.split === "site" ? <Idle bill={shown} summary={summary} /> : null}
       <Saved asked={savings} chosen={chosen} />
     </>
   );
@@ -255,7 +267,7 @@ function BillSummary({bill, savings, days, since, idlePath}: {bill: Bill; saving
       <Tiles>
         <Tile label={range ?? `${utcDay(began)} until now`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
         {expected ? <Tile label={`Expected by ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={`with ${cost(expected.usd_per_day, expected.cpu_hours_per_day)} a day from now on, the mean since ${utcDay(expected.since)}`} /> : null}
-        {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
+        {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={`${percent(amount(total, key, inUsd), whole(total, inUsd))}${key === "idle" ? ", see how to reduce it" : ""}`} />)}
         <Tile label="Running, included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />
         {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}

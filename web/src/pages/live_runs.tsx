@@ -8,10 +8,13 @@ import {AnswerSection, Clamp, Link, Muted, Name} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {WAITING} from "../ui/tries";
 
+/** Why the end of a run is unknown. */
+export const unpredictedText = (tasks: readonly string[]): string => (tasks.length ? `no end can be predicted for ${tasks.join(", ")}` : "");
+
 /** When a run is expected to end, and based on what or why not. */
-export function endLines({expected_end: at, expected_end_span: span, expected_end_basis: basis, held}: Pick<LiveRun, "expected_end" | "expected_end_span" | "expected_end_basis" | "held">, now: number): [string, string] {
+export function endLines({expected_end: at, expected_end_span: span, expected_end_basis: basis, held, unpredicted}: Pick<LiveRun, "expected_end" | "expected_end_span" | "expected_end_basis" | "held" | "unpredicted">, now: number): [string, string] {
   if (held !== null) return ["not predicted", held];
-  return at === null || span === null ? ["unknown", ""] : [rangeText({...span, at}, now), `based on ${basis}`];
+  return at === null || span === null ? ["unknown", unpredictedText(unpredicted)] : [rangeText({...span, at}, now), `based on ${basis}`];
 }
 
 export function LiveRuns() {

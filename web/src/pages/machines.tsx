@@ -86,7 +86,7 @@ export function Machines({packing, pending, shares, now, may, by, descending, on
     {title: "Node, native id", cell: (machine) => <div><div>{machine.node ?? ""}</div><span className="muted line">{machine.native_id ?? ""}</span></div>, text: false, has: ({node, native_id}) => node ?? native_id},
     {title: "Node", hidden: true, text: (machine) => machine.node ?? ""},
     {title: "Native id", hidden: true, text: (machine) => machine.native_id ?? ""},
-    {title: "Up since", cell: (machine) => <span className="line">{date(machine.spans[0][0])}</span>, text: (machine) => iso(machine.spans[0][0]), sort: "since"},
+    {title: "Up since", cell: (machine) => <span className="line">{wasUp(machine) ? date(machine.spans[0][0]) : <Muted>ordered {date(machine.spans[0][0])}</Muted>}</span>, text: (machine) => iso(machine.spans[0][0]), sort: "since"},
     {title: "Note", cell: (machine) => <div className="note"><Clamp text={spoken(machine.reason) ?? ""} /></div>, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
     ...actions(may, (machine: ChartMachine) => ofMachine(machine, pending), whyNotDrained),
   ];

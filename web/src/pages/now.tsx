@@ -27,11 +27,13 @@ export function actions<Row>(may: boolean, cells: (row: Row) => readonly Action[
 const ofSite = ({name, state}: SiteState): Action[] =>
   state === "paused" ? [["resume", "Resume", name, `Resume ${name}?`]] : [["pause", "Pause", name, `Pause ${name}? It gets no more jobs.`]];
 
-/** Sites that need attention come first, in this order; the others keep the order of the sites file. */
+/** Sites that need attention come first, in this order, then those without a free node or at a limit; the others keep the
+ * order of the sites file. */
 const RANKS = ["down", "degraded", "full", "paused"];
 export const conditionOf = ({state, is_full: isFull}: Pick<SiteState, "state" | "is_full">): string => (state === "up" && isFull ? "full" : state);
 export function ranked(sites: readonly SiteState[]): SiteState[] {
-  const rank = (site: SiteState) => { const found = RANKS.indexOf(conditionOf(site)); return found < 0 ? RANKS.length : found; };
+  const isUsedUp = ({idle_nodes: idle, limits}: SiteState) => idle === 0 || limits.some(({used, most}) => used !== null && most !== null && used >= most);
+  const rank = (site: SiteState) => { const found = RANKS.indexOf(conditionOf(site)); return found < 0 ? RANKS.length + Number(!isUsedUp(site)) : found; };
   return [...sites].sort((one, other) => rank(one) - rank(other));
 }
 
@@ -156,7 +158,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
     <>
       <AnswerSection title="Overview" more={down} asked={asked}>{(found) => (
         <Tiles>
-          <Tile label="Running" value={count(found.running)} help="open for live runs" to={pagePath({view: "jobs", state: "running"})} />
+          <Tile label="Running" value={count(found.running)} help="see when their runs end" to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
           <FailedTile summary={found} />
           <Tile label="Machines" value={count(found.machines)} to={pagePath({view: "machines"})} />

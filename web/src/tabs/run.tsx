@@ -7,6 +7,7 @@ import {windowOfRun, type ChartJob} from "../chart/packing";
 import {cost, count, duration, jobsText, outlookLines, percent, rangeText, runCost, took} from "../format";
 import {parts} from "../pages/cost";
 import {pagePath, runData} from "../paths";
+import {unpredictedText} from "../pages/live_runs";
 import {usePacking, useAnswer} from "../polling";
 import {Packing} from "../ui/chart";
 import {AnswerSection, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
@@ -66,10 +67,10 @@ export function RunTab({dagId, runId}: Run) {
   );
 }
 
-type End = Pick<RunGantt, "expected_end" | "expected_end_span" | "expected_end_basis" | "held">;
+type End = Pick<RunGantt, "expected_end" | "expected_end_span" | "expected_end_basis" | "held" | "unpredicted">;
 function endText(end: End | null, now: number): string {
   if (end?.held != null) return `Its end cannot be predicted: ${end.held}.`;
-  if (end?.expected_end == null || !end.expected_end_span) return "Its end is unknown.";
+  if (end?.expected_end == null || !end.expected_end_span) return end?.unpredicted.length ? `Its end is unknown: ${unpredictedText(end.unpredicted)}.` : "Its end is unknown.";
   return `Expected end: ${rangeText({...end.expected_end_span, at: end.expected_end}, now)}, based on ${end.expected_end_basis}.`;
 }
 

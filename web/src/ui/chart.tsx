@@ -4,7 +4,7 @@ import {memo, useEffect, useLayoutEffect, useMemo, useRef, useState} from "react
 import {SLANTS, hatched, shownState, type ShownState} from "../chart/colors";
 import {PackingChart, loadECharts} from "../chart/draw";
 import type {ChartJob, Packing as Data} from "../chart/packing";
-import {rowsOf, type Group, type Measure} from "../chart/rows";
+import {rowsOf, sizeText, type Group, type Measure} from "../chart/rows";
 import {keyOf, taskPath} from "../paths";
 import {useNavigate} from "./choices";
 import {Button, Muted, Spinner, Legend, useDark} from "./parts";
@@ -22,7 +22,7 @@ function Fold({groups, onFold}: {groups: readonly Group[]; onFold: (group: Group
   if (!foldable.length) return null;
   return (
     <div className="chips" role="group" aria-label="Rows of sites">{foldable.map((group) => (
-      <Button key={group.key} aria-expanded={group.isOpen} onClick={() => onFold(group)}>{group.isOpen ? "▾" : "▸"} {group.site}: {group.size} {group.sort}</Button>
+      <Button key={group.key} aria-expanded={group.isOpen} onClick={() => onFold(group)}>{group.isOpen ? "▾" : "▸"} {group.site}: {sizeText(group.size, group.sort)}</Button>
     ))}</div>
   );
 }
@@ -77,6 +77,7 @@ export const Packing = memo(function Packing({packing, mine, look, opened: given
       {packing && layout ? <div className="row" style={{justifyContent: "space-between"}}><Key jobs={packing.jobs} /><Fold groups={layout.groups} onFold={fold} /></div> : <Spinner />}
       <div ref={element} role="img" data-testid="packing-chart" aria-label="What ran where" style={{height: Math.max(320, 190 + rows * 26), width: "100%"}} />
       {failed ? <p role="alert">The chart could not be drawn: {failed}</p> : null}
+      {layout?.rows.some((row) => row.density) ? <Muted>Rows in bold add up machines or nodes: the filled height is their busy cpus, whether the jobs are running or have finished. </Muted> : null}
       {layout?.rows.some((row) => row.below) ? <Muted>If a job is drawn below the grey area of its machine, no contiguous cpus were free for it there. </Muted> : null}
       {packing?.truncated ? <Muted>There are too many jobs to draw: only the newest are shown. Choose a shorter time range.</Muted> : null}
     </div>

@@ -226,8 +226,10 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
     session.add(
         LocationRow(site="local", name="far", kind="local", disk=0, state="unreachable", seen_at=NOW, **AMOUNTS)
     )
+    session.add(Capacity(site="local", name="far", since=NOW - 9000, **AMOUNTS))
     session.commit()
     local, hpc = client.get("/summary").json()["sites"]
+    assert local["machines_idle"] == 0, "an unreachable machine is not idle"
     assert [(each["name"], each["used"], each["most"]) for each in hpc["limits"]] == [
         ("max_allocations", 2, 2), ("max_usd_per_hour", 4, 10), ("max_jobs", 0, 5), ("queue", None, None),
     ]  # fmt: skip
@@ -1048,6 +1050,27 @@ def test_the_tasks_of_a_run_over_time(session: Session, client: TestClient) -> N
     assert (first["cpus_used"], first["last_seconds"], first["expected"]) == (0.5, 110.0, None)
     assert [phase["key"] for phase in second["tries"][0]["phases"]] == ["airflow", "runs"]
     assert (second["median_wait"], second["longest_wait"]) == (10.0, 10.0)
+
+
+def test_what_boots_costs_what_waits_in_a_queue_does_not(session: Session, client: TestClient) -> None:
+    add_house(session)
+    before = client.get("/summary").json()["usd_per_hour"]
+    bought = {"site": "hpc", "kind": "", "disk": 0, "seconds": 60.0, "usd_per_hour": 5.0, "ordered_at": NOW, **AMOUNTS}
+    session.add(InstanceRow(token="L2", state=InstanceState.BOOTING, launched_at=NOW, **bought))
+    session.add(InstanceRow(token="L3", state=InstanceState.BOOTING, **bought))
+    session.add(InstanceRow(token="L4", state=InstanceState.ORDERED, **bought))
+    session.commit()
+    assert client.get("/summary").json()["usd_per_hour"] == before + 5.0
+
+
+def test_a_live_run_of_unknown_end_names_the_tasks(session: Session, client: TestClient) -> None:
+    session.add(dag_run("r"))
+    add(session, "waits", state=State.QUEUED, task_id="t", queued_at=NOW - 5000)
+    add(session, "ahead", state=State.QUEUED, task_id="t", queued_at=NOW - 6000)
+    session.commit()
+    [run] = client.get("/live-runs").json()["runs"]
+    assert (run["expected_end"], run["held"], run["unpredicted"]) == (None, None, ["t"])
+    assert client.get("/dags/mine/runs/r/gantt").json()["unpredicted"] == ["t"]
 
 
 def test_live_runs_say_when_they_end_and_what_they_cost_so_far(session: Session, client: TestClient) -> None:
