@@ -199,8 +199,8 @@ class Slurm(Service):
             text = DATABASE.format(**values, database_port=self._database.port)
             self._write("slurmdbd.conf", text).chmod(0o600)
         self._write("jobcomp.txt", "").chmod(0o666)  # sacct -c opens it for writing
-        for name in ("munge", "state", "spool", "logs"):
-            (self.folder / name).mkdir()
+        for each in ("munge", "state", "spool", "logs"):
+            (self.folder / each).mkdir()
         key = self._write("munge/key", "")
         key.chmod(0o600)
         key.write_bytes(os.urandom(128))

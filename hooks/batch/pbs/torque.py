@@ -8,7 +8,7 @@ of an array would list all jobs of the server. Users cannot read any accounting:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
