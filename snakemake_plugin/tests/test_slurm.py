@@ -192,7 +192,7 @@ rule measured:
         assert "Comment=wild: sample=a b" in text
         assert "NodeList=far1" in (flow.folder / "clusters.txt").read_text()
         refused = flow.run(
-            "--lading-sites-file", "sites.toml", "--forceall", "--set-resources", "qos:clusters=all",
+            "--lading-sites-file", "sites.toml", "--forceall", "--set-resources", "qos:clusters='all'",
             status=1, **environment,
         )  # fmt: skip
         assert "rule qos" in refused

@@ -3,6 +3,7 @@ to both. The jobs only ask an API server for its health."""
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 import uuid
@@ -19,10 +20,12 @@ from lading.hooks.cluster.site import ClusterSite
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.paramiko_transport import SSHTransport
 from lading.plugin.manager import site_kinds
 from lading.scheduling.reasons import because
-from tests.clusters.asked import cancel, look
+from tests.clusters.asked import cancel
 from tests.clusters.driven import HEALTH, Driven, asked, run_commands
 from tests.clusters.runs import advanced, placed
 from tests.services import node_python
@@ -142,20 +145,22 @@ def test_a_job_whose_answer_was_lost_is_looked_up_in_every_cluster_that_it_names
     try:
         second = make()
         second.take_over(first)
+        [late] = second.put(1, native=FAR)
         began = time.monotonic()
         assert wait_until(lambda: (second.look(), second.ids().get(here))[1] is not None, 60, 0.2)
         assert wait_until(lambda: (second.look(), time.monotonic() - began > SECONDS_UNTIL_REPEATED + 5)[1], 60, 0.2)
         assert second.ids()[there] is None, "nothing is known of it while its cluster is silent"
         [more] = second.put(1)
         second.wait_for("started", [more])
-        assert look(second.site).note is None, "the other cluster is in order"
+        assert second.site.poller.unasked is None, "the other cluster answers"
+        assert not second.events_of("finished"), "what cannot be submitted now is not refused"
     finally:
         far.start_controller()
     assert wait_until(lambda: (second.look(), second.ids()[there])[1] == id, 60, 0.2)
     far.scontrol("release", id.partition(";")[0])
     api.gates[HEALTH].set()
-    assert {event["cause"] for event in second.wait_for("finished", [there, here, more])} == {None}
-    assert asked(api) == 3, "each ran once"
+    assert {event["cause"] for event in second.wait_for("finished", [there, here, more, late])} == {None}
+    assert asked(api) == 4, "each ran once"
 
 
 def test_an_allocation_of_another_cluster_gets_the_jobs_that_name_it(
@@ -201,3 +206,35 @@ def test_a_job_script_in_another_cluster(
 
         assert wait_until(has_ended, 60, 0.5)
         assert (found.state, found.nodes, site.printed(found, 100)) == ("succeeded", "far1", "far\n")
+
+
+def test_files_of_a_job_that_waits_in_another_cluster_are_kept(
+    account: Account, slurm_login: Sshd, far: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SLURM", slurm_login.connection())
+    with SSHTransport("slurm") as transport:
+        options = SiteOptions(work_dir=f"{account.home}/kept")
+        site = RunSite("hpc", SLURM(), SiteProfile(), options, transport)
+        script = JobScript("exit", **HELD)
+        record = site.new_record(str(uuid.uuid4()), script)
+        site.place(record, script)
+        (record,) = advanced(site, [record])
+        folder = Path(record.folder)
+
+        def clean() -> None:
+            subprocess.run(["find", folder, "-exec", "touch", "-h", "-d", "40 days ago", "{}", "+"], check=True)
+            list(site.clean(86400.0, (), dry_run=False))
+
+        clean()
+        assert folder.exists()
+        far.kill_controller()
+        try:
+            with pytest.raises(TransportError, match="did not report the running jobs of far"):
+                clean()
+        finally:
+            far.start_controller()
+        assert folder.exists()
+        far.command("scancel", "-u", account.name)
+        assert wait_until(lambda: far.command("squeue", "-h") == "", 30, 0.2)
+        clean()
+        assert not folder.exists()
