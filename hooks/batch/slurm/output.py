@@ -53,8 +53,8 @@ _SACCT = re.compile(
 )
 _UNITS = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 _CLUSTER = re.compile(r"CLUSTER: (\S+)")
-# What squeue says about clusters that it cannot list.
-_UNREACHED = re.compile("can't be reached now|No cluster .* known by database")
+# What squeue says about clusters that it cannot list. It prints the titles of a list only after loading its jobs.
+_UNREACHED = re.compile("can't be reached now|No cluster .* known by database|slurm_load_jobs error:")
 # Exit code, as a shell reports it, of a process killed by SIGKILL.
 KILLED = 137
 _NO_NODES = ("", "(null)", "None assigned")
@@ -159,13 +159,14 @@ def wholly_told(answer: CommandResult, ids: Iterable[str]) -> list[str]:
 
 
 def lists_all(answer: CommandResult, clusters: Iterable[str] = ()) -> bool:
-    """Whether squeue lists all jobs of its user, also those in these clusters.
+    """Whether squeue lists all jobs of its user in the local cluster and in these clusters.
 
-    It omits the heading of a cluster that cannot be reached, and succeeds if another one answers.
+    It omits the heading of a cluster that cannot be reached, and succeeds if another one answers. If no list is without
+    a heading, which a site's environment can cause, all lists together are that of the local cluster.
     """
     titled = _titled(answer)
-    complete = bool(titled) and all(titled.values()) and not answer.cut_line and not _cut_ids(answer)
-    return complete and titled.keys() >= set(clusters)
+    told = bool(titled) and (titled[None] if None in titled else all(titled.values()))
+    return told and all(map(titled.get, clusters)) and not answer.cut_line and not _cut_ids(answer)
 
 
 def lists_local(answer: CommandResult) -> bool:

@@ -161,7 +161,8 @@ def test_slurm_is_asked_for_lost_jobs_in_every_cluster_that_they_name() -> None:
     for answer, whole in (
         (TITLES + near + far, ("near", "far")),
         (TITLES + far, ("far",)),
-        (f"{TITLES}CLUSTER: near\n{far}", ()),
+        (f"{TITLES}CLUSTER: near\n{far}", ("far",)),
+        (f"CLUSTER: near\n{far}", ()),
         (near + far, ("near", "far")),
     ):
         found = query.read(CommandResult(0, answer))
