@@ -10,11 +10,12 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.services import debian, processes
@@ -259,6 +260,16 @@ class Slurm(Service):
     def kill_controller(self) -> None:
         """Kill slurmctld; running jobs go on, and every command fails after some seconds."""
         self._daemons.kill("slurmctld")
+
+    @contextlib.contextmanager
+    def frozen_controller(self) -> Iterator[None]:
+        """Let slurmctld accept connections without an answer; afterwards it does what it was asked meanwhile."""
+        pid = self._daemons.pid("slurmctld")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def start_controller(self, *, wait: bool = True) -> None:
         self._launch("slurmctld", ["slurmctld", "-D"])

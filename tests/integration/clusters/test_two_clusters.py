@@ -163,6 +163,25 @@ def test_a_job_whose_answer_was_lost_is_looked_up_in_every_cluster_that_it_names
     assert asked(api) == 4, "each ran once"
 
 
+def test_a_job_that_a_silent_cluster_accepts_later_runs_once(
+    make: Callable[..., Site], far: Slurm, api: ExecutionApi
+) -> None:
+    site = make()
+    with far.frozen_controller():
+        [there] = site.put(1, native=FAR)
+        assert wait_until(lambda: (site.look(), site.site.poller.submitter.pressure.held())[1] is not None, 60, 0.2)
+        [here] = site.put(1)
+        site.wait_for("finished", [here])
+        assert site.ids()[there] is None
+        submission = site.site.poller.tracker.jobs[there].submission
+        name = "" if submission is None else submission.name
+    [event] = site.wait_for("finished", [there])
+    assert (event["cause"], event["native_id"].endswith(";far")) == (None, True)
+    assert asked(api) == 2, "each ran once"
+    names = far.command("squeue", "-h", "-t", "all", "-o", "%j").split()
+    assert names.count(name) == 1, "it was submitted once"
+
+
 def test_an_allocation_of_another_cluster_gets_the_jobs_that_name_it(
     make: Callable[..., Site], api: ExecutionApi
 ) -> None:
