@@ -77,7 +77,7 @@ class JobScriptOperator(BaseOperator):
     ui_color = "#e8f1e4"
     # Its own task runs where the sites file is, unless its executor_config names a site.
     needs_sites_file = True
-    _left: dict[str, str | None] | None = None
+    _left: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -201,7 +201,10 @@ class JobScriptOperator(BaseOperator):
             self.log.info("Cancelling the batch job that an earlier try left behind: %s", left["token"])
             self._end_earlier(site, left)
         script = full_script(site, asked, self.dag_id, team_of_process())
-        self._left = {"site": site.name, "token": own, "jobname": script.request().jobname}
+        request = script.request()
+        self._left = {"site": site.name, "token": own, "jobname": request.jobname}
+        if clusters := site.system.native_clusters(request.native):
+            self._left["clusters"] = [*clusters]
         if left != self._left:
             store.set(RUN, self._left, retention=NEVER_EXPIRE)
         return script
@@ -294,11 +297,12 @@ def _refuse_range(nodes: object) -> None:
 
 
 def run_left(site: RunSite, left: Mapping[str, Any]) -> RunRecord:
-    """Return the run that a try recorded: its token, and the name of its batch job if its script gave one.
+    """Return the run that a try recorded: its token, and the name and the clusters of its batch job if its script gave
+    them.
 
     :raises TransportError: the site could not be reached
     """
-    return site.named_run(left["token"], left.get("jobname"))
+    return site.named_run(left["token"], left.get("jobname"), left.get("clusters") or ())
 
 
 def end_run(site: RunSite, left: Mapping[str, Any]) -> None:

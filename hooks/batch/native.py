@@ -18,7 +18,7 @@ NO_RULES = SiteRules()
 ARRAYS: Mapping[str, Mapping[str, str | bool]] = {"pbspro": {"r": "y"}}
 # Options that make the submit command do something other than submit one job to this batch system and print its ID.
 _PBS = frozenset(("C", "I", "V", "W block", "X", "f", "h", "version", "x", "z"))
-_SLURM = "M Q V W clusters gid h help ignore-pbs parsable quiet test-only uid usage version wait wrap"
+_SLURM = "Q V W gid h help ignore-pbs parsable quiet test-only uid usage version wait wrap"
 NO_SUBMISSION = {
     "slurm": frozenset(_SLURM.split()),
     "pbspro": _PBS,
@@ -101,7 +101,7 @@ def _abbreviates(system: BatchSystem, name: str) -> bool:
 
     sbatch accepts unambiguous abbreviations of long options (getopt_long(3)).
     """
-    longer = (*NO_SUBMISSION["slurm"], "array", "job-name")
+    longer = (*NO_SUBMISSION["slurm"], "array", "clusters", "job-name")
     return system.name == "slurm" and len(name) > 1 and any(each.startswith(name) and each != name for each in longer)
 
 

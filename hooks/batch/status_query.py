@@ -48,12 +48,14 @@ class Statuses:
     :param asked: the queried native IDs
     :param unknown: the queried IDs for which the batch system knows no jobs beyond ``jobs``
     :param is_whole: whether ``jobs`` are all jobs of the user, so that no job has a name that is missing there
+    :param clusters: the other clusters of which that is true as well
     """
 
     jobs: Sequence[NativeJob]
     asked: Collection[str] = ()
     unknown: Collection[str] = ()
     is_whole: bool = True
+    clusters: Collection[str] = ()
     _by_key: dict[Key, NativeJob] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +78,13 @@ class Statuses:
             return True  # the array has not ended, and its elements are not listed one by one
         return key[0] not in self.unknown
 
+    def are_whole(self, clusters: Collection[str]) -> bool:
+        """Whether no job has a name that is missing here.
+
+        :param clusters: those that its directives name; empty: it is in the cluster of the host that submits it
+        """
+        return self.is_whole and set(clusters) <= set(self.clusters)
+
     @property
     def gap(self) -> CouldNotAsk | None:
         """An error that names the jobs missing in the answer; None: it is complete."""
@@ -96,16 +105,20 @@ class StatusQuery:
     :param user: owner of the jobs
     :param ids: as :meth:`BatchSystem.submitted` returned them
     :param by_name: whether to list all jobs of the user, to find those of which only the name is known
+    :param clusters: other clusters in which those can be
     """
 
     system: BatchSystem
     user: str
     ids: Sequence[str] = ()
     by_name: bool = False
+    clusters: Collection[str] = ()
 
     @property
     def command(self) -> list[str]:
-        return self.system.lookup(self.user, self.ids) if self.by_name else self.system.status(self.user, self.ids)
+        if not self.by_name:
+            return self.system.status(self.user, self.ids)
+        return self.system.lookup(self.user, self.ids, sorted(self.clusters))
 
     @property
     def step(self) -> RunCommand:
@@ -119,16 +132,17 @@ class StatusQuery:
         if answer.status == 0 and not f"{answer.stdout}{answer.stderr}".strip():
             # A wrapper or login shell that fails silently looks the same.
             raise CouldNotAsk("the command printed nothing, so it may not have reached the batch system")
-        jobs = self._as_asked(_translated(self.system.statuses, answer))
+        jobs = self._as_asked(_translated(self.system.statuses, answer), answer)
         listed = self.command == self.system.status(self.user)
         unknown = set(_translated(lambda said: self.system.unknown(said, self.ids, listed=listed), answer))
         if not listed:  # an answer about a named job lists all of that job
             unknown |= {job.id for job in jobs}
-        return Statuses(jobs, self.ids, unknown, self.system.lists_all(answer))
+        clusters = [each for each in self.clusters if self.system.lists_all(answer, [each])]
+        return Statuses(jobs, self.ids, unknown, self.system.lists_all(answer), clusters)
 
-    def _as_asked(self, jobs: list[NativeJob]) -> list[NativeJob]:
+    def _as_asked(self, jobs: list[NativeJob], answer: CommandResult) -> list[NativeJob]:
         """Return the jobs with the IDs of the query, even if the answer writes the server in another way."""
-        asked_as = self.system.wording.asked_as(self.ids)
+        asked_as = self.system.asked_as(answer, self.ids)
         return [job if (id := asked_as(job.id)) == job.id else replace(job, id=id) for job in jobs]
 
 

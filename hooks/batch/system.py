@@ -8,9 +8,10 @@ in shared code. Every query covers many jobs at once. How to add a batch system:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import ClassVar, Literal
 
 from lading.hooks.batch.directives import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any, settings
@@ -152,6 +153,7 @@ class BatchSystem(ABC):
         given = {key: value for key, value in request.native.items() if value is not None and value is not False}
         native = {key: self.native_directive(key, value) for key, value in given.items()}
         refuse_conflicts(own, native, self.synonyms)
+        self.clusters(native.values())
         excluded = self._exclusion(request.excluded_nodes, list(native.values()))
         return [one_line(directive) for directive in (*own, *native.values(), *excluded)]
 
@@ -165,6 +167,32 @@ class BatchSystem(ABC):
         if not request.native.get("S"):  # PBS and Grid Engine: the option that names another interpreter
             directives += self.interpreter_directives(shell.split(maxsplit=1)[0])
         return [f"#!{shell}", *(f"{self.prefix} {each}" for each in directives)]
+
+    def clusters(self, directives: Iterable[str]) -> tuple[str, ...]:
+        """Return the clusters that directives name; the batch system runs the job in one of them, which its native ID
+        names. Empty: the job runs in the cluster of the host that submits it.
+
+        :raises Unsupported: the names are not valid
+        """
+        return ()
+
+    def native_clusters(self, native: Mapping[str, str | bool | None]) -> tuple[str, ...]:
+        """Return the clusters that native directives name, see :meth:`clusters`."""
+        given = {key: value for key, value in native.items() if value is not None and value is not False}
+        return self.clusters(self.native_directive(key, value) for key, value in given.items())
+
+    def clusters_of_script(self, script: str) -> tuple[str, ...]:
+        """Return the clusters that the header of a script names, see :meth:`clusters`."""
+        header = takewhile(lambda line: line.startswith("#"), script.splitlines())
+        return self.clusters(line[len(self.prefix) :].strip() for line in header if line.startswith(self.prefix))
+
+    def own_id(self, variable: str, clusters: Sequence[str]) -> str:
+        """Return the shell expression with which a job writes its native ID as :meth:`submitted` returns it.
+
+        :param variable: the expression for the ID within its cluster
+        :param clusters: those that the job's directives name
+        """
+        return variable
 
     def _exclusion(self, nodes: Sequence[str], native: Sequence[str]) -> list[str]:
         """Return the directive that excludes nodes. A native directive that chooses nodes takes precedence over it."""
@@ -258,10 +286,11 @@ class BatchSystem(ABC):
             may include other jobs of the user
         """
 
-    def lookup(self, user: str, ids: Sequence[str]) -> list[str]:
+    def lookup(self, user: str, ids: Sequence[str], clusters: Sequence[str] = ()) -> list[str]:
         """Return the one command that lists all jobs of the user, to find one of which only the name is known.
 
         :param ids: the known IDs, to be queried too if the list of all jobs omits those that have ended
+        :param clusters: other clusters in which the job can be, see :meth:`clusters`
         """
         return self.status(user)
 
@@ -287,9 +316,16 @@ class BatchSystem(ABC):
         named, others = self.wording.declared_gone(answer, ids)
         return ids if others and not self.statuses(answer) else named
 
-    def lists_all(self, answer: CommandResult) -> bool:
-        """Whether an answer to :meth:`lookup` lists all jobs of the user, so that no job has a name that it lacks."""
+    def lists_all(self, answer: CommandResult, clusters: Sequence[str] = ()) -> bool:
+        """Whether an answer to :meth:`lookup` lists all jobs of the user, so that no job has a name that it lacks.
+
+        :param clusters: other clusters that must have answered as well
+        """
         return True
+
+    def asked_as(self, answer: CommandResult, ids: Sequence[str]) -> Callable[[str], str]:
+        """Return a function that maps an ID in an answer to the queried ID, which may write the server differently."""
+        return self.wording.asked_as(ids)
 
     @abstractmethod
     def cancel(self, ids: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import stat
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ def clean_cluster(
     :raises TransportError: the cluster or its batch system did not answer; leftovers may have been removed in part
     :raises ValueError: the age is too small
     """
-    living = leftovers.job_identifiers(_jobs(transport, system))
+    living = leftovers.job_identifiers(_jobs(transport, system, root))
     step = leftovers.sweep(root, sorts, {*keep, *living}, older_than, dry_run=dry_run)
     (answer,) = transport.exchange([step], leftovers.LIMIT + 60.0)
     return leftovers.swept(answer)
@@ -69,14 +70,21 @@ def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run:
     return [RemovedLeftovers(kind, number, size / 2**20, trouble)] if number or troubles else []
 
 
-def _jobs(transport: Transport, system: BatchSystem) -> Sequence[NativeJob]:
-    (answer,) = transport.run(["id -un"])
+def _jobs(transport: Transport, system: BatchSystem, root: str) -> Sequence[NativeJob]:
+    """Return the user's jobs, also those in clusters that a script below the folder names."""
+    scripts = r"-maxdepth 4 -type f \( -name script -o -name lading.sh \)"
+    directives = f"find {shlex.quote(root)} {scripts} -exec grep -h '^{system.prefix} ' {{}} + 2>/dev/null | sort -u"
+    answer, found = transport.run(["id -un", directives])
     user = answer.stdout.strip()
-    if answer.status != 0 or not user:
+    if answer.status != 0 or not user or found.status is None:
         raise TransportError(transport.fault(answer))
-    query = StatusQuery(system, user, by_name=True)
+    clusters = {cluster for line in found.lines for cluster in system.clusters_of_script(line)}
+    query = StatusQuery(system, user, by_name=True, clusters=clusters)
     (answer,) = transport.run([query.command])
     try:
-        return query.read(answer).jobs
+        jobs = query.read(answer)
     except CouldNotAsk as error:
         raise TransportError(f"{system.name} did not report the running jobs: {error.message}") from None
+    if silent := clusters.difference(jobs.clusters):
+        raise TransportError(f"{system.name} did not report the running jobs of {', '.join(sorted(silent))}")
+    return jobs.jobs

@@ -25,7 +25,7 @@ from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.job_mode import JobMode
-from lading.hooks.cluster.jobs.job_script import ScriptWriter, named_queues, whole
+from lading.hooks.cluster.jobs.job_script import ScriptWriter, named_clusters, named_queues, whole
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.poller import ClusterPoller, questions_to
 from lading.hooks.deployment import current
@@ -127,6 +127,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def refuse(cls, config: ClusterConfig) -> None:
         for each in config.gpu_types:
             cls.system.resource_directives(BatchJobRequest(gpus=1, gpu_type=each), config.profile)
+        named_clusters({}, config, cls.system)
         if "exclude_nodes_for" in config.model_fields_set and config.exclude_nodes_for and not cls.system.exclusion:
             raise ValueError(
                 f"exclude_nodes_for = {config.exclude_nodes_for}: {cls.system.name} has no option to avoid "

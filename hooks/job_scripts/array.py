@@ -217,6 +217,6 @@ def _script(folder: str, request: BatchJobRequest, shell: str, system: BatchSyst
         shell=shlex.join(interpreter(f"#!{shell}")),
         wrapper=layout.WRAPPER,
         element=layout.ELEMENT,
-        id=f'"{layout.array_id(system)}"',
+        id=f'"{layout.own_id(system, request)}"',
     )
     return "\n".join([*system.header(request, profile, shell), lines])

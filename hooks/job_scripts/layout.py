@@ -258,7 +258,7 @@ def _wrapper(
     text = _WRAPPER.format(
         script=shlex.quote(script.filename),
         folder=shlex.quote(folder),
-        id=f'"{system.variables["ID"] if request.array is None else array_id(system)}"',
+        id=f'"{own_id(system, request)}"',
         element=ELEMENT,
         array=_array(system) if request.array is not None else "",
         setup=f"{setup.rstrip()}\n" if setup.strip() else "",
@@ -297,9 +297,12 @@ def _array(system: BatchSystem) -> str:
     return _ARRAY.format(index=f'"{system.variables["ARRAY_INDEX"]}"', own=own, log=BATCH_LOG)
 
 
-def array_id(system: BatchSystem) -> str:
-    """Return the shell expression for the id of the array in one of its elements."""
-    return ARRAY_IDS.get(system.name, system.variables["ID"])
+def own_id(system: BatchSystem, request: BatchJobRequest) -> str:
+    """Return the shell expression for the native id of a submission in its job; in an array, in one of its elements."""
+    variable = system.variables["ID"]
+    if request.array is not None:
+        variable = ARRAY_IDS.get(system.name, variable)
+    return system.own_id(variable, system.native_clusters(request.native))
 
 
 def in_job(text: str) -> tuple[str, int | None]:
@@ -312,14 +315,12 @@ def in_job(text: str) -> tuple[str, int | None]:
 def same_job(reported: str, job_id: str) -> bool:
     """Whether the id in a job's environment is the one that its submission was answered with.
 
-    SLURM appends the name of a cluster after a semicolon; PBS appends the server's name after a dot, in full or
-    shortened.
+    SLURM appends the name of a cluster after a semicolon, unless it is the only one; PBS appends the server's name
+    after a dot, in full or shortened.
     """
-    return _short(reported) == _short(job_id)
-
-
-def _short(job_id: str) -> str:
-    return job_id.partition(";")[0].partition(".")[0]
+    (number, there), (other, here) = (id.partition(";")[::2] for id in (reported, job_id))
+    is_same_cluster = not (there and here) or there.lower() == here.lower()
+    return is_same_cluster and number.partition(".")[0] == other.partition(".")[0]
 
 
 def times(sentinel: str | None) -> tuple[int, int] | None:

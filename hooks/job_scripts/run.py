@@ -60,6 +60,7 @@ class RunRecord:
     :ivar array_id: the native id of the accepted array; None: it is in none
     :ivar index: its element in the array
     :ivar job_id: the native id; in an array, that of the element
+    :ivar clusters: those that its script names, one of which has its job; empty: the cluster of the login node
     :ivar time: seconds that it has requested; None: unknown
     :ivar elements: the indices of the elements if it is a job array; None: it is one job
     :ivar submitted_at: when its first submission was tried
@@ -109,6 +110,7 @@ class RunRecord:
     exit_code: int | None = None
     nodes: str | None = None
     time: int | None = None
+    clusters: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:

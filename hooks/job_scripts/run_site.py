@@ -161,20 +161,22 @@ class RunSite:
 
         :param script: over the site's own properties
         :raises TransportError: the site could not be asked
+        :raises ValueError: its names of clusters are not valid
         """
         request = script.request()
-        run = self.named_run(token, request.jobname)
+        run = self.named_run(token, request.jobname, self.system.native_clusters(request.native))
         elements = None if request.array is None else request.array.indices
         return replace(run, output=layout.output(script, run.folder), elements=elements, time=request.time)
 
-    def named_run(self, token: str, given_name: str | None) -> RunRecord:
-        """Return a record that only has the run's folder and the name of its batch job.
+    def named_run(self, token: str, given_name: str | None, clusters: Sequence[str] = ()) -> RunRecord:
+        """Return a record that only has the run's folder, the name of its batch job, and where that can be.
 
         :param given_name: the name in its script; None: the job is named after its token
+        :param clusters: those that its script names
         :raises TransportError: the site could not be asked
         """
         own_name = None if given_name else jobname(token)
-        return RunRecord(token, self.folder(token), own_name, given_name=given_name or None)
+        return RunRecord(token, self.folder(token), own_name, given_name=given_name or None, clusters=tuple(clusters))
 
     def placed(self, token: str) -> bool:
         """Whether the files of a run are at the site, so that its prologue has run.
@@ -498,7 +500,7 @@ class RunLook:
         jobs = self._jobs(answers.get(("status", "")))
         if jobs is not None:
             found = [looked_up(record, jobs.jobs, self.site.system) for record in self.lost]
-            new |= {each.token: each for each in found if each.job_id is not None or jobs.is_whole}
+            new |= {each.token: each for each in found if each.job_id is not None or jobs.are_whole(each.clusters)}
         known = self._known(jobs, answers)
         for record in known.values():
             if record.ended:
@@ -577,7 +579,8 @@ class RunLook:
 
     @property
     def _query(self) -> StatusQuery:
-        return StatusQuery(self.site.system, self.user, _ids(self.known), by_name=bool(self.lost))
+        clusters = {cluster for record in self.lost for cluster in record.clusters}
+        return StatusQuery(self.site.system, self.user, _ids(self.known), by_name=bool(self.lost), clusters=clusters)
 
     def _jobs(self, answer: CommandResult | None) -> Statuses | None:
         """Return the batch system's answer; None: it was not asked, or has not answered."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Where a job runs and who pays: the corresponding option of each batch system that has one.
@@ -17,9 +17,11 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "slurm_account": {"slurm": "account", "pbspro": "A", "torque": "A", "lsf": "P", "sge": "A"},
     "qos": {"slurm": "qos", "torque": "qos"},
     "constraint": {"slurm": "constraint"},
+    "clusters": {"slurm": "clusters"},
 }
 QUEUES = ("lading_queue", "slurm_partition")
-CLUSTERS = ("cluster", "clusters", "slurm_cluster")
+# Other names of the resource "clusters".
+CLUSTERS = ("cluster", "slurm_cluster")
 # All resources that only a batch system understands.
 OF_BATCH_SYSTEMS = (*QUEUES, *OPTIONS, *CLUSTERS, "slurm_extra")
 # The resources for the number of GPUs; the first one that a job has is used.
@@ -83,15 +85,9 @@ def where(asked: Any, system: str | None, place: str) -> dict[str, Any]:
             "system; name a site that has one with the resource lading_site, or leave this resource "
             f"out:--set-resources RULE:{name}=\"''\""
         )
-    queues = {name: given[name] for name in QUEUES if name in given}
-    if len(set(queues.values())) > 1:
-        raise NeedsError(f"resources {' and '.join(f'{name} = {queue!r}' for name, queue in queues.items())} differ")
-    if cluster := next((name for name in CLUSTERS if name in given), None):
-        raise NeedsError(
-            f"resource {cluster} is {given[cluster]!r}, but a site is one cluster: declare a site for the other "
-            "cluster in the sites file, with SLURM_CLUSTERS in its login_setup, and name it by the resource "
-            "lading_site"
-        )
+    queue = _same(given, QUEUES)
+    if (clusters := _same(given, ("clusters", *CLUSTERS))) is not None:
+        given["clusters"] = clusters
     native: dict[str, str | bool] = {}
     for name, by_system in OPTIONS.items():
         option = by_system.get(system or "")
@@ -113,7 +109,18 @@ def where(asked: Any, system: str | None, place: str) -> dict[str, Any]:
                 taken = next(name for name in OPTIONS if OPTIONS[name].get("slurm") == key)
                 raise NeedsError(f"slurm_extra has --{key}, which the resource {taken} sets as well; keep one of them")
             native[key] = said
-    return {"queue": next(iter(queues.values()), None), "native": native}
+    return {"queue": queue, "native": native}
+
+
+def _same(given: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """Return the one value of resources that mean the same; None: none is set.
+
+    :raises NeedsError: they differ
+    """
+    values = {name: given[name] for name in names if name in given}
+    if len(set(values.values())) > 1:
+        raise NeedsError(f"resources {' and '.join(f'{name} = {value!r}' for name, value in values.items())} differ")
+    return next(iter(values.values()), None)
 
 
 def read_extra(extra: str) -> dict[str, str | bool]:

@@ -136,6 +136,7 @@ def rich_slurm() -> Iterator[Slurm]:
         with (
             Account() as account,
             Slurm(account, nodes=2, cpus=4, accounting=True, traits=traits, gres=gres, patience=60) as service,
+            Slurm(account, nodes=1, cpus=4, name="far", other=service),
         ):
             yield service
     except (MissingPackagesError, NeedsRootError) as error:
@@ -156,13 +157,17 @@ def test_slurm_is_asked_for_what_its_users_write(rich_slurm: Slurm) -> None:
 rule wild:
     output: "wild/{sample}.txt"
     shell: "scontrol show job $SLURM_JOB_ID > {output:q}"
+rule clusters:
+    output: "clusters.txt"
+    resources: clusters="far"
+    shell: "scontrol -M $SLURM_CLUSTER_NAME show job $SLURM_JOB_ID > {output}"
 # The peaks of all processes of the batch job that are around the command.
 rule measured:
     output: "measured.txt"
     shell: "pid=$PPID; while read -r name < /proc/$pid/comm; [ $name != slurmstepd ]; do "
         "grep VmHWM /proc/$pid/status >> {output}; pid=$(awk '/^PPid/ {{print $2}}' /proc/$pid/status); done"
 """
-    files = ["measured.txt", *(f"{name}.txt" for name in ASKED), "wild/a b.txt"]
+    files = ["measured.txt", "clusters.txt", *(f"{name}.txt" for name in ASKED), "wild/a b.txt"]
     flow = Workflow(
         account.home / "flow",
         f"rule all:\n    input: {files}\n{rules}{wild}",
@@ -185,12 +190,13 @@ rule measured:
         text = (flow.folder / "wild/a b.txt").read_text()
         assert "JobName=wild.sample=a_b.L" in text
         assert "Comment=wild: sample=a b" in text
+        assert "NodeList=far1" in (flow.folder / "clusters.txt").read_text()
         refused = flow.run(
-            "--lading-sites-file", "sites.toml", "--forceall", "--set-resources", "qos:clusters=other",
+            "--lading-sites-file", "sites.toml", "--forceall", "--set-resources", "qos:clusters='all'",
             status=1, **environment,
         )  # fmt: skip
         assert "rule qos" in refused
-        assert "clusters is 'other'" in refused
+        assert "--clusters=all does not name the clusters" in refused
     finally:
         flow.clean_up()
 

@@ -26,6 +26,7 @@ from tests.services.processes import wait_until
 
 # What the jobs ask Airflow's execution API, and nothing else.
 HEALTH = "/execution/health"
+NO_DIRECTIVES: Mapping[str, str | bool] = {}
 ASK = """
 url=${AIRFLOW__CORE__EXECUTION_API_SERVER_URL#http://}
 server=${url%%/*}
@@ -72,11 +73,17 @@ class Driven(Generic[S]):
         self.solo = SiteDriver(site)
         self.events: list[dict[str, Any]] = []
 
-    def put(self, count: int, cpus: float = 1, layout: Layout | None = None) -> list[str]:
+    def put(
+        self,
+        count: int,
+        cpus: float = 1,
+        layout: Layout | None = None,
+        native: Mapping[str, str | bool] = NO_DIRECTIVES,
+    ) -> list[str]:
         tokens = [str(uuid.uuid4()) for _ in range(count)]
         now, asked = time.time(), Resources(cpus, 300)
         jobs = (Envelope(each, self.workload, asked, None, None, 0, now, now + 3600) for each in tokens)
-        self.solo.put(replace(each, layout=layout) for each in jobs)
+        self.solo.put(replace(each, layout=layout, native=native) for each in jobs)
         return tokens
 
     def look(self) -> None:

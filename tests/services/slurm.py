@@ -10,11 +10,12 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.services import debian, processes
@@ -24,18 +25,19 @@ from tests.services.mariadb import MariaDB
 from tests.services.ports import free_ports
 from tests.services.service import Service
 
+NAME = "lading"
 PACKAGES = ("munge", "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins")
 ACCOUNTING_PACKAGES = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
 
 CONFIG = """\
-ClusterName=lading
+ClusterName={name}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 # a job that is requeued starts again after cred_expire, two minutes without it
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
+AuthInfo=socket={munge}/socket,cred_expire=5
 CredType=cred/munge
 {communication}
 StateSaveLocation={folder}/state
@@ -89,7 +91,7 @@ AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={port}
 # with munge no password but the socket
-AccountingStoragePass={folder}/munge/socket
+AccountingStoragePass={munge}/socket
 AccountingStorageEnforce=associations,limits,qos
 """
 DATABASE = """\
@@ -122,6 +124,9 @@ class Slurm(Service):
     :param traits: of each node, as its line in slurm.conf has them, such as ``Feature=ssd Gres=gpu:a100:2``
     :param gres: the lines of gres.conf, for what is among them; ``{folder}/gpu[0-7]`` pass for devices
     :param accounting: whether there is a slurmdbd, which takes seconds longer to start: sacct, limits per user
+    :param name: of the cluster; the nodes of one that is not called ``lading`` start with it
+    :param other: a running cluster with accounting, whose slurmdbd and munge this one shares, so that each can be named
+        by ``--clusters``
     """
 
     def __init__(
@@ -138,6 +143,8 @@ class Slurm(Service):
         accounting: bool = False,
         traits: str = "",
         gres: str = "",
+        name: str = NAME,
+        other: Slurm | None = None,
     ) -> None:
         if os.geteuid() != 0:
             raise NeedsRootError("only root can run the nodes of a SLURM that starts jobs of another user")
@@ -146,28 +153,34 @@ class Slurm(Service):
         if not all(shutil.which(program, path="/usr/sbin") for program in programs):
             debian.install(*wanted, while_installing=debian.NO_SERVICES)
         self.account = account
-        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self.name, self.other = name, other
+        first = "n" if name == NAME else name
+        self.nodes = [f"{first}{number}" for number in range(1, nodes + 1)]
         self.folder = Path(tempfile.mkdtemp(prefix="lading-slurm-"))
         self.folder.chmod(0o755)
         self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
         self._daemons = Daemons(self.folder, self._environment, (self.folder / "logs").iterdir)
         self._database = MariaDB(self.folder / "database") if accounting else None
-        self._accounting = accounting
-        port, database_port, *node_ports = free_ports(2 + nodes)
+        self.port, self._accounting_port, *node_ports = free_ports(2 + nodes)
+        self._munge = self.folder / "munge"
+        if other is not None:
+            self._accounting_port, self._munge = other._accounting_port, other._munge
         host = socket.gethostname().partition(".")[0]
-        values = {"folder": self.folder, "port": database_port}
+        values = {"folder": self.folder, "port": self._accounting_port, "munge": self._munge}
         self._write(
             "slurm.conf",
             CONFIG.format(
+                name=name,
                 host=host,
-                port=port,
+                port=self.port,
                 folder=self.folder,
+                munge=self._munge,
                 communication=_communication(host),
                 patience=patience,
                 min_job_age=min_job_age,
                 max_jobs=max_jobs,
                 max_array_size=max_array_size,
-                accounting=ACCOUNTING.format(**values) if accounting else "",
+                accounting=ACCOUNTING.format(**values) if accounting or other else "",
                 cpus=cpus,
                 memory=memory,
                 traits=traits,
@@ -187,8 +200,8 @@ class Slurm(Service):
             text = DATABASE.format(**values, database_port=self._database.port)
             self._write("slurmdbd.conf", text).chmod(0o600)
         self._write("jobcomp.txt", "").chmod(0o666)  # sacct -c opens it for writing
-        for name in ("munge", "state", "spool", "logs"):
-            (self.folder / name).mkdir()
+        for each in ("munge", "state", "spool", "logs"):
+            (self.folder / each).mkdir()
         key = self._write("munge/key", "")
         key.chmod(0o600)
         key.write_bytes(os.urandom(128))
@@ -198,12 +211,14 @@ class Slurm(Service):
 
         :raises RuntimeError: something did not start; with the ends of the logs
         """
-        munge = self.folder / "munge"
-        options = [f"--{name}={munge / value}" for name, value in _MUNGE.items()]
-        self._launch("munged", ["munged", "--foreground", "--num-threads=4", *options])
-        self._daemons.wait((munge / "socket").exists, "munged")
+        if self.other is None:
+            options = [f"--{name}={self._munge / value}" for name, value in _MUNGE.items()]
+            self._launch("munged", ["munged", "--foreground", "--num-threads=4", *options])
+            self._daemons.wait((self._munge / "socket").exists, "munged")
         if self._database:
             self._start_accounting(self._database)
+        if self._database or self.other:
+            self._register()
         self.start_controller(wait=False)
         for node in self.nodes:
             self.start_node(node, wait=False)
@@ -245,6 +260,16 @@ class Slurm(Service):
     def kill_controller(self) -> None:
         """Kill slurmctld; running jobs go on, and every command fails after some seconds."""
         self._daemons.kill("slurmctld")
+
+    @contextlib.contextmanager
+    def frozen_controller(self) -> Iterator[None]:
+        """Let slurmctld accept connections without an answer; afterwards it does what it was asked meanwhile."""
+        pid = self._daemons.pid("slurmctld")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def start_controller(self, *, wait: bool = True) -> None:
         self._launch("slurmctld", ["slurmctld", "-D"])
@@ -324,9 +349,13 @@ class Slurm(Service):
         )
         self._launch("slurmdbd", ["slurmdbd", "-D"])
         self._daemons.wait(lambda: self._run(["sacctmgr", "-n", "list", "cluster"]).returncode == 0, "slurmdbd")
-        for thing in (["cluster", "lading"], ["account", "lading"], ["user", f"{self.account.name},root"]):
-            more = ["Account=lading"] if thing[0] == "user" else []
-            self._run(["sacctmgr", "-i", "add", *thing, *more])
+
+    def _register(self) -> None:
+        """Make the cluster and its users known to slurmdbd."""
+        there = f"Cluster={self.name}"
+        users = ["user", f"{self.account.name},root", "Account=lading"]
+        for thing in (["cluster", self.name], ["account", "lading", there], [*users, there]):
+            self._run(["sacctmgr", "-i", "add", *thing])
 
     def _launch(self, name: str, command: Sequence[str]) -> None:
         self._daemons.start(name, command, self.folder / "logs" / name)

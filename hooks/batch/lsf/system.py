@@ -277,7 +277,7 @@ class LSF(BatchSystem):
         unread = ids if answer.cut_line else output.unread(answer.lines)
         return set(super().unknown(answer, ids, listed=listed)) - set(unread)
 
-    def lists_all(self, answer: CommandResult) -> bool:
+    def lists_all(self, answer: CommandResult, clusters: Sequence[str] = ()) -> bool:
         return not (answer.cut_line or output.unread(answer.lines))
 
     def cancel(self, ids: Sequence[str]) -> list[str]:

@@ -213,7 +213,7 @@ class PBSPro(BatchSystem):
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         return ["sh", "-c", self.qstat, "qstat", *ids] if ids else self.lookup(user, ids)
 
-    def lookup(self, user: str, ids: Sequence[str]) -> list[str]:
+    def lookup(self, user: str, ids: Sequence[str], clusters: Sequence[str] = ()) -> list[str]:
         # qselect lists only jobs that have not ended. For the known IDs, qstat shows how they have ended.
         return ["sh", "-c", _SELECT % self.nothing + self.qstat, user, *ids]
 
@@ -227,7 +227,7 @@ class PBSPro(BatchSystem):
             raise CouldNotAsk(f"qstat reports no job: {answer.message}")
         return found
 
-    def lists_all(self, answer: CommandResult) -> bool:
+    def lists_all(self, answer: CommandResult, clusters: Sequence[str] = ()) -> bool:
         return not answer.cut_line
 
     def cancel(self, ids: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ of an array would list all jobs of the server. Users cannot read any accounting:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -70,7 +70,7 @@ class TORQUE(PBSPro):
         jobs = [job for document in documents for job in document.iter("Job")]
         return output.jobs(((xml.text_of(job, "Job_Id"), _attributes(job)) for job in jobs), output.TORQUE_EXIT_CODES)
 
-    def lists_all(self, answer: CommandResult) -> bool:
+    def lists_all(self, answer: CommandResult, clusters: Sequence[str] = ()) -> bool:
         return super().lists_all(answer) and not _documents(answer.stdout)[1]
 
 

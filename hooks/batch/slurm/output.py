@@ -8,7 +8,7 @@ How incomplete answers are interpreted, and what revises the conclusion:
 | read | concluded | until |
 |---|---|---|
 | no column titles: no output, an error, a banner | could not ask about jobs that are not listed | titles |
-| titles of some clusters only (``CLUSTER:``) | the same for jobs of the others | their titles |
+| titles of some clusters only (``CLUSTER:``), even if squeue fails | the same for jobs of the others | their titles |
 | a truncated row, ``7_[1,3,...]`` | the same for that ID; a last line without end: for all | the next answer |
 | a state in no table, or none | running, ``strange`` | a known state; ``lost_after``, then exit file and accounting |
 | ``...fail... requeued held``, ``JobHoldMaxRequeue`` | never launched: ``pending``, ``node_failure`` | it is gone |
@@ -53,6 +53,8 @@ _SACCT = re.compile(
 )
 _UNITS = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 _CLUSTER = re.compile(r"CLUSTER: (\S+)")
+# What squeue says about clusters that it cannot list. It prints the titles of a list only after loading its jobs.
+_UNREACHED = re.compile("can't be reached now|No cluster .* known by database|slurm_load_jobs error:")
 # Exit code, as a shell reports it, of a process killed by SIGKILL.
 KILLED = 137
 _NO_NODES = ("", "(null)", "None assigned")
@@ -156,9 +158,26 @@ def wholly_told(answer: CommandResult, ids: Iterable[str]) -> list[str]:
     return [id for id in ids if id not in cut and split_cluster(id)[1] in told]
 
 
-def lists_all(answer: CommandResult) -> bool:
+def lists_all(answer: CommandResult, clusters: Iterable[str] = ()) -> bool:
+    """Whether squeue lists all jobs of its user in the local cluster and in these clusters.
+
+    It omits the heading of a cluster that cannot be reached, and succeeds if another one answers. If no list is without
+    a heading, which a site's environment can cause, all lists together are that of the local cluster.
+    """
     titled = _titled(answer)
-    return bool(titled) and all(titled.values()) and not answer.cut_line and not _cut_ids(answer)
+    told = bool(titled) and (titled[None] if None in titled else all(titled.values()))
+    return told and all(map(titled.get, clusters)) and not answer.cut_line and not _cut_ids(answer)
+
+
+def lists_local(answer: CommandResult) -> bool:
+    """Whether one of the lists is that of the local cluster, without a heading."""
+    return None in _titled(answer)
+
+
+def lacks_only_clusters(answer: CommandResult) -> bool:
+    """Whether squeue failed only because it could not reach some of the clusters, and lists the jobs of others."""
+    said = [line for line in answer.stderr.splitlines() if line.strip()]
+    return bool(_titled(answer)) and bool(said) and all(_UNREACHED.search(line) for line in said)
 
 
 def _cut_ids(answer: CommandResult) -> set[str]:
@@ -215,9 +234,9 @@ def joined(number: str, cluster: str | None) -> str:
     return f"{number};{cluster}" if cluster else number
 
 
-def clusters(ids: Iterable[str]) -> list[str]:
-    """Return the option that names the clusters of these IDs; empty if no ID has one."""
-    named = sorted({cluster for id in ids if (cluster := split_cluster(id)[1])})
+def cluster_option(clusters: Iterable[str | None]) -> list[str]:
+    """Return the option that names these clusters; empty if there is none."""
+    named = sorted({cluster for cluster in clusters if cluster})
     return ["-M", ",".join(named)] if named else []
 
 

@@ -7,15 +7,15 @@ version 22.05 ignores filters and returns wrong exit codes.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from lading.hooks.batch.directives import Exclusion, Unsupported, escaped
+from lading.hooks.batch.directives import Exclusion, Unsupported, escaped, settings
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.refusals import Wording, any_of
 from lading.hooks.batch.slurm import output
-from lading.hooks.batch.slurm.output import by_cluster, clusters, joined, split_cluster, together
+from lading.hooks.batch.slurm.output import by_cluster, cluster_option, joined, split_cluster, together
 from lading.hooks.batch.system import BatchJobRequest, BatchSystem, MemoryDialect, NativeJob, Profile
 from lading.hooks.ssh.answer import CommandResult
 
@@ -24,7 +24,7 @@ from lading.hooks.ssh.answer import CommandResult
 SYNONYMS = {
     "A": "account", "C": "constraint", "D": "chdir", "J": "job-name", "N": "nodes", "a": "array",
     "c": "cpus-per-task", "d": "dependency", "e": "error", "n": "ntasks", "o": "output", "p": "partition",
-    "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
+    "M": "clusters", "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
     "mem-per-cpu": "mem", "mem-per-gpu": "mem", "no-requeue": "requeue",
 }
 # fmt: on
@@ -41,7 +41,9 @@ NO_REQUEUE: dict[str, str | bool] = {"no-requeue": True}
 EXCLUSION = Exclusion("--exclude={}")  # sbatch, "--exclude"
 WORDING = Wording(
     permanent=any_of(
-        r"(?:QOS|Assoc)\w*(?:Wall|CPU|Node|Mem|GRES|Billing|PerJob)\w*", "node configuration is not available"
+        r"(?:QOS|Assoc)\w*(?:Wall|CPU|Node|Mem|GRES|Billing|PerJob)\w*",
+        "node configuration is not available",
+        "no cluster .* known by database",
     ),
     limit=any_of(
         r"(?:QOS|Assoc)\w*(?:Submit|Jobs)\w*",
@@ -85,6 +87,7 @@ WORDING = Wording(
         "transport endpoint",
         "connect failure",
         "lost, unable to",
+        "can't be reached now",
     ),
     memory=any_of("exceeded (?:job )?memory limit"),
     gone=any_of("invalid job id", "already completing or completed", "no active jobs match"),
@@ -99,6 +102,7 @@ WORDING = Wording(
     ),
 )  # fmt: skip
 
+_CLUSTERS = re.compile(r"[\w.-]+(?:,[\w.-]+)*", re.ASCII)
 _ON = " on cluster "
 _SUBMITTED = re.compile(rf"(?:Submitted batch job )?(\d+(?:(?:;|{_ON})[\w.-]+)?)")
 
@@ -155,23 +159,56 @@ class SLURM(BatchSystem):
         number, cluster = split_cluster(id)
         return joined(f"{number}_{index}", cluster)
 
+    def clusters(self, directives: Iterable[str]) -> tuple[str, ...]:
+        found: tuple[str, ...] = ()
+        for directive in directives:
+            if self.one_name(settings(directive)[0]) == "clusters":
+                names = re.sub(r"--?[A-Za-z]+[= ]?", "", directive, count=1)
+                if not _CLUSTERS.fullmatch(names) or "all" in names.split(","):
+                    # If the answer of sbatch is lost, the job is looked up in every cluster that can have it.
+                    raise Unsupported(
+                        f"{directive} does not name the clusters; give their names (sacctmgr list clusters), separated "
+                        "by commas"
+                    )
+                found = tuple(dict.fromkeys(names.lower().split(",")))  # SLURM writes their names in lower case
+        return found
+
+    def own_id(self, variable: str, clusters: Sequence[str]) -> str:
+        return joined(variable, "$SLURM_CLUSTER_NAME" if clusters else None)
+
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
+        return self._status(user, [_clusters_of(each) for each in by_cluster(ids)] or [[]])
+
+    def lookup(self, user: str, ids: Sequence[str], clusters: Sequence[str] = ()) -> list[str]:
+        named = cluster_option([*clusters, *(split_cluster(id)[1] for id in ids)])
+        return self._status(user, [[], *([named] if named else [])])
+
+    def _status(self, user: str, clusters: Sequence[Sequence[str]]) -> list[str]:
+        """Return the command that lists the jobs of a user.
+
+        :param clusters: for each list, the option that names its clusters
+        """
         # By user, since squeue fails for a single unknown ID, but not for two. Without -a, it omits jobs in hidden
         # partitions and those of other clusters of a federation. Without -h, because the column titles prove that
         # squeue has queried the controller, and newer versions print cluster names only together with titles.
         asked = ["-a", "-r", "-t", "all", "-u", user, "-o", output.SQUEUE_FORMAT]
         squeue = ["env", output.TIME_FORMAT, "squeue"]
-        return together([[*squeue, *clusters(each), *asked] for each in by_cluster(ids) or [[]]])
+        return together([[*squeue, *option, *asked] for option in clusters])
 
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
-        self.wording.check_asked(answer)
+        if not output.lacks_only_clusters(answer):
+            self.wording.check_asked(answer)
         return output.queued(answer)
 
     def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Collection[str]:
         return output.wholly_told(answer, ids)
 
-    def lists_all(self, answer: CommandResult) -> bool:
-        return output.lists_all(answer)
+    def lists_all(self, answer: CommandResult, clusters: Sequence[str] = ()) -> bool:
+        return output.lists_all(answer, clusters)
+
+    def asked_as(self, answer: CommandResult, ids: Sequence[str]) -> Callable[[str], str]:
+        # Where the local list has no name, job 7 of another cluster is not the local job 7.
+        return str if output.lists_local(answer) else super().asked_as(answer, ids)
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return output.cancelling(ids)
@@ -181,15 +218,21 @@ class SLURM(BatchSystem):
         start = (since - timedelta(days=2)).strftime("%Y-%m-%d")
         commands = []
         for same_cluster in by_cluster(ids):
-            fields = f"Cluster,{output.SACCT_FIELDS}" if clusters(same_cluster) else output.SACCT_FIELDS
+            option = _clusters_of(same_cluster)
+            fields = f"Cluster,{output.SACCT_FIELDS}" if option else output.SACCT_FIELDS
             numbers = ",".join(split_cluster(id)[0] for id in same_cluster)
             options = ["-n", "-P", "-S", start, "-u", user, "-j", numbers, "-o", fields]
-            commands.append(["sacct", *clusters(same_cluster), *options])
+            commands.append(["sacct", *option, *options])
         return together(commands)
 
     def accounted(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         return output.accounted(answer)
+
+
+def _clusters_of(ids: Iterable[str]) -> list[str]:
+    """Return the option that names the clusters of these IDs; empty if no ID has one."""
+    return cluster_option(split_cluster(id)[1] for id in ids)
 
 
 def _gres(request: BatchJobRequest, profile: Profile) -> str:

@@ -19,7 +19,7 @@ from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFl
 from lading.hooks.cluster.allocations.layout import AllocationFolder
 from lading.hooks.cluster.jobs import remote_steps as cluster_steps
 from lading.hooks.cluster.jobs.context import ClusterContext
-from lading.hooks.cluster.jobs.job_script import named_queues
+from lading.hooks.cluster.jobs.job_script import named_clusters, named_queues
 from lading.hooks.cluster.jobs.submitter import SUBMISSION_TIMEOUT, Submitter
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.site import LocationState, ObservedLocation, Order
@@ -201,8 +201,10 @@ class AllocationLauncher(Submitter):
         writer = allocation_script.AllocationWriter(self.system, self.config, self.api, self.is_trial)
         for allocation in new:
             try:
-                excluded = allocation.submission.excluded
-                script = writer.allocation(allocation.folder, allocation.terms, excluded, self._longest)
+                submission, native = allocation.submission, allocation_script.native(allocation.terms)
+                submission.clusters = named_clusters(native, self.config, self.system)
+                submission.excluded = self._excluded(allocation.terms.kind, submission.clusters)
+                script = writer.allocation(allocation.folder, allocation.terms, submission.excluded, self._longest)
                 found.append((allocation, script, due[allocation.name]))
             except ValueError as error:
                 self.drop(allocation, "submit_rejected", because("script_refused", text=str(error)), refused=True)
@@ -210,9 +212,7 @@ class AllocationLauncher(Submitter):
 
     def _allocation_of(self, order: Order) -> Allocation:
         folder = AllocationFolder(self.folder, order.name)
-        allocation = Allocation.from_terms(folder, allocation_script.terms(order.launch, self.config))
-        allocation.submission.excluded = self._excluded(order.launch.kind)
-        return allocation
+        return Allocation.from_terms(folder, allocation_script.terms(order.launch, self.config))
 
     def drop(self, allocation: Allocation, cause: str | None, reason: Reason | None, *, refused: bool = False) -> None:
         """Forget an allocation that is over or never existed, and report it as released.

@@ -122,6 +122,7 @@ class AllocationMode(ClusterPoller):
                 continue
             id = self._submitted_id(listed.name, listed.answer)
             allocation = Allocation.from_terms(AllocationFolder(self.folder, listed.name), listed.terms, id)
+            allocation.submission.clusters = self._named_clusters(listed.name, "\n".join(listed.header))
             self.fleet.allocations[listed.name] = allocation
             paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
             with self.tracker.lock:
@@ -178,7 +179,7 @@ class AllocationMode(ClusterPoller):
                 log.info("allocation %s runs on %s", allocation.name, up["host"])
                 now, allocation.ends_at = time.time(), time.monotonic() + up["left"]
                 allocation.clock_ahead = least_ahead(up["now"], now - LONGEST_REPORTED_AGO, now)
-                self.nodes.seen(allocation.batch.node)
+                self.nodes.seen(self.node_of(allocation.batch))
                 self.interval.changed()
 
     def _doubt(self, submission: Submission, asked_at: float) -> None:

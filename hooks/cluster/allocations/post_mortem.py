@@ -135,11 +135,11 @@ class AllocationPostMortem(ClusterPart):
         if native is None or not native.succeeded:
             log.warning("the last output of allocation %s: %s", allocation.name, output.strip() or "none")
         if cause == "node_failure":
-            self.nodes.failed(allocation.batch.node, str(REASONS[cause]))
+            self.nodes.failed(self.node_of(allocation.batch), str(REASONS[cause]))
         failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
         if failed and not (allocation.worked or allocation.release is ReleaseState.ASKED):
             if native is not None and native.exit_code:
-                self.nodes.died(allocation.batch.node)
+                self.nodes.died(self.node_of(allocation.batch))
             facts = self.evidence(native, None, -math.inf, output)
             event = end_event.judged(allocation.name, facts, None, output, started=False)
             assert event is not None

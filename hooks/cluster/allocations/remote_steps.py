@@ -10,7 +10,7 @@ from typing import Any
 
 from lading.hooks.cluster.allocations.layout import AllocationTerms, Claim
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.remote_steps import folder_trouble, owner_mark, parse_fates
+from lading.hooks.cluster.jobs.remote_steps import HEADER, folder_trouble, header_lines, owner_mark, parse_fates
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import job_files
 from lading.hooks.spool.tokens import TOKEN, checked
@@ -43,6 +43,7 @@ class ListedAllocation:
     :param answer: of the batch system; None: the submission was not accepted, or its outcome is unknown
     :param waiting: jobs that it was given and that have not started
     :param begun: jobs that have started
+    :param header: lines of the header of its script
     """
 
     name: str
@@ -50,6 +51,7 @@ class ListedAllocation:
     answer: str | None = None
     waiting: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -81,7 +83,9 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
         "finish with mode = 'job' first, or give another work_dir\" >&2 && exit 1; done\nprintf "
         '"user\\t%s\\n" "$(id -un)" || exit\nfor each in allocations/*/; do [ -f "$each/terms.json" ] || '
         'continue\n  printf "allocation\\t%s\\n" "$each"; sed "s/^/terms\t/" "$each/terms.json"\n  [ -f '
-        '"$each/answer" ] && sed "s/^/answer\t/" "$each/answer"\n  for file in "$each"/spool/inbox/*.json '
+        '"$each/answer" ] && sed "s/^/answer\t/" "$each/answer"\n  '
+        f"{header_lines('$each/script')}\n"
+        '  for file in "$each"/spool/inbox/*.json '
         '"$each"/spool/closed/*.json; do\n    [ -f "$file" ] && printf "waits\\t%s\\n" "$file" && { grep -o '
         f'{LOG_PATH} "$file" /dev/null | sed \'s/^/log\t/\'\ngrep -o {DAGS} "$file" /dev/null | sed '
         '\'s/^/dags\t/\'; }; done\n  for file in "$each"/spool/jobs/*/; do [ -d "$file" ] && printf '
@@ -110,6 +114,8 @@ def loaded(answer: CommandResult) -> EarlierJobs:
             found.terms = _terms(value)
         elif key == "answer":
             found.answer = value if found.answer is None else f"{found.answer}\n{value}"
+        elif key == HEADER:
+            found.header.append(value)
         elif key == "waits":
             found.waiting += _tokens(_last(value).removesuffix(".json"))
         elif key == "begun":

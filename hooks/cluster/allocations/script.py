@@ -76,6 +76,11 @@ def queue(terms: AllocationTerms) -> str | None:
     return found
 
 
+def native(terms: AllocationTerms) -> dict[str, str | bool]:
+    """Return the native directives of the tasks in an allocation."""
+    return dict(json.loads(terms.kind)[1])
+
+
 class AllocationWriter(ScriptWriter):
     def allocation(
         self,
@@ -90,7 +95,6 @@ class AllocationWriter(ScriptWriter):
         :param longest: returns the maximum run time, in seconds, of a job with a queue and native directives; None:
             unlimited
         """
-        _, native = json.loads(terms.kind)
         capacity = whole(terms.capacity)
         shape = ArrayShape(
             Layout(threads=int(capacity.cpus)),
@@ -99,7 +103,7 @@ class AllocationWriter(ScriptWriter):
             math.ceil(terms.seconds) + reserve(self.config),
             math.ceil(terms.seconds),
             queue(terms),
-            tuple((key, value) for key, value in native),
+            tuple(native(terms).items()),
             next(iter(self.config.gpu_types), None),
         )
         named = shape.queue or ",".join(named_queues(self.config, self.system))

@@ -14,7 +14,7 @@ from lading.hooks.batch.memory import MemoryUnit, dialect, names
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.cluster.jobs.job_script import SHELL, api_environment, named_queues
+from lading.hooks.cluster.jobs.job_script import SHELL, api_environment, named_clusters, named_queues
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.remote_steps import look_at_owner
 from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, format_bytes
@@ -66,12 +66,16 @@ def cluster_checks(
         return
     name = user.stdout.strip()
     yield Check("connection", True, f"{transport}, as {name}")
-    query = StatusQuery(system, name, by_name=True)
-    survey, memory = system.survey, system.memory_unit
+    home = named_clusters({}, config, system)
+    query = StatusQuery(system, name, by_name=True, clusters=home)
+    survey, memory = None if home else system.survey, system.memory_unit
     steps = {"status": query.command} | ({"nodes": survey.command} if survey is not None else {})
     steps |= {"memory": memory.command} if memory is not None else {}
     answers = dict(zip(steps, transport.exchange([RunCommand(each) for each in steps.values()]), strict=True))
     yield _tools(query, answers["status"])
+    if home:
+        text = f"jobs go to {', '.join(home)}, so node_cpus, node_memory and queue were not compared with what"
+        yield Check("nodes", True, f"{text} {system.name} reports on the login node", warns=True)
     if survey is not None:
         yield from node_checks(config, system, answers["nodes"])
     if memory is not None:
@@ -97,13 +101,16 @@ def cluster_checks(
 def _tools(query: StatusQuery, answer: CommandResult) -> Check:
     system = query.system
     try:
-        jobs = query.read(answer).jobs
+        found = query.read(answer)
     except CouldNotAsk as error:
         text = (
             f"{error.message}; are the commands of {system.name} in the PATH of a session without terminal? If not, set"
         )
         return Check("batch system", False, f'{text} login_setup = "export PATH=/opt/{system.name}/bin:$PATH"')
-    living = sum(job.state != "ended" for job in jobs)
+    if silent := sorted(set(query.clusters).difference(found.clusters)):
+        text = f"{system.name} does not list the jobs of {', '.join(silent)}: {answer.message}; is the name right"
+        return Check("batch system", False, f"{text} (sacctmgr list clusters), and is the cluster up?")
+    living = sum(job.state != "ended" for job in found.jobs)
     return Check("batch system", True, f"{system.name} answers; {living} jobs of this user wait or run")
 
 

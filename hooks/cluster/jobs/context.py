@@ -12,8 +12,9 @@ from lading.hooks.batch.system import BatchSystem, NativeJob
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.jobs.job_script import named_clusters
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.tracker import BatchJobTracker
+from lading.hooks.cluster.jobs.tracker import BatchJobTracker, TrackedBatchJob
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import PollInterval
 
@@ -34,6 +35,8 @@ class ClusterContext:
     def __post_init__(self) -> None:
         self.folder = ClusterFolder(self.config.work_dir)
         self.interval = PollInterval(self.config.min_poll_interval, self.config.max_poll_interval)
+        self.home = named_clusters({}, self.config, self.system)
+        """The clusters that jobs use unless they name others; empty: that of the login node."""
 
 
 class ClusterPart:
@@ -44,6 +47,14 @@ class ClusterPart:
         self.config, self.system, self.folder = context.config, context.system, context.folder
         self.tracker, self.nodes = context.tracker, context.nodes
         self.event_buffer, self.interval = context.event_buffer, context.interval
+
+    def node_of(self, job: TrackedBatchJob) -> str | None:
+        """Return the node that may be excluded after a failure of this job; None: there is none.
+
+        Nodes of other clusters are never excluded, because nodes of different clusters can have the same name.
+        """
+        is_home = job.submission is not None and job.submission.clusters == self.context.home
+        return job.node if is_home else None
 
     def evidence(
         self, native: NativeJob | None, own: Mapping[str, Any] | None, gone_since: float, output: str

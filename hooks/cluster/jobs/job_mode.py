@@ -117,6 +117,7 @@ class JobMode(ClusterPoller):
         for listed in found:
             id = self._submitted_id(listed.name, listed.answer)
             submission = Submission(listed.name, [task.token for task in listed.tasks], id, now)
+            submission.clusters = self._named_clusters(listed.name, listed.header)
             tasks = [task for task in listed.tasks if task.token not in listed.withdrawn]
             self.tracker.submit_found(submission, tasks, begun)
         self.logs.keep({*self.tracker.jobs, *begun})
@@ -208,7 +209,7 @@ class JobMode(ClusterPoller):
         if job.node != node and job.phase is JobPhase.STARTED:  # afterwards, the event of its end reports the node
             self._report({"event": "located", "token": job.token}, job)
         if job.started:
-            self.nodes.seen(job.node)
+            self.nodes.seen(self.node_of(job))
         if native.state == "running":
             if not job.started and asked_at - job.shown.since > SECONDS_UNTIL_BELIEVED:
                 job.begin()
@@ -265,7 +266,7 @@ class JobMode(ClusterPoller):
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
         if event["cause"] == "node_failure":
-            self.nodes.failed(job.node, str(event["reason"]))
+            self.nodes.failed(self.node_of(job), str(event["reason"]))
         elif job.started:
-            self.nodes.seen(job.node)
+            self.nodes.seen(self.node_of(job))
         super()._conclude(job, event, file)

@@ -12,7 +12,7 @@ from lading.hooks.api_tunnel import address
 from lading.hooks.api_tunnel.address import OPTION
 from lading.hooks.batch import environment
 from lading.hooks.batch.directives import settings
-from lading.hooks.batch.native import SHELL, over, own_directives, refuse
+from lading.hooks.batch.native import SHELL, Directives, over, own_directives, refuse
 from lading.hooks.batch.request import Profile, titled
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem
@@ -98,6 +98,21 @@ def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
 def gpu_type(asked: str | None, config: ClusterConfig) -> str | None:
     """Return a requested type of GPU in the batch system's notation; None: any type, as where all are equal."""
     return None if asked is None else config.types_of_gpus.get(asked, asked)
+
+
+def native_directives(asked: Directives, config: ClusterConfig, system: BatchSystem) -> dict[str, str | bool]:
+    """Return the native directives of a task together with those of its site that it does not replace."""
+    defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
+    return over(asked, defaults, system)
+
+
+def named_clusters(asked: Directives, config: ClusterConfig, system: BatchSystem) -> tuple[str, ...]:
+    """Return the clusters that these directives name, see :meth:`BatchSystem.clusters`.
+
+    :param asked: native directives of a task
+    :raises ValueError: the names are not valid
+    """
+    return system.native_clusters(native_directives(asked, config, system))
 
 
 def named_queues(config: ClusterConfig, system: BatchSystem) -> list[str]:
@@ -206,7 +221,6 @@ class ScriptWriter:
         :param last: the lines that run the payload
         """
         system, config = self.system, self.config
-        defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
         refuse(dict(shape.native), system, config.profile, SiteRules.from_table(config))
         request = BatchJobRequest(
             jobname=name if not titles or system.in_titles is None else titled(name, _title(titles), system.in_titles),
@@ -220,7 +234,10 @@ class ScriptWriter:
             stdout="/dev/null",
             stderr="/dev/null",
             # A task can remove the native directives of its site, but not those that Lading needs.
-            native={**own_directives(system, array=count > 1), **over(dict(shape.native), defaults, system)},
+            native={
+                **own_directives(system, array=count > 1),
+                **native_directives(dict(shape.native), config, system),
+            },
             array=ArrayRange(f"1-{count}") if count > 1 else None,
             excluded_nodes=excluded,
         )

@@ -190,6 +190,17 @@ class ClusterPoller(ClusterPart, ABC):
                 log.warning("submission %s: %r contains no job ID", name, answer)
         return None
 
+    def _named_clusters(self, name: str, header: str) -> tuple[str, ...]:
+        """Return the clusters that the script of an earlier controller's submission names.
+
+        :param header: of the script
+        """
+        try:
+            return self.system.clusters_of_script(header)
+        except ValueError as error:
+            log.warning("submission %s: %s", name, error)
+        return ()
+
     @abstractmethod
     def _set_up(self, api: str) -> None:
         """Create the submitter and the post-mortem of the mode."""
@@ -376,12 +387,15 @@ class ClusterPoller(ClusterPart, ABC):
             known = {job.submission.id for job in batches if job.submission is not None}
             known |= {each.id for each in look.cancelled.values()}
             unsure, ids = None in known, sorted(id for id in known if id)
-            look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
+            lost = [job.submission for job in batches if job.submission is not None and job.submission.id is None]
+            clusters = {cluster for submission in lost for cluster in submission.clusters}
+            look.status = StatusQuery(self.system, self.user, ids, by_name=unsure, clusters=clusters)
             steps["status"] = look.status.step
         if time.monotonic() - self._notes_read_at >= SECONDS_BETWEEN_SURVEYS:
             steps["cancelled"] = canceller.read_notes(self.folder.root)
-        if self.system.survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
-            steps["nodes"] = ask(self.system.survey.command)
+        survey = None if self.context.home else self.system.survey  # it shows the nodes of the login node's cluster
+        if survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
+            steps["nodes"] = ask(survey.command)
         if is_due and (accounting := self._accounting(gone)) is not None:
             steps["accounting"] = ask(accounting)
         if asked := len(STATE_QUESTIONS & steps.keys()):
@@ -510,7 +524,7 @@ class ClusterPoller(ClusterPart, ABC):
         :param asked_at: on the monotonic clock
         """
         for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
-            if not submission.is_found(known) and known.is_whole:
+            if not submission.is_found(known) and known.are_whole(submission.clusters):
                 self._doubt(submission, asked_at)
         for job in live:
             if not job.ended and (key := job.key) is not None and not known.is_silent(key):

@@ -107,7 +107,7 @@ class PostMortem(ClusterPart):
                 self._submit_again(job, event["cause"])
                 return
             if event["cause"] == "error" and event["exit_code"]:
-                self.nodes.died(job.node)
+                self.nodes.died(self.node_of(job))
         if event["cause"] == "lost" and job.native is not None and job.native.strange:
             # It may still be running, and its replacement must not run at the same time.
             self.tracker.cancel_natively(job, self.system)
@@ -117,7 +117,7 @@ class PostMortem(ClusterPart):
     def _submit_again(self, job: TrackedBatchJob, cause: str) -> None:
         """Submit a job again whose task has not started, because it did not fail by its own fault."""
         if cause == "node_failure":
-            self.nodes.failed(job.node, str(REASONS[cause]))
+            self.nodes.failed(self.node_of(job), str(REASONS[cause]))
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
         self.event_buffer.add_reason(job, because("submitted_again").with_also(REASONS[cause]))
         if (id := job.native_id(self.system)) is not None:

@@ -22,6 +22,7 @@ NOT_TRIED = 97
 NOT_ITS_TURN = 96
 # Keys of the lines that list a cluster's folder, and the files of a submission.
 _SUBMISSION, _BEGUN, _TASKS, _ANSWER, _WITHDRAWN = "submission", "begun", "task", "answer", "withdrawn"
+HEADER = "header"
 _FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
 
 
@@ -30,12 +31,14 @@ class ListedSubmission:
     """A submission as found on the cluster.
 
     :param answer: of the batch system; None: the submission was not accepted, or its outcome is unknown
+    :param header: of its script
     """
 
     name: str
     tasks: Sequence[Task]
     answer: str | None
     withdrawn: frozenset[str] = field(default_factory=frozenset)
+    header: str = ""
 
 
 def owner_mark(owner: Owner | None) -> str:
@@ -91,6 +94,7 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
         '1; done\nid -un || exit\nfor each in submissions/*/; do [ -f "$each/tasks" ] || continue\n  printf '
         f'"{_SUBMISSION}\\t%s\\n" "$each"\n'
         + "".join(f"  {_tag_lines(key, f'$each/{file}')}\n" for key, file in _FILES.items())
+        + f"  {header_lines('$each/script')}\n"
         + "done; begun=$(ls spool/jobs) || exit\n"
         f"""printf '%s\\n' "$begun" | sed -n 's/./{_BEGUN}\t&/p'; echo ."""
     )
@@ -99,6 +103,11 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
 def _tag_lines(key: str, path: str) -> str:
     """Print a file with a key before each line, so that its content, which others may have written, is unambiguous."""
     return f'if [ -f "{path}" ]; then sed "s/^/{key}\t/" "{path}"; echo; fi'
+
+
+def header_lines(path: str) -> str:
+    """Print the header of a script, which has its directives, with a key before each line."""
+    return f'sed -n -e "/^#/!q" -e "s/^/{HEADER}\t/p" "{path}" 2>/dev/null'
 
 
 def folder_trouble(answer: CommandResult) -> TransportError:
@@ -122,7 +131,7 @@ def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozense
             sections.append((text.rstrip("/").rpartition("/")[2], {}))
         elif key == _BEGUN:
             begun.append(text)
-        elif key in _FILES and sections:
+        elif key in (*_FILES, HEADER) and sections:
             sections[-1][1].setdefault(key, []).append(text)
     found = []
     for name, section in sections:
@@ -132,7 +141,8 @@ def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozense
             log.error("the task list of submission %s cannot be read, so it is left alone: %s", name, error)
             continue
         answered = "\n".join(section[_ANSWER]) if _ANSWER in section else None
-        found.append(ListedSubmission(name, tasks, answered, frozenset(section.get(_WITHDRAWN, ()))))
+        withdrawn, header = frozenset(section.get(_WITHDRAWN, ())), "\n".join(section.get(HEADER, ()))
+        found.append(ListedSubmission(name, tasks, answered, withdrawn, header))
     return lines[0].strip(), found, frozenset(begun)
 
 

@@ -194,7 +194,12 @@ class Submitter(ClusterPart):
         writer = ScriptWriter(self.system, self.config, self.api, self.is_trial)
         scripts: dict[str, str] = {}
         for (shape, rule), tokens in self._by_shape(self._with_dags(transport, waiting)).items():
-            excluded = self._excluded(shape)
+            try:
+                clusters = job_script.named_clusters(dict(shape.native), self.config, self.system)
+            except ValueError as error:
+                self._reject(tokens, because("script_refused", text=str(error)))
+                continue
+            excluded = self._excluded(shape, clusters)
             for chunk in chunks(tokens, self.pressure.chunk, self.system):
                 if len(submissions) == MOST_SUBMISSIONS:
                     return submissions, scripts
@@ -207,7 +212,9 @@ class Submitter(ClusterPart):
                 except ValueError as error:
                     self._reject(chunk, because("script_refused", text=str(error)))
                     continue
-                submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now(), excluded))
+                submissions.append(
+                    Submission(name, list(chunk), None, time.monotonic(), datetime.now(), excluded, clusters)
+                )
         return submissions, scripts
 
     def _fitted(self, shape: ArrayShape) -> ArrayShape:
@@ -268,8 +275,12 @@ class Submitter(ClusterPart):
             by_shape.setdefault((job.shape, rule), []).append(job.token)
         return by_shape
 
-    def _excluded(self, shape: Any) -> tuple[str, ...]:
-        nodes = tuple(self.nodes.reasons())
+    def _excluded(self, shape: Any, clusters: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the nodes on which a shape must not run.
+
+        :param clusters: those that it names
+        """
+        nodes = tuple(self.nodes.reasons()) if clusters == self.context.home else ()
         if not nodes:
             self._anywhere.clear()
         return () if (shape, nodes) in self._anywhere else nodes

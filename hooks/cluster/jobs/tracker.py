@@ -53,6 +53,7 @@ class Submission:
     :param asked_at: when it was submitted, on the monotonic clock
     :param since: when it was submitted, as a date
     :param excluded: nodes on which its jobs must not run
+    :param clusters: those that its directives name; empty: it is in the cluster of the login node
     """
 
     name: str
@@ -61,6 +62,7 @@ class Submission:
     asked_at: float
     since: datetime = field(default_factory=lambda: datetime.now() - OLDEST)
     excluded: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
 
     def is_found(self, known: Statuses) -> bool:
         """Whether its native ID is known, after looking it up by its name if necessary."""

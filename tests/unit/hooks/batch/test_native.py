@@ -119,7 +119,8 @@ def test_what_lading_needs_is_not_taken_away(name: str, key: str, kept: str) -> 
         *(("slurm", {key: "1"}) for key in ("job-name", "J", "partition", "t", "nodes", "mem-per-cpu", "array", "o")),
         *(("slurm", {key: "1"}) for key in ("export", "cpus_per_task", "gres", "error", "wrap")),
         *(("slurm", {key: True}) for key in ("requeue", "no-requeue", "wait", "test-only", "help", "test")),
-        *(("slurm", {key: "1"}) for key in ("arra", "job-nam")),
+        *(("slurm", {key: "1"}) for key in ("arra", "job-nam", "cluster")),
+        *(("slurm", {key: "all"}) for key in ("clusters", "M")),
         *(("pbspro", {key: "1"}) for key in ("N", "walltime", "select", "J", "S", "r", "o", "e", "q")),
         *(("pbspro", {"l": value}) for value in ("walltime=10", "select=2:ncpus=4")),
         ("pbspro", {"W": "block=true"}),
@@ -142,6 +143,8 @@ def test_what_lading_sets_is_refused(name: str, native: dict[str, Any]) -> None:
     ("name", "native"),
     [
         ("slurm", {"account": "astro", "exclusive": True, "constraint": "gpu|fast", "nodelist": "n1", "qos": "x"}),
+        ("slurm", {"clusters": "near,far"}),
+        ("slurm", {"M": "far"}),
         ("pbspro", {"A": "astro", "p": "5", "W": "umask=077"}),
         ("torque", {"A": "astro", "l": "naccesspolicy=singlejob"}),
         ("lsf", {"P": "astro", "x": True, "R": "select[mem>100]"}),

@@ -154,6 +154,32 @@ def test_slurm_that_names_the_clusters_of_jobs_without_one() -> None:
     assert [job.id for job in found.jobs] == ["1;near", "1;far"]
 
 
+def test_slurm_is_asked_for_lost_jobs_in_every_cluster_that_they_name() -> None:
+    query = StatusQuery(SLURM(), "hpc", ["7", "8;near"], by_name=True, clusters={"near", "far"})
+    assert re.search(r"^env \S+ squeue -a .*\nenv \S+ squeue -M far,near -a ", query.command[2], re.MULTILINE)
+    near, far = f"CLUSTER: near\n{TITLES}", f"CLUSTER: far\n{TITLES}"
+    for answer, whole in (
+        (TITLES + near + far, ("near", "far")),
+        (TITLES + far, ("far",)),
+        (f"{TITLES}CLUSTER: near\n{far}", ("far",)),
+        (f"CLUSTER: near\n{far}", ()),
+        (near + far, ("near", "far")),
+    ):
+        found = query.read(CommandResult(0, answer))
+        assert {each for each in ("near", "far") if found.are_whole([each])} == set(whole), answer
+        assert found.are_whole(["near", "far"]) == (len(whole) == 2)
+    alone = StatusQuery(SLURM(), "hpc", by_name=True).read(CommandResult(0, TITLES))
+    assert (alone.are_whole([]), alone.are_whole(["far"])) == (True, False)
+
+
+def test_slurm_with_equal_numbers_in_two_clusters() -> None:
+    """A lost job of another cluster that has the number of a local job is not that job."""
+    query = StatusQuery(SLURM(), "hpc", ["7"], by_name=True, clusters={"far"})
+    rows = f"{TITLES}7|RUNNING|n1|None|a\nCLUSTER: far\n{TITLES}7|PENDING||Priority|lost\n"
+    found = query.read(CommandResult(0, rows))
+    assert {(job.id, job.name) for job in found.jobs} == {("7", "a"), ("7;far", "lost")}
+
+
 def test_slurm_with_rows_that_are_cut() -> None:
     rows = f"{TITLES}1_[1,3,...]|PENDING||Priority|a\n2|RUNN\n4_2|RUNNING|n1|None|b\n"
     found = asked(SLURM(), "1", "2", "3", "4", answer=CommandResult(0, rows))

@@ -215,6 +215,8 @@ def test_the_job_that_runs_it_is_the_one_to_follow() -> None:
     assert layout.same_job("7", "7;cluster")
     assert layout.same_job("7.server", "7.server.domain")
     assert not layout.same_job("7", "77")
+    assert layout.same_job("7;far", "7;far")
+    assert not layout.same_job("7;far", "7;near")
 
 
 def test_what_we_have_cancelled_was_cancelled() -> None:

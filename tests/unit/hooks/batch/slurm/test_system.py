@@ -10,7 +10,15 @@ import pytest
 from lading.hooks.batch.slurm.output import explain_reason
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.status_query import StatusQuery
-from lading.hooks.batch.system import BatchJobRequest, CouldNotAsk, MemoryDialect, NativeJob, Profile, SubmitError
+from lading.hooks.batch.system import (
+    BatchJobRequest,
+    CouldNotAsk,
+    MemoryDialect,
+    NativeJob,
+    Profile,
+    SubmitError,
+    Unsupported,
+)
 from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import FOLDER, recorded
 
@@ -105,6 +113,53 @@ def test_clusters_with_column_titles() -> None:
     jobs = SLURM().statuses(CommandResult(0, text))
     assert [(job.id, job.index) for job in jobs] == [("7;far", None), ("7;near", 2), ("7;near", 3)]
     assert SLURM().statuses(CommandResult(0, f"CLUSTER: far\n{titles}")) == []
+
+
+@pytest.mark.parametrize(
+    ("native", "clusters"),
+    [
+        ({"clusters": "far"}, ("far",)),
+        ({"clusters": "Near,far,near"}, ("near", "far")),
+        ({"M": "far"}, ("far",)),
+        ({"clusters": False, "qos": "x"}, ()),
+        ({}, ()),
+    ],
+)
+def test_clusters_that_a_job_names(native: dict[str, str | bool], clusters: tuple[str, ...]) -> None:
+    system = SLURM()
+    assert system.native_clusters(native) == clusters
+    header = "\n".join(system.header(BatchJobRequest(native=native), Profile(), "/bin/bash"))
+    assert system.clusters_of_script(f"{header}\nexit\n#SBATCH --clusters=other\n") == clusters
+
+
+@pytest.mark.parametrize("value", ["all", "near,all", "near, far", "", True, "a b"])
+def test_clusters_in_which_no_lost_job_could_be_looked_up(value: str | bool) -> None:
+    with pytest.raises(Unsupported, match="does not name the clusters"):
+        SLURM().directives(BatchJobRequest(native={"clusters": value}), Profile())
+
+
+def test_a_job_of_several_clusters_writes_the_id_that_sbatch_prints() -> None:
+    assert SLURM().own_id("$SLURM_JOB_ID", ["far"]) == "$SLURM_JOB_ID;$SLURM_CLUSTER_NAME"
+    assert SLURM().own_id("$SLURM_JOB_ID", ()) == "$SLURM_JOB_ID"
+
+
+def test_a_cluster_that_cannot_be_reached() -> None:
+    """As squeue and sbatch of 22.05 say it."""
+    down = "{}: error: 'far' can't be reached now, or it is an invalid entry for --cluster.  Use 'sacctmgr list\n"
+    unknown = "{}: error: No cluster 'nowhere' known by database.\n"
+    titles = "JOBID|STATE|NODELIST|REASON|NAME\n"
+    silent = "slurm_load_jobs error: Socket timed out on send/recv operation\n"
+    for said in (down, unknown, silent, down + unknown):
+        message = said.format("squeue", "squeue")
+        assert len(SLURM().statuses(CommandResult(1, f"{titles}7|RUNNING|n1|None|x\n", message))) == 1
+        with pytest.raises(CouldNotAsk):
+            SLURM().statuses(CommandResult(1, "", message))
+    with pytest.raises(CouldNotAsk):
+        SLURM().statuses(CommandResult(1, titles, f"{down.format('squeue')}squeue: error: Socket timed out\n"))
+    for said, kind in ((down, "transient"), (unknown + down, "permanent")):
+        with pytest.raises(SubmitError) as caught:
+            SLURM().submitted(CommandResult(1, "", said.format("sbatch", "sbatch")))
+        assert caught.value.kind == kind
 
 
 def test_a_user_whose_name_is_not_resolved_has_not_lost_his_jobs() -> None:
