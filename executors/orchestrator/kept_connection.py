@@ -70,5 +70,10 @@ def poll(open_session: Callable[[], AbstractContextManager[Session]], query: Cal
     """
     with open_session() as session:
         engine = session.get_bind()
+        if engine.dialect.name == "sqlite":
+            # It has no server to spare, and a connection that stays open would not notice that its file was removed.
+            answer = query(session)
+            session.expunge_all()
+            return answer
     assert isinstance(engine, Engine)
     return _kept.ask(engine, query)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from lading.executors.orchestrator.kept_connection import poll
 from tests.conftest import DATABASES
@@ -32,7 +31,7 @@ def ask(engine: Engine, query: str) -> int:
     def answer(session: Session) -> int:
         return int(session.execute(text(query)).scalar_one())
 
-    return poll(partial(Session, engine), answer)
+    return poll(sessionmaker(engine).begin, answer)
 
 
 def add(engine: Engine) -> None:
@@ -51,7 +50,7 @@ def test_each_poll_sees_what_others_have_committed(engine: Engine) -> None:
 
 
 def test_a_statement_is_committed_and_locks_nothing_afterwards(engine: Engine) -> None:
-    poll(partial(Session, engine), lambda session: session.execute(text("insert into number values (1)")))
+    poll(sessionmaker(engine).begin, lambda session: session.execute(text("insert into number values (1)")))
     with engine.begin() as connection:
         connection.execute(text("delete from number"))
     assert count(engine) == 0
