@@ -108,10 +108,7 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
     cpu, begun, longest = time.process_time(), time.monotonic(), 0.0
     ticks = run(time.monotonic() + seconds)
     cpu, passed = time.process_time() - cpu, time.monotonic() - begun
-    calls, spent, most = statements()
-    print(f"  per tick: {calls / ticks:.1f} statements, {spent / ticks:.1f} ms of the database ({ticks} ticks)")
-    for number, milliseconds, query in most[:10]:
-        print(f"    {milliseconds / ticks:7.2f} ms, {number / ticks:5.2f} x {' '.join(query.split())[:150]}")
+    print_statements(ticks)
     print(f"  controller: {100 * cpu / passed:.1f} % of a cpu, {memory():.0f} MiB, longest tick {longest:.2f} s")
     begun = time.monotonic()
     known = {*site.jobs}
@@ -123,16 +120,20 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
     print_tables()
     if drains:
         site.location = replace(site.location, capacity=replace(site.location.capacity, cpus=float(SLOTS)))
-        longest, begun = 0.0, time.monotonic()
+        execute(RESET)
+        longest, cpu, begun, ticks = 0.0, time.process_time(), time.monotonic(), 0
         left = waiting
         while left and time.monotonic() < begun + 1800:
             tick()
+            ticks += 1
             site.end(len(site.jobs))
             time.sleep(0.05)
             with create_session(scoped=False) as session:
                 query = text("select count(*) from lading_job where ended_at is null and state <> :state")
                 left = session.execute(query, {"state": State.SUCCEEDED.value}).scalar_one()
-        print(f"  drained in {time.monotonic() - begun:.0f} s, longest tick {longest:.2f} s, {memory():.0f} MiB")
+        cpu, passed = time.process_time() - cpu, time.monotonic() - begun
+        print(f"  drained in {passed:.0f} s, longest tick {longest:.2f} s, {memory():.0f} MiB, {cpu:.0f} s of a cpu")
+        print_statements(ticks)
         print_tables()
     os._exit(0)
 
@@ -149,6 +150,13 @@ def statements() -> tuple[int, float, list[Any]]:
     with create_session(scoped=False) as session:
         rows = session.execute(text(query)).all()
     return sum(row[0] for row in rows), sum(row[1] for row in rows), list(rows)
+
+
+def print_statements(ticks: int) -> None:
+    calls, spent, most = statements()
+    print(f"  per tick: {calls / ticks:.1f} statements, {spent / ticks:.1f} ms of the database ({ticks} ticks)")
+    for number, milliseconds, query in most[:10]:
+        print(f"    {milliseconds / ticks:7.2f} ms, {number / ticks:5.2f} x {' '.join(query.split())[:150]}")
 
 
 def execute(statement: str) -> None:

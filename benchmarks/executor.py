@@ -19,6 +19,7 @@ import platform
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from tests.services.postgres import Postgres
 
 CPUS = 8
 TICKS = os.sysconf("SC_CLK_TCK")
+AGENT, TASKS = "lading.executors.agent", "supervisors and tasks"
 
 DAG = """
 import time
@@ -120,42 +122,67 @@ def seconds(instant: str) -> float:
     return datetime.fromisoformat(instant).timestamp()
 
 
+def cpu_of(pid: int) -> tuple[float, float]:
+    """Return the CPU seconds that a process and its reaped children have used so far; 0 after its end."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0, 0.0
+    user, system, users, systems = (int(field) / TICKS for field in fields[11:15])
+    return user + system, users + systems
+
+
 def cpu_seconds(pids: list[int]) -> float:
     """What these processes and their reaped children have used so far."""
-    total = 0
-    for pid in pids:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += sum(int(field) for field in fields[11:15])
-    return total / TICKS
+    return sum(own + reaped for own, reaped in map(cpu_of, pids))
 
 
-def pids_of(service: Airflow, server: Postgres | None) -> list[int]:
-    mine = [process.pid for process in service.processes()]
+def cpu_by_part(service: Airflow, server: Postgres | None) -> dict[str, float]:
+    """Return the CPU seconds that each part of an Airflow has used so far."""
+    everyone = {process.pid: process for process in service.processes()}
+    components = {service.pid(name): name for name in ("api-server", "scheduler", "dag-processor")}
+    forks = {pid for pid, process in everyone.items() if AGENT in process.command}
+    agents = {pid for pid in forks if everyone[pid].parent not in forks}
+
+    def part_of(pid: int) -> str:
+        """Return the part of the nearest process that has one, from this process upwards."""
+        process = everyone.get(pid)
+        if process is None:
+            return "others"
+        if pid in agents or "LocalExecutor" in process.command:
+            return TASKS
+        if "lading.plugin" in process.command:
+            return "controller"
+        return components.get(pid) or part_of(process.parent)
+
+    used: dict[str, float] = defaultdict(float)
+    for pid in everyone:
+        own, reaped = cpu_of(pid)
+        used["agent" if pid in agents else part_of(pid)] += own
+        used[part_of(pid)] += reaped
     if server is not None:
-        mine += [process.pid for process in processes.belonging(server.folder, ())]
-    return mine
+        used["database"] = cpu_seconds([process.pid for process in processes.belonging(server.folder, ())])
+    return used
 
 
-def run_trivial(service: Airflow, server: Postgres | None, tasks: int) -> tuple[float, float]:
-    """Tasks per second from the first queued to the last finished, and the CPU seconds of everything together."""
-    before = cpu_seconds(pids_of(service, server))
+def run_trivial(service: Airflow, server: Postgres | None, tasks: int) -> tuple[float, dict[str, float]]:
+    """Tasks per second from the first queued to the last finished, and the CPU seconds of each part."""
+    before = cpu_by_part(service, server)
     run_id = service.trigger("trivial")
     state = service.wait_for_run("trivial", run_id, 600)
-    after = cpu_seconds(pids_of(service, server))
+    after = cpu_by_part(service, server)
+    used = {part: after[part] - before.get(part, 0.0) for part in after}
     assert state == "success", state
     instances = service.task_instances("trivial", run_id)
     assert len(instances) == tasks
     start = min(seconds(instance["queued_when"]) for instance in instances)
     end = max(seconds(instance["end_date"]) for instance in instances)
-    return tasks / (end - start), after - before
+    return tasks / (end - start), used
 
 
 def throughput(options: argparse.Namespace) -> None:
     for kind in options.database:
-        results: dict[str, list[tuple[float, float]]] = {contender.name: [] for contender in CONTENDERS}
+        results: dict[str, list[tuple[float, dict[str, float]]]] = {contender.name: [] for contender in CONTENDERS}
         with ExitStack() as stack:
             server = stack.enter_context(Postgres()) if kind == "postgresql" else None
             stack.callback(compare, kind, options.tasks, results)  # of the complete runs, should one fail
@@ -163,23 +190,36 @@ def throughput(options: argparse.Namespace) -> None:
                 for position, contender in enumerate(CONTENDERS):
                     database = server.create_database(f"run{run}_{position}") if server else None
                     with airflow(contender, database, options.tasks) as service:
-                        rate, cpu = run_trivial(service, server, options.tasks)
-                        results[contender.name].append((rate, cpu))
+                        rate, parts = run_trivial(service, server, options.tasks)
+                        results[contender.name].append((rate, parts))
+                        cpu = sum(parts.values())
                         print(
                             f"  {kind} run {run + 1} {contender.name}: {rate:.2f} tasks/s, {cpu:.1f} CPU s", flush=True
                         )
 
 
-def compare(database: str, tasks: int, results: dict[str, list[tuple[float, float]]]) -> None:
+def compare(database: str, tasks: int, results: dict[str, list[tuple[float, dict[str, float]]]]) -> None:
     runs = min(map(len, results.values()))
     if not runs:
         return
     print(f"{database}: {tasks} trivial tasks, {CPUS} cpus, medians of {runs} alternating runs")
-    medians = {name: tuple(map(statistics.median, zip(*found[:runs], strict=True))) for name, found in results.items()}
+    medians = {
+        name: (
+            statistics.median(rate for rate, _ in found[:runs]),
+            statistics.median(sum(parts.values()) for _, parts in found[:runs]),
+        )
+        for name, found in results.items()
+    }
     our_rate, our_cpu = medians[LADING.name]
     for name, (rate, cpu) in medians.items():
         print(f"  {name:22} {rate:6.2f} tasks/s {cpu:6.1f} CPU s", end="")
         print(f"   lading/this: {our_rate / rate:.2f} tasks/s, {our_cpu / cpu:.2f} CPU s", flush=True)
+    for name, found in results.items():
+        per_task = {
+            part: 1000 * statistics.median(parts.get(part, 0.0) for _, parts in found[:runs]) / tasks
+            for part in sorted({part for _, parts in found[:runs] for part in parts})
+        }
+        print(f"  {name:22} CPU ms per task: {', '.join(f'{part} {cpu:.0f}' for part, cpu in per_task.items())}")
 
 
 def pss(pid: int) -> float:
@@ -215,7 +255,7 @@ def task_processes(service: Airflow, contender: Contender) -> list[int]:
     """The processes that live for the running tasks: each task's own and the one that supervises it."""
     everyone = service.processes()
     if contender is LADING:
-        agent = next(process.pid for process in everyone if "lading.executors.agent" in process.command)
+        agent = next(process.pid for process in everyone if AGENT in process.command)
         parents = {process.pid for process in everyone if process.parent == agent}
     else:
         parents = {process.pid for process in everyone if "LocalExecutor" in process.command}
@@ -227,7 +267,7 @@ def idle(service: Airflow) -> None:
     time.sleep(
         2 * warm_pool.PATIENCE
     )  # until the warm-up's processes have gone: an agent is charged with those it reaps
-    mine = [p for p in service.processes() if "lading.executors.agent" in p.command or "lading.plugin" in p.command]
+    mine = [p for p in service.processes() if AGENT in p.command or "lading.plugin" in p.command]
     before, started = cpu_seconds([p.pid for p in mine]), time.monotonic()
     time.sleep(30)
     share = (cpu_seconds([p.pid for p in mine]) - before) / (time.monotonic() - started)

@@ -20,6 +20,7 @@ import psutil
 from lading.executors import store
 from lading.executors.orchestrator import current
 from lading.executors.orchestrator.current import open_session
+from lading.executors.orchestrator.kept_connection import poll
 from lading.executors.settings import Settings
 from lading.executors.store.leases import DatabaseNow
 from lading.hooks.files.bell import Bell
@@ -31,6 +32,8 @@ from lading.scheduling.reasons import because
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 2.0
+# A lease that was held when it was read is read again after this, seconds, or once its holder on this machine is gone.
+SECONDS_BETWEEN_READS = 10.0
 LONGEST_PAUSE = 60.0
 # The reason's code of a job that waits for a controller.
 NO_CONTROLLER = "no_controller"
@@ -59,6 +62,8 @@ class ControllerProcess:
         self.next_look = 0.0
         self.explained = False
         self.absent_since: float | None = None
+        self.lease: store.Lease | None = None
+        self.next_read = 0.0
         # Controllers on this machine, by pid: since when they have not held the lease, and which have ever held it.
         self.without_lease: dict[int, float] = {}
         self.has_led: set[int] = set()
@@ -100,11 +105,7 @@ class ControllerProcess:
         A standby then takes its place, or a new one is started. Nothing is lost, because a controller can be killed at
         any moment.
         """
-        try:
-            lease = current_lease()
-        except Exception:
-            self.without_lease.clear()  # the database may be what keeps a controller from renewing
-            raise
+        lease = self._read_lease(now)
         held = lease is not None and lease.left >= 0
         holder = lease.pid if lease is not None and lease.host == socket.gethostname() else None
         known = [*self.has_led, holder, self.child.pid if self.child is not None else None]
@@ -121,6 +122,17 @@ class ControllerProcess:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
         return lease
+
+    def _read_lease(self, now: float) -> store.Lease | None:
+        """Return the lease; a lease that is held is read again before it would expire."""
+        if now >= self.next_read or not lives(self.lease):
+            try:
+                self.lease = current_lease()
+            except Exception:
+                self.without_lease.clear()  # the database may be what keeps a controller from renewing
+                raise
+            self.next_read = now + (0.0 if self.lease is None else min(SECONDS_BETWEEN_READS, self.lease.left))
+        return self.lease
 
     def _is_alive(self, pid: int) -> bool:
         return is_controller(pid) or (self.child is not None and self.child.pid == pid)
@@ -280,10 +292,7 @@ def last_line(path: Path) -> str:
 
 
 def current_lease() -> store.Lease | None:
-    with open_session() as session:
-        lease = store.lease(session)
-        session.expunge_all()
-        return lease
+    return poll(open_session, store.lease)
 
 
 def lives(lease: store.Lease | None) -> bool:

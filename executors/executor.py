@@ -13,6 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -34,6 +35,7 @@ from lading.executors.controller_process import ControllerProcess
 from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.orchestrator import airflow_schedulers
 from lading.executors.orchestrator.airflow_facts import DagFacts
+from lading.executors.orchestrator.kept_connection import poll
 from lading.executors.scheduler_parts import SchedulerParts, parts_of
 from lading.executors.settings import Settings
 from lading.executors.store import State
@@ -150,9 +152,9 @@ class LadingExecutor(BaseExecutor):
 
     def sync(self) -> None:
         """Report the changes since the last call to Airflow."""
-        if not (self.live or self.reported) and time.monotonic() < self.next_adoption:
-            return  # it knows no jobs that could have changed
         try:
+            if not (self.live or self.reported) and not self._may_have_jobs():
+                return
             with create_session(scoped=False) as session:
                 # Since the last call, the scheduler has processed our events, so they can no longer be lost with it.
                 store.mark_reported(session, self.reported)
@@ -204,6 +206,15 @@ class LadingExecutor(BaseExecutor):
         store.adopt(session, list(known), self.owner, self.team_name)
         self._remember(known)
         return [ti for ti in tis if ti.external_executor_id not in known]
+
+    def _may_have_jobs(self) -> bool:
+        """Return whether the store may have jobs to adopt or to report, for an executor that knows no live job."""
+        if time.monotonic() < self.next_adoption:
+            return False
+        if poll(partial(create_session, scoped=False), partial(store.any_to_report, owner=self.owner)):
+            return True
+        self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
+        return False
 
     def _adopt_orphans(self, session: Session) -> None:
         """Adopt the jobs of dead schedulers, whose failures do not reach Airflow until then."""

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -43,12 +44,13 @@ from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.locality.staging import Staging
 from lading.executors.orchestrator import current
 from lading.executors.orchestrator.current import open_session
+from lading.executors.orchestrator.kept_connection import poll
 from lading.executors.requests import Requests
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.sizing import sizing
 from lading.executors.sizing.estimator import Estimator
 from lading.executors.sizing.needs import Needs
-from lading.executors.store import Change, State, lanes, queue, strikes
+from lading.executors.store import Change, State, lanes, queue, requests, strikes
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.queued import QueuedJobs
@@ -276,14 +278,16 @@ class Controller:
 
     def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> SiteAnswer:
         """Combine a site's observation with the store's records of that site, which are updated first."""
+        shares, ahead = self.shares, self.leadership.database_ahead
+        given = partial(queue.given, site=site.name, database_ahead=ahead, terms=shares.terms, hours=shares.hours)
+        if not site.launches:
+            return SiteAnswer(site, observation, poll(open_session, given), is_new=is_new)
         with open_session() as session:
-            durations = self.durations.read(session) if site.launches else None
-            shares, ahead = self.shares, self.leadership.database_ahead
-            jobs = queue.given(session, site.name, durations, ahead, shares.terms, shares.hours)
+            jobs = given(session, durations=self.durations.read(session))
             there = self.launched[site.name]
-            rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
-            known = there.measured(session, observation) if site.launches else {}
-            boots = there.last_boots(session) if site.launches else ()
+            rows = there.refresh(session, observation.locations, is_new)
+            known = there.measured(session, observation)
+            boots = there.last_boots(session)
             files = self.placing.needed(session, site) if rows else {}
         return SiteAnswer(site, observation, jobs, rows, is_new, known, boots, files, there.promised)
 
@@ -320,6 +324,10 @@ class Controller:
 
         An idle controller queries the database for little else.
         """
+        is_idle = self.idle_detector.is_quiet and not (self.queued.jobs or self.queued.is_outdated or self.had_gangs)
+        has_chores = self.budgets.table or self.staging.fetches
+        if is_idle and not has_chores and not poll(open_session, requests.any_news):
+            return False
         with open_session() as session:
             self.shares.load(session)
             self.budgets.sum_up(session, time.time(), is_asked=self.requests.step(session))
@@ -609,16 +617,17 @@ class IdleDetector:
 
     def __init__(self) -> None:
         self._stirred_at = self._decided_at = time.monotonic()
-        self._is_quiet = False
+        self.is_quiet = False
+        """Whether no job was waiting or at a site at the last decision, and no site has given news since."""
 
     def lasts(self, threads: SiteThreads) -> bool:
         """Return whether the sites give no cause for a decision now."""
         now = time.monotonic()
         if threads.have_news():
             self._stirred_at = now
-            self._is_quiet = False
+            self.is_quiet = False
         is_late = now - self._decided_at >= SECONDS_BETWEEN_DECISIONS
-        return self._is_quiet and not is_late and now - self._stirred_at >= SECONDS_UNTIL_LULL
+        return self.is_quiet and not is_late and now - self._stirred_at >= SECONDS_UNTIL_LULL
 
     def decided(self, seen: Sequence[SiteAnswer], decision: Decision, *, is_work: bool) -> None:
         """Note that a decision was made.
@@ -627,6 +636,6 @@ class IdleDetector:
         """
         self._decided_at = time.monotonic()
         provides = any(decision.orders.values()) or any(each.releases for each in decision.provisions.values())
-        self._is_quiet = not (is_work or provides or decision.changes or any(each.jobs for each in seen))
-        if not self._is_quiet:
+        self.is_quiet = not (is_work or provides or decision.changes or any(each.jobs for each in seen))
+        if not self.is_quiet:
             self._stirred_at = self._decided_at

@@ -139,14 +139,14 @@ class Housekeeping:
             cancel_unwanted(session, time.time())
             fail_orphaned_jobs(session, self.is_known, time.time())
             current.orchestrator().forget_ended(session)
-            launching = [name for name, site in self.sites.items() if site.launches]
-            instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
             self._note_tenants(session)
             live = figures.count_live(session, queued)
             metrics.round(session, live)
             is_work = bool(live) or instances.count_living(session) > 0
         if now >= self.next_sums:
             with open_session() as session:
+                launching = [name for name, site in self.sites.items() if site.launches]
+                instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
                 are_all = bill_days.sum_up(session, time.time())
                 self._note_missed(queued.missed(session))
             self.next_sums = now + SECONDS_BETWEEN_SUMS if are_all else now

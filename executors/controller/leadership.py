@@ -13,22 +13,20 @@ import uuid
 from collections.abc import Callable, Collection
 from functools import partial
 
-from sqlalchemy import select
-
 from lading.executors import store
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import ask_to_make_way, is_dead
 from lading.executors.orchestrator import current
 from lading.executors.orchestrator.current import open_session
+from lading.executors.orchestrator.kept_connection import poll
 from lading.executors.store import Change, capacity, strikes
-from lading.executors.store.leases import DatabaseNow
 from lading.hooks.files.logs import Trouble
 from lading.hooks.polling.outside_clock import seconds_ahead
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 20.0
-RENEWAL_SECONDS = 5.0
+RENEWAL_SECONDS = LEASE_SECONDS / 3
 
 # A loop that has not reached its next step for this long hangs, seconds. Each step handles one site or a few queries.
 SECONDS_UNTIL_HUNG = 30.0
@@ -112,27 +110,30 @@ class Leadership:
             store.drop_lease(session, self.holder)
 
     def _take(self) -> bool:
+        asked_at = time.time()
+        held, said = poll(open_session, store.lease_and_time)
+        answered_at = time.time()
+        is_others = held is not None and held.holder != self.holder
+        dead = held.holder if held is not None and is_others and is_dead(held) else None
+        if held is not None and not self.managed:
+            ask_to_make_way(held)
+        if held is not None and is_others and dead is None and held.expires_at >= said:
+            return False  # a standby queries nothing else
+        self.database_ahead = seconds_ahead(said, asked_at, answered_at, self.database_ahead)
+        take = partial(
+            store.take_lease,
+            holder=self.holder,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            managed=self.managed,
+            seconds=LEASE_SECONDS,
+            dead=dead,
+            database_ahead=self.database_ahead,
+        )
+        if self.leads_until and held is not None:
+            return poll(open_session, take)
         with open_session() as session:
-            held = store.lease(session)
-            is_others = held is not None and held.holder != self.holder
-            dead = held.holder if held is not None and is_others and is_dead(held) else None
-            if held is not None and not self.managed:
-                ask_to_make_way(held)
-            if held is not None and is_others and dead is None and held.left >= 0:
-                return False  # a standby queries nothing else
-            asked_at = time.time()
-            said = session.execute(select(DatabaseNow())).scalar_one()
-            self.database_ahead = seconds_ahead(said, asked_at, time.time(), self.database_ahead)
-            leads = store.take_lease(
-                session,
-                self.holder,
-                socket.gethostname(),
-                os.getpid(),
-                self.managed,
-                LEASE_SECONDS,
-                dead,
-                self.database_ahead,
-            )
+            leads = take(session)
             struck: list[Change] = []
             if leads and not self.leads_until:
                 store.forget_other_sites(session, self.sites)

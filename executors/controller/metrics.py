@@ -85,9 +85,10 @@ class Metrics:
                 kind = (each.reason or NEW).meaning.kind
                 gauges["lading.jobs.waiting", (("reason", kind), *of_team(each.team))] += jobs
         gauges |= {("lading.team.cpus", of_team(each.team)): 0.0 for each in live if each.team is not None}
-        at_work = figures.teams(session, [State.RUNNING])
+        any_run = any(each.state == State.RUNNING for each in live)
+        at_work = figures.teams(session, [State.RUNNING]) if any_run else ()
         gauges |= {("lading.team.cpus", of_team(each.team)): each.cpus for each in at_work}
-        for site, amounts in by_site(session).items():
+        for site, amounts in by_site(session, any_run=any_run).items():
             gauges |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
         gauges |= {
             ("lading.budget.used", (("budget", each.name),)): each.spent / each.most
@@ -155,9 +156,12 @@ def of_team(team: str | None) -> tuple[tuple[str, str], ...]:
     return () if team is None else (("team", team),)
 
 
-def by_site(session: Session) -> dict[str, dict[str, float | None]]:
-    """Return the gauges of each site: cpus in use and up, and their price per hour; None: unknown."""
-    busy = figures.busy(figures.live_jobs(session, [State.RUNNING]))
+def by_site(session: Session, *, any_run: bool) -> dict[str, dict[str, float | None]]:
+    """Return the gauges of each site: cpus in use and up, and their price per hour; None: unknown.
+
+    :param any_run: whether any job runs
+    """
+    busy = figures.busy(figures.live_jobs(session, [State.RUNNING])) if any_run else {}
     up, prices, rates = figures.what_is_up(session), figures.prices(session), figures.queues(session)
     amounts: dict[str, dict[str, float | None]] = {}
     for site in {*busy, *rates, *prices, *(name for name, _ in up)}:

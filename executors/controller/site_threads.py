@@ -32,7 +32,7 @@ SECONDS_BETWEEN_LOOKS = 0.1
 # A failed observation is repeated after this, seconds.
 SECONDS_AFTER_TROUBLE = 2.0
 # The most events of a site that one tick stores, so that a site with many does not delay the others.
-MOST_EVENTS = 1000
+MOST_EVENTS = 500
 
 NOT_YET = "it has not answered yet"
 SILENT = f"it has not answered for more than {SECONDS_UNTIL_SILENT:g} s"

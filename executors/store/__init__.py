@@ -15,6 +15,7 @@ from lading.executors.store.jobs import (
     add_jobs,
     adopt,
     adopt_from,
+    any_to_report,
     apply,
     chunks,
     cpu_hour,
@@ -34,7 +35,7 @@ from lading.executors.store.jobs import (
     unreported,
     usd_until,
 )
-from lading.executors.store.leases import Lease, drop_lease, lease, take_lease
+from lading.executors.store.leases import Lease, drop_lease, lease, lease_and_time, take_lease
 from lading.executors.store.tables import (
     ENDED,
     LIVE,

@@ -196,6 +196,12 @@ def foreign_owners(session: Session, owner: int | None) -> Sequence[int | None]:
     ).all()
 
 
+def any_to_report(session: Session, owner: int | None) -> bool:
+    """Return whether any job is unreported, or is live and owned by another scheduler."""
+    foreign = or_(JobRow.owner != owner, JobRow.owner.is_(None)) & JobRow.state.in_(LIVE)
+    return bool(session.scalar(select(select(JobRow.token).where(or_(JobRow.unreported.is_(True), foreign)).exists())))
+
+
 def explained(reason: Reason) -> list[tuple[Any, Any]]:
     """Return the columns to set when waiting jobs are given a reason, in the order to set them.
 

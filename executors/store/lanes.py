@@ -51,9 +51,9 @@ def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
         lane = lowest(row, others, rooms.get(place or ""))
         others.append(span(row, lane))
         lanes.append({"its_token": row.token, "its_lane": lane})
-    statement = (
-        update(JobRow.__table__).where(JobRow.token == bindparam("its_token")).values(lane=bindparam("its_lane"))
-    )
+    # The start itself has just set `changed_at`. No index contains the lane, so PostgreSQL can leave the indexes alone.
+    values = {"lane": bindparam("its_lane"), "changed_at": JobRow.changed_at}
+    statement = update(JobRow.__table__).where(JobRow.token == bindparam("its_token")).values(**values)
     session.connection().execute(statement, lanes)
 
 

@@ -106,6 +106,14 @@ def lease(session: Session) -> Lease | None:
     return session.scalars(select(Lease).execution_options(populate_existing=True)).first()
 
 
+def lease_and_time(session: Session) -> tuple[Lease | None, float]:
+    """Return the lease as :func:`lease` does, and the time of the database's clock, in epoch seconds."""
+    found = lease(session)
+    if found is None:
+        return None, session.execute(select(DatabaseNow())).scalar_one()
+    return found, found.expires_at - found.left
+
+
 def drop_lease(session: Session, holder: str) -> None:
     session.execute(delete(Lease).where(Lease.holder == holder))
 

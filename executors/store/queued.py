@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # How many changes are read at a time; the rest waits for the next tick.
 MOST_UNSEEN = 10_000
 READ_AT_ONCE = 5_000
+# How many jobs that were not considered are given a reason at a time; the rest waits for the next tick.
+MOST_EXPLAINED = 5_000
 # Everything that decides which sites and locations can run a job, and how much of them it takes.
 shape = attrgetter(
     "cpus", "memory", "disk", "gpus", "memory_limit", "time_limit", "site_hint", "instance_type", "arch", "os",
@@ -184,6 +186,11 @@ class QueuedJobs:
         self._stale: set[str] = set()
         self._texts: dict[Any, Any] = {}
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the controller itself has changed jobs since the last read, or has discarded them."""
+        return not self.is_read or bool(self._stale)
+
     def note(self, tokens: Iterable[str]) -> None:
         """Reread these jobs next time, because the controller itself has changed them."""
         self._stale.update(tokens)
@@ -313,16 +320,18 @@ class QueuedJobs:
         return [job.row.token for job in old if job.row.reason != reason]
 
     def without_reason(self, before: float, *, are_unsized: bool) -> list[str]:
-        """Return the jobs without a reason that were queued before a time.
+        """Return the first jobs without a reason that were queued before a time.
 
         :param are_unsized: whether to return those whose request is not final; otherwise all that do not belong to a
             gang
         """
-        jobs = [(token, self.jobs[token]) for token in self.unexplained]
-        which = (job.more.is_unsized if are_unsized else job.more.gang is None for _, job in jobs)
-        return [
-            token for (token, job), is_one in zip(jobs, which, strict=True) if is_one and job.row.queued_at < before
-        ]
+        found = (
+            token
+            for token in self.unexplained
+            if (job := self.jobs[token]).row.queued_at < before
+            and (job.more.is_unsized if are_unsized else job.more.gang is None)
+        )
+        return [*islice(found, MOST_EXPLAINED)]
 
     def explain(self, session: Session, reason: Reason, tokens: Sequence[str]) -> None:
         explain(session, reason, tokens)

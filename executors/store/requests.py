@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, or_, select
 
 from lading.executors.store import share_rows
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
-from lading.executors.store.tables import JobRow, RequestRow, SiteRow, State
+from lading.executors.store.tables import JobRow, RequestRow, SiteRow, State, UnseenRow
 from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
@@ -77,6 +77,12 @@ def living(session: Session, site: str, name: str) -> InstanceRow | None:
 def to_do(session: Session) -> Sequence[RequestRow]:
     """Return the open requests, oldest first."""
     return session.scalars(select(RequestRow).where(RequestRow.done_at.is_(None)).order_by(RequestRow.id)).all()
+
+
+def any_news(session: Session) -> bool:
+    """Return whether a request is open, or the acting controller has been told of jobs it has not read yet."""
+    told, is_open = select(UnseenRow.id), select(RequestRow.id).where(RequestRow.done_at.is_(None))
+    return bool(session.scalar(select(or_(told.exists(), is_open.exists()))))
 
 
 def overdue(session: Session, seconds: float) -> frozenset[int]:

@@ -365,7 +365,7 @@ def test_a_controller_of_an_earlier_scheduler_that_hangs_is_replaced_at_once_and
     old = stopped()
     monkeypatch.setattr(controller_process, "spawn", stopped)
     process = ControllerProcess(settings)
-    lead(engine, old.pid, LASTING)
+    lead(engine, old.pid, 2.0)
     process.ensure()
     assert process.child is None
     lead(engine, old.pid, -1)

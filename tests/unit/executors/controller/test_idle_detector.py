@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import event, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -73,6 +74,19 @@ def test_a_site_is_looked_at_now_and_then_alone(house: House, monkeypatch: pytes
     assert house.site.looks == looks
     monkeypatch.setattr(controller, "SECONDS_BETWEEN_DECISIONS", 0.0)
     assert house.tick(5) == 5
+
+
+def test_a_tick_in_it_sends_one_statement(house: House) -> None:
+    house.controller.housekeeping.next_round = house.controller.leadership.renew_at = math.inf
+    sent: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        sent.append(statement)
+
+    event.listen(house.engine, "before_cursor_execute", note)
+    assert house.tick(5) == 0
+    assert len(sent) == 5
+    assert all(each.startswith("SELECT") for each in sent)
 
 
 def test_it_does_not_begin_as_soon_as_nothing_happens(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
