@@ -1,5 +1,5 @@
-"""What it costs the controller to request room ahead for tasks that no plan covers, in milliseconds of CPU. There are
-50 runs of 100 tasks: one task runs, and the others follow in gangs of ten, one gang after the other.
+"""What it costs the controller to plan requests ahead for gangs at a cluster, in milliseconds of CPU. There are 50 runs
+of 100 tasks: one task runs, and the others follow in gangs of ten, one gang after the other.
 
     python -m benchmarks.ahead [--dag-runs 50] [--tasks 100]
 """
@@ -9,23 +9,30 @@ from __future__ import annotations
 import argparse
 import logging
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
 
 from benchmarks.executor import machine
 from benchmarks.gangs import measure, void
-from lading.executors.forecast.ahead_requests import MOST_RUNS_PER_TICK, AheadRequests
-from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, RoomRequest
-from lading.scheduling.forecast.forecast import RoomWait
+from lading.executors.forecast.allocation_work import AllocationWork
+from lading.executors.forecast.site_plan import PlanningInput, SitePlan, chosen
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask
+from lading.scheduling.forecast.fleet_work import Fleet
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.matching.market import Market
+from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.prediction import Prediction
+from lading.scheduling.provisioning import decide
+from lading.scheduling.provisioning.allocation_plan import SECONDS_PAID
 from lading.scheduling.resources import Resources
 
 NODE = Resources(16, 65536)
 # Tasks of a gang.
 WIDTH = 10
-JOB = WaitingJob(name="t", resources=Resources(4, 8192), time=600.0)
+JOB = PlannedJob("t", Resources(4, 8192), time=600.0, instance_type="any")
 
 
 def run(number: int, tasks: int, now: float) -> ComingRun:
@@ -35,8 +42,8 @@ def run(number: int, tasks: int, now: float) -> ComingRun:
     for each in range(1, tasks):
         row = (each - 1) // WIDTH
         before = [f"t{1 + other}" for other in range(WIDTH * (row - 1), WIDTH * row)] if row else ["t0"]
-        job = ComingJob(f"{name} t{each} -1", length, room_wait=RoomWait(1800.0))
-        known[f"t{each}"] = ComingTask([job], before, gang=f"g{row}", ahead=True, request=RoomRequest("hpc", JOB))
+        job = ComingJob(f"{name} t{each} -1", length, "hpc", JOB)
+        known[f"t{each}"] = ComingTask([job], before, gang=f"g{row}", ahead=True, at_once=True)
     return ComingRun(name, now, known)
 
 
@@ -47,23 +54,33 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.INFO)
     print(f"machine: {machine()}")
-    market = Market(NODE, 0, 14400.0, 3600.0, 100, whole=True)
-    there = Location("i1", NODE, Resources(4, 8192))
-    sites = [SiteView(name="hpc", possible=[Location("node", NODE)], market=market, launched=[there])]
+    market = Market(NODE, 0, 14400.0, 3600.0, 1000, whole=True, queue_seconds=1800.0)
+    there = Location("i1", NODE, Resources(4, 8192), instance_type="any")
+    site = SiteView(name="hpc", possible=[Location("node", NODE)], market=market, launched=[there])
     now = time.time()
     runs = [run(number, options.tasks, now) for number in range(options.dag_runs)]
-    ahead = AheadRequests(lambda run: {f"t{number}": JOB for number in range(options.tasks)})
+    waits, known = QueueWaits(), [each.name for each in runs]
+    searches = list[Future[Fleet | None]]()
+
+    def search(here: PlanningInput, fleets: Sequence[Fleet]) -> Future[Fleet | None]:
+        """Search outside of the ticks, as the controller does."""
+        searches.append(Future())
+        begun = time.process_time()
+        searches[-1].set_result(chosen(here, fleets, lambda: None))
+        print(f"search for the best fleet, next to the ticks: {1000 * (time.process_time() - begun):.0f} ms of CPU")
+        return searches[-1]
+
+    work = AllocationWork(SitePlan(MachineMarket(Catalogue({})), search, lambda: None, most_boot_paid=SECONDS_PAID))
 
     def tick() -> int:
         nonlocal now
         now += 1.0
-        ahead.update(runs, sites, {}, now)
-        return sum(map(len, ahead.wanted(sites, {}, now).values()))
+        coming = work.coming_work(runs, site, waits, known, now, pools={}, turns={}, is_blind=False)
+        return len(decide([], site.launched, market, now=now, coming=coming).launches)
 
-    what, ticks = f"{options.dag_runs} runs of {options.tasks} tasks", -(-options.dag_runs // MOST_RUNS_PER_TICK)
-    measure(f"{what}, ticks that look at some of them first", ticks, lambda: void(tick()))
-    measure(f"{what}, ticks that look at some of them again", ticks, lambda: void(tick()))
-    print(f"jobs for which room is requested ahead: {tick()}")
+    tick()  # with the search
+    measure(f"{options.dag_runs} runs of {options.tasks} tasks, a tick", 10, lambda: void(tick()))
+    print(f"allocations that are requested ahead: {tick()}")
 
 
 if __name__ == "__main__":

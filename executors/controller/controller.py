@@ -419,8 +419,6 @@ class Controller:
                 foreseen = self.site_plans.foresee(
                     session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead
                 )
-                for site, jobs in foreseen.wanted.items():
-                    together.wanted.setdefault(site, []).extend(jobs)
                 assignment = self.placing.assign(
                     session,
                     waiting,

@@ -136,7 +136,6 @@ class Launched:
         :param wanted: the jobs that instances are launched for before all others
         :param active: the members of gangs that search for room, or have started
         """
-        # Allocations requested ahead for a run belong to no gang: they wait for upcoming tasks.
         self.wanted = frozenset(job.name for job in wanted).intersection(active)
         if not self.for_gangs or not isinstance(there.market, Market):
             return provision

@@ -195,7 +195,7 @@ class Placing:
         """Decide where jobs go, by a plugin or by Lading.
 
         :param now: epoch seconds
-        :param wanted: waiting and upcoming gang members to launch capacity for, by site; the gang pass places them
+        :param wanted: waiting gang members to launch capacity for, by site; the gang pass places them
         :param foreseen: conclusions from the forecast
         :param bounds: what is left for each share's jobs; None: everything
         """

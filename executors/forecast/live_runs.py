@@ -22,7 +22,7 @@ from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey, RunRequest
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast import critical_path
-from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, RoomRequest, alone
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.forecast.forecast import RoomWait
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import PlannedJob
@@ -71,7 +71,7 @@ class KnownRun:
     :param rows: its unfinished task instances at ``read_at``
     :param structure: its Dag; None: not read yet, or unreadable; ``past``: how earlier runs went
     :param asks: its tasks according to their hints; ``asks_of_jobs``: by task and index, the jobs with hints of their
-        own; ``asked``: by task, the request of one job, for tasks whose room is requested ahead without a plan
+        own
     :param tenant: the tenant of its Dag
     :param request: a user's request to hurry it
     :param is_read: whether Dag and hints have been read
@@ -90,7 +90,6 @@ class KnownRun:
     past: DagPast = field(default_factory=DagPast)
     asks: Mapping[str, AskingTask] = field(default_factory=dict)
     asks_of_jobs: Mapping[str, Mapping[int, AskingTask]] = field(default_factory=dict)
-    asked: dict[str, WaitingJob] = field(default_factory=dict)
     tenant: Tenant = Tenant()  # noqa: RUF009 - a tuple, which nothing changes
     request: RunRequest = RunRequest()  # noqa: RUF009 - a tuple, which nothing changes
     is_read: bool = False
@@ -228,13 +227,6 @@ class LiveRuns:
     @property
     def without_structure(self) -> set[str]:
         return {run_name(*run) for run, known in self.known.items() if known.structure is None}
-
-    def asked(self, name: str) -> Mapping[str, WaitingJob]:
-        """Return the requests, at their first sites, of a run's tasks whose room is requested ahead without a plan.
-
-        :param name: the name of the run
-        """
-        return next((known.asked for run, known in self.known.items() if run_name(*run) == name), {})
 
     def try_number(self, run: DagRunKey, task_id: str) -> int:
         rows = self.known[run].rows if run in self.known else ()
@@ -405,8 +397,6 @@ class LiveRuns:
             # If a Dag cannot be read, nothing is known about the tasks after its jobs.
             have_come = {row.map_index for row in mine}
             rest = [each for each in its_rows if each.map_index not in have_come]
-            request: RoomRequest | None = None
-            known.asked.pop(task_id, None)
             its_asks: dict[int, tuple[AskingTask, list[Any]]] = {}
             for each in rest if known.structure is not None and task_id not in doomed else ():
                 own = known.asks_of_jobs.get(task_id, {}).get(each.map_index, ask)
@@ -418,8 +408,6 @@ class LiveRuns:
                     of = replace(of, site=place.site, need=place.need)
                 if place is not None and not (own.is_planned and first_sites.is_covered(place.site)):
                     of = replace(of, room_wait=first_sites.wait_at(place))
-                    if own.may_ask_ahead and of.room_wait is not None and first_sites.launches(place.site):
-                        request, known.asked[task_id] = RoomRequest(place.site, place.need), place.asked
                 jobs += self._to_come(of, its_rest, first_sites, now, has_come=bool(mine))
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
@@ -431,7 +419,7 @@ class LiveRuns:
                     task.priority,
                     ask.may_ask_ahead,
                     ask.gang,
-                    request,
+                    ask.is_held,
                     task.before,
                     least((ask.max_instances, *(row.max_instances for row in mine))),
                 )
@@ -595,9 +583,6 @@ class FirstSites:
     def is_queue(self, site: str, location: str) -> bool:
         """Whether a location of a site is a queue, in which each job is a batch job of its own."""
         return site in self.sites and self.sites[site].is_queue(location)
-
-    def launches(self, site: str) -> bool:
-        return self.sites[site].market is not None
 
     def wait_at(self, place: FirstPlace, since: float | None = None) -> RoomWait | None:
         """Return how long a job is expected to wait where it goes first; see :meth:`room_wait`."""

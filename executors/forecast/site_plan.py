@@ -151,6 +151,8 @@ class SitePlan:
         :raises Exception: any error in planning
         """
         self.planner.hurry = market.hurry
+        if market.boot_seconds != self.planner.boot:  # more boots have been measured
+            self.planner.boot, self.planner.schedule = market.boot_seconds, None
         unqueued, held_up = self.held_up.update(its, now)
         left_out = [*held_up, *its.held(held, barred)]
         forecast = its.forecast.without(left_out) if left_out else its.forecast

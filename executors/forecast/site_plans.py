@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from lading.executors.forecast.ahead_requests import AheadRequests
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.live_runs import LiveRuns, named
 from lading.executors.forecast.site_plan import PlanningInput, SitePlan, chosen
@@ -28,6 +27,7 @@ from lading.hooks.files.logs import Trouble
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.coming import ComingRun, SiteForecast, site_forecast
 from lading.scheduling.forecast.fleet_work import Fleet
+from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import Budget
 from lading.scheduling.matching.groups import run_name
@@ -36,8 +36,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.provisioning.allocation_plan import SECONDS_PAID
-from lading.scheduling.provisioning.asked_ahead import AskedJob
-from lading.scheduling.provisioning.coming_work import ComingWork
+from lading.scheduling.provisioning.coming_work import ComingWork, after_unknown
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.launch import Provision
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
@@ -70,19 +69,17 @@ class PlanningEnded(Exception):
 class Foreseen:
     """What follows from the upcoming work, by site.
 
-    :param actions: at sites that launch machines by plan: what the plans do now
+    :param actions: at sites that launch machines: what the plans do now; at sites with another policy, only what is
+        launched ahead
     :param coming: at sites that use allocations: the upcoming work
-    :param wanted: the upcoming jobs for which room is requested though no plan provides it
     """
 
     actions: Mapping[str, ForeseenActions] = field(default_factory=dict)
     coming: Mapping[str, ComingWork] = field(default_factory=dict)
-    wanted: Mapping[str, Sequence[WaitingJob]] = field(default_factory=dict)
 
 
 class SitePlans:
-    """The plans of all sites that launch by forecast, the upcoming work at sites with allocations, and the room
-    requested ahead for jobs without a plan.
+    """The plans of all sites that launch machines by forecast or ahead, and the upcoming work at sites of allocations.
 
     :param ring: called when a plan has been made that no tick waits for
     :param waits: how long allocations have waited in their queues
@@ -101,9 +98,6 @@ class SitePlans:
         launches: bool = True,
     ) -> None:
         self.live_runs = LiveRuns(settings, ways, waits)
-        self.ahead = AheadRequests(self.live_runs.asked)
-        self.asked: Sequence[AskedJob] = ()
-        """The jobs for which room was first requested ahead in this tick."""
         self.noted: set[tuple[DagRunKey, str]] = set()
         """The tasks of live runs whose event logs already say that room is requested ahead."""
         self.ring, self.waits, self.launches = ring, waits, launches
@@ -167,7 +161,6 @@ class SitePlans:
             if isinstance(site.market, MachineMarket) and site.market.policy == FORECAST and site.trouble is None
         }
         allocating = [site for site in sites if isinstance(site.market, Market) and site.trouble is None]
-        self.asked = ()
         if not (by_forecast or allocating):
             self._note(session, {})
         if not self.launches:
@@ -175,14 +168,12 @@ class SitePlans:
         begun = time.monotonic()
         has_chosen = any(work.plan is not None and work.plan.has_chosen for work in self.work.values())
         is_early = not by_forecast and begun < self.due_at and not has_chosen
-        if is_early and not self.ahead.runs:
+        if is_early and not self.plans:
             return Foreseen(coming=self._as_before(allocating))
         runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         self.terms = self._terms()
-        self.asked = self.ahead.update(runs, sites, self.terms, now)
-        wanted = self.ahead.wanted(sites, self.terms, now)
-        if is_early:
-            return Foreseen(coming=self._as_before(allocating), wanted=wanted)
+        others = launching_ahead(sites, runs)
+        self.plans = {name: plan for name, plan in self.plans.items() if name in by_forecast or name in others}
         blind = self.live_runs.without_structure
         held = self._held()
         waiting = list(waiting)
@@ -191,34 +182,47 @@ class SitePlans:
         turns = {job.name: (job.priority, job.turn) for job in waiting} if are_shared else {}
         barred = {site: with_alike(tokens, waiting, runs) for site, tokens in self.barred.items()}
         found = {}
-        for name, (site, market) in by_forecast.items():
-            plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring))
+        for name, (site, market) in {**by_forecast, **others}.items():
+            start = at_once if name in others else self._start
+            plan = self.plans.setdefault(name, SitePlan(market, start, self.ring))
             trouble = TROUBLE.format(site=name)
             try:
                 its = site_forecast(plan.parts(runs, name), self.live_runs.pools, turns)
-                is_blind = not blind.isdisjoint(its.forecast.began)
-                late = its.forecast.launched_when_waiting()
-                its_barred = barred.get(name, frozenset())
+                # The plan of a site with another policy releases nothing.
+                is_blind = name in others or not blind.isdisjoint(its.forecast.began)
+                late = not_ahead_without_forecast(its.forecast) if name in others else None
                 actions = plan.next_actions(
-                    its, site, market, now, is_blind=is_blind, held=held, barred=its_barred, unsure=late
+                    its,
+                    site,
+                    market,
+                    now,
+                    is_blind=is_blind,
+                    held=held,
+                    barred=barred.get(name, frozenset()),
+                    unsure=its.forecast.launched_when_waiting() if late is None else late,
                 )
             except Exception as error:  # without a plan, machines are launched for waiting jobs
                 self.trouble.begin(trouble, error, traceback=True)
                 self.plans.pop(name)
                 continue
             self.trouble.end(trouble)
+            if late is not None:
+                actions = actions.ahead_only(its.waiting.values())
             found[name] = self._within_budgets(actions, its, budgets, {job.name for job in waiting})
+        if is_early:
+            return Foreseen(found, self._as_before(allocating))
         self.coming = self._coming(session, runs, allocating, barred, turns, now) if allocating else {}
         ends: dict[str, float] = {}
         starts: dict[str, float] = {}
-        for some in (*self.plans.values(), *(work.plan for work in self.work.values() if work.plan is not None)):
+        planning = (self.plans[name] for name in by_forecast if name in self.plans)
+        for some in (*planning, *(work.plan for work in self.work.values() if work.plan is not None)):
             starts.update(some.starts)
             for run, end in some.ends.items():
                 ends[run] = max(end, ends.get(run, end))
         if by_forecast or allocating:
             self._note(session, self.live_runs.forecasts(ends), starts)
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
-        return Foreseen(found, self.coming, wanted)
+        return Foreseen(found, self.coming)
 
     def _as_before(self, sites: Iterable[SiteView]) -> dict[str, ComingWork]:
         """Return the last result for sites that use allocations, without its launches."""
@@ -314,7 +318,7 @@ class SitePlans:
         found: list[TaskNote] = []
         self.noted = {(run, task_id) for run, task_id in self.noted if run in self.live_runs.known}
         launched = ((site, *each) for site, provision in provisions.items() for each in provision.ahead.items())
-        for site, name, begin in (*launched, *((each.site, each.name, each.start) for each in self.asked)):
+        for site, name, begin in launched:
             run, task_id, index = named(name)
             text = f"room is requested at {site} for a planned start at {format_moment(begin)}"
             key = TaskTry(run.dag_id, task_id, run.run_id, self.live_runs.try_number(run, task_id), index)
@@ -390,6 +394,29 @@ class SitePlans:
         self.is_closed = True
         self.may_plan.set()
         self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+def at_once(_here: PlanningInput, _fleets: Sequence[Fleet]) -> Future[Fleet | None]:
+    """Choose the fleet on which each step starts as soon as it can, as at sites that launch for each waiting job."""
+    chosen_fleet: Future[Fleet | None] = Future()
+    chosen_fleet.set_result(Fleet(None))
+    return chosen_fleet
+
+
+def launching_ahead(sites: Iterable[SiteView], runs: Sequence[ComingRun]) -> dict[str, tuple[SiteView, MachineMarket]]:
+    """Return the sites that launch machines by another policy than the forecast, but ahead for some upcoming task."""
+    named = {job.site for run in runs for task in run.tasks.values() if task.ahead for job in task.jobs}
+    return {
+        site.name: (site, site.market)
+        for site in sites
+        if isinstance(site.market, MachineMarket) and site.market.policy != FORECAST and site.trouble is None
+        if site.name in named
+    }
+
+
+def not_ahead_without_forecast(forecast: Forecast) -> frozenset[str]:
+    """Return the steps for which a site with another policy than the forecast launches nothing ahead."""
+    return after_unknown(forecast).union(name for name, step in forecast.steps.items() if not step.ahead)
 
 
 def with_alike(tokens: frozenset[str], waiting: Iterable[WaitingJob], runs: Iterable[ComingRun]) -> frozenset[str]:

@@ -32,8 +32,6 @@ class AskingTask:
     :param has_budget: whether its run has a limit on its cost
     :param ahead: the hint ``ahead``; None: not given
     :param gang: the gang it belongs to; None: none
-    :param is_planned: whether a forecast plans where its jobs run; if not, that is decided once they are queued, as for
-        members of gangs
     :param max_instances: how many machines its jobs can use at once; ``run_max_instances``: those of its run; None: any
         number
     :param is_held: whether its jobs only go to sites that hold room, as members of gangs and jobs with attempts do
@@ -48,7 +46,6 @@ class AskingTask:
     has_budget: bool = False
     ahead: bool | None = None
     gang: str | None = None
-    is_planned: bool = True
     is_held: bool = False
     max_instances: int | None = None
     run_max_instances: int | None = None
@@ -60,6 +57,13 @@ class AskingTask:
         False with a limit on the cost of the run, because how much it can still spend is decided when its jobs wait.
         """
         return False if self.has_budget else self.ahead
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a forecast plans room for its jobs. For members of gangs and jobs with attempts, room is found once
+        they are queued, so it is planned only if it is requested ahead.
+        """
+        return self.may_ask_ahead is True or not self.is_held
 
     @property
     def is_foreseen(self) -> bool:
@@ -103,7 +107,6 @@ def asking_task(
         hints.max_usd is not None,
         hints.ahead,
         hints.gang,
-        not (hints.gang or hints.attempts),
         bool(hints.gang or hints.attempts),
         hints.max_instances,
         hints.run_max_instances,

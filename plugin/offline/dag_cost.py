@@ -40,9 +40,9 @@ from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import FORECAST, InstanceLimits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.resources import format_resources
-from lading.scheduling.simulation.run_cost import MOST_FORESEEN, RunTask, as_workflow, begins, on_machines
+from lading.scheduling.simulation.run_cost import RunTask, as_workflow, begins, on_machines
 from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_time, in_zone
@@ -362,11 +362,6 @@ def charge(
                 lines[step.name].notes.append(f"site {name}: {error}")
             continue
         for step in mine:
-            if market.policy == FORECAST and not bill.is_foreseen:
-                lines[step.name].notes.append(
-                    f"site {name}: more than {MOST_FORESEEN} jobs, so machines are launched for waiting jobs, not by "
-                    "the forecast"
-                )
             lines[step.name].usd = bill.of_steps.get(step.name)
             if (message := bill.refused.get(step.name)) is not None:
                 lines[step.name].notes.append(f"site {name}: {message}")

@@ -37,7 +37,7 @@ class ComingJob:
     :param pool: its Airflow pool; None: unknown
     :param pool_slots: how many slots it takes there
     :param room_wait: how long it waits for room that no forecast buys; None: not at all, as far as is known
-    :param retries: whether it waits for its next try, so that its start is unknown
+    :param retries: whether it waits for its next try, so that its start is unknown, and that of its gang
     """
 
     name: str
@@ -55,17 +55,6 @@ class ComingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class RoomRequest:
-    """A request for room ahead of time that no plan provides, and what a job needs there.
-
-    Members of gangs are placed together once all are queued, and some sites are not planned.
-    """
-
-    site: str
-    need: PlannedJob
-
-
-@dataclass(frozen=True, slots=True)
 class ComingTask:
     """An unfinished task of a run.
 
@@ -78,7 +67,7 @@ class ComingTask:
     :param ahead: whether capacity is requested for its jobs before these are queued; None: only if their start is
         certain
     :param gang: its jobs start together with those of the other tasks of this gang; None: no gang
-    :param request: what is requested ahead for each of its jobs although no plan provides it; None: nothing
+    :param at_once: whether its jobs get room as soon as they can start, as members of gangs and jobs with attempts do
     :param before: for a job index, the upstream tasks where it waits only for some jobs, and the indexes of these
     :param max_instances: on how many machines its jobs can run at once; None: any number
     """
@@ -90,7 +79,7 @@ class ComingTask:
     priority: int = 1
     ahead: bool | None = None
     gang: str | None = None
-    request: RoomRequest | None = None
+    at_once: bool = False
     before: Mapping[int, Mapping[str, Sequence[int]]] = field(default_factory=dict)
     max_instances: int | None = None
 
@@ -236,7 +225,15 @@ def run_at_site(run: ComingRun, site: str) -> RunAtSite:
     steps = run_steps(run, site)
     come = frozenset(job.name for job in jobs if job.token is not None or job.begun is not None)
     ready = frozenset(name for name in Forecast(steps).ready() if steps[name].seconds and name not in waiting)
+    ready |= _behind_retries(run)
     return RunAtSite(run, steps, waiting, come, ready, groups_at(run, site))
+
+
+def _behind_retries(run: ComingRun) -> frozenset[str]:
+    """The upcoming members of gangs of which a member waits for its next try: nothing else holds them up."""
+    gangs = {task.gang for task in run.tasks.values() if any(job.retries for job in task.jobs)} - {None}
+    tasks = (task for task in run.tasks.values() if task.gang in gangs)
+    return frozenset(job.name for task in tasks for job in task.jobs if job.token is None and job.begun is None)
 
 
 def groups_at(run: ComingRun, site: str) -> InstanceLimits:
@@ -374,6 +371,7 @@ def _step(
         ahead=task.ahead,
         alike=task_id,
         measured=job.expected.number,
+        at_once=task.at_once,
     )
 
 

@@ -44,6 +44,7 @@ class StepClass:
     :param lasts: how long a machine with an end must stay for them, seconds
     :param slots: the limits of active steps that they count against, and the slots that each takes
     :param labels: the limits of machines that they count against
+    :param at_once: see :class:`WorkflowStep`
     """
 
     need: Vector
@@ -52,6 +53,7 @@ class StepClass:
     lasts: float
     slots: tuple[tuple[tuple[str, str], int], ...]
     labels: tuple[tuple[str, str], ...]
+    at_once: bool = False
 
 
 class FleetWork:
@@ -148,6 +150,7 @@ class FleetWork:
             lasts,
             tuple(slots),
             () if step.elsewhere else tuple(each for each in labels if each in self.most_machines),
+            step.at_once,
         )
 
     def suits(self, capacity: Vector, kind: MachineKind) -> list[bool]:

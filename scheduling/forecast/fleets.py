@@ -429,7 +429,8 @@ class FleetRun:
         if not number:
             return None
         n0, n1, n2, n3 = each.need
-        may_use_spare = self.menu[its_class] is None or (self.has_spares and self._home(its_class, time) is None)
+        may_use_spare = each.at_once or self.menu[its_class] is None
+        may_use_spare = may_use_spare or (self.has_spares and self._home(its_class, time) is None)
         if self.is_mixed and not anywhere:
             machines = self._by_growth(its_class, bucket, machines, time)
         for machine in machines:
@@ -514,12 +515,14 @@ class FleetRun:
         boot = work.boot_of(launched.type.name)
         has_home = self._home(its_class, time) is not None
         begin = work.now + boot
-        if self.deadlines is not None and has_home:
+        if self.deadlines is not None and has_home and not each.at_once:
             begin = max(begin, self.deadlines[work.bucket_run[bucket]] - work.bucket_latest[bucket])
         if time + MOMENT < begin:
             self._wake(begin)
             return
-        while queue and self._may_begin_elsewhere(each) and not (has_home and self.open >= self.size):
+        while queue and self._may_begin_elsewhere(each):
+            if has_home and self.open >= self.size and not each.at_once:
+                break
             if not self._may_open(launched, time, boot, has_home=has_home):
                 break
             machine = FleetMachine(

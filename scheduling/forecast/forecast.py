@@ -52,6 +52,7 @@ class WorkflowStep:
         such steps is known, allocations if its start is certain
     :param alike: what identifies the steps of its run with similar lengths, its task; None: there are none
     :param measured: how many finished steps ``seconds`` is based on
+    :param at_once: whether it starts as soon as it can, on another machine if there is no room, like a member of a gang
     """
 
     job: PlannedJob
@@ -68,6 +69,7 @@ class WorkflowStep:
     ahead: bool | None = None
     alike: str | None = None
     measured: int = 0
+    at_once: bool = False
 
     def left(self, now: float) -> float:
         """The expected remaining seconds."""

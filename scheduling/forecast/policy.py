@@ -179,8 +179,9 @@ class Planner:
             if not step.seconds:
                 continue  # it only marks the end of others
             if name not in starts:
-                if name not in self.open:
-                    return False  # steps known to the schedule but missing from it fit nothing
+                # Steps known to the schedule but missing from it fit nothing, unless they have started after all.
+                if name not in self.open or step.begun is not None:
+                    return False
             elif step.begun is None:
                 if starts[name] + SLACK < now and name not in withheld:
                     return False

@@ -66,8 +66,8 @@ class Choice:
             return run_now(some, locations, limits, policy=by, prices=prices, now=self.now)
 
         if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
-            if site.name in self.foreseen:
-                return begin_foreseen(site, jobs, filled, limits, self.foreseen[site.name])
+            if (foreseen := self._foreseen(site)) is not None:
+                return begin_foreseen(site, jobs, filled, limits, foreseen)
             return begin_promised(site, jobs, filled, self.now)
         context, rooms = PolicyContext(site.name, self.now, self.files), Rooms(there, limits, self.now)
         if site.policy in self.policies:
@@ -101,9 +101,14 @@ class Choice:
         coming = self.coming.get(site.name)
         return jobs if coming is None or coming.plan is None else in_planned_order(jobs, coming.plan.starts)
 
+    def _foreseen(self, site: SiteView) -> ForeseenActions | None:
+        """Return the actions of the plan by which the site's jobs are placed; None: there is none."""
+        is_planned = isinstance(site.market, MachineMarket) and site.market.policy == FORECAST
+        return self.foreseen.get(site.name) if is_planned else None
+
     def _planned(self, site: SiteView) -> tuple[frozenset[str], Mapping[str, str]] | None:
         """Return the jobs of a plan, and the machines to which they can be prefetched; None without a plan."""
-        if (foreseen := self.foreseen.get(site.name)) is not None:
+        if (foreseen := self._foreseen(site)) is not None:
             return foreseen.planned | foreseen.pending, foreseen.prefetch_to
         coming = self.coming.get(site.name)
         return None if coming is None or coming.plan is None else (coming.plan.planned, coming.plan.prefetch_to)

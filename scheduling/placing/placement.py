@@ -54,7 +54,7 @@ def assign(
     :param now: epoch seconds
     :param filters: the binding filters by name
     :param rules: how jobs reduce their requests if nothing has room for the full ones, in this order
-    :param wanted: by site, present or upcoming gang members for which to launch capacity; the gang pass places them
+    :param wanted: by site, waiting gang members for which to launch capacity; the gang pass places them
     :param choice: how locations are chosen; None: by Lading's own policies
     :param rank: orders the sites of each job that names no place; None: equal jobs are ordered together
     :param bounds: what is left for the jobs of each share, reduced by what is placed; None: no bounds

@@ -156,8 +156,9 @@ def allocation_plan(
     for machine in actions.launches:
         names = actions.launched_for[machine.name]
         waiting = tuple(name for name in names if name in tokens)
-        coming = sorted((begins.get(name, math.inf), name) for name in names if name in sure)
-        if not (jobs := waiting or tuple(name for _, name in coming[:1])):
+        coming = {name: begins.get(name, math.inf) for name in names if name in sure}
+        first = min(coming.values(), default=math.inf)
+        if not (jobs := waiting or tuple(sorted(name for name, begin in coming.items() if begin == first))):
             continue
         limits = (forecast.steps[tokens.get(name, name)].job.time or 0.0 for name in jobs)
         seconds = max(market.seconds, max(limits) + margin)

@@ -18,7 +18,7 @@ from lading.scheduling.job import Budget, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Bin
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.provisioning import machines
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import Launch, Provision
@@ -57,6 +57,16 @@ class ForeseenActions:
     not_ahead: frozenset[str] = frozenset()
     begins: Mapping[str, float] = field(default_factory=dict)
 
+    def ahead_only(self, waiting: Iterable[str]) -> ForeseenActions:
+        """Return only what is launched and kept for upcoming steps, for a site whose policy decides about waiting jobs.
+
+        :param waiting: the tokens of waiting jobs: a machine that is planned for one of them is left to that policy
+        """
+        tokens, launched_for = frozenset(waiting), self.actions.launched_for
+        launches = tuple(each for each in self.actions.launches if tokens.isdisjoint(launched_for[each.name]))
+        actions = replace(self.actions, placements=(), launches=launches, releases=(), waits=())
+        return ForeseenActions(actions, is_of_now=True, not_ahead=self.not_ahead, begins=self.begins)
+
 
 def decide(
     jobs: Sequence[PlannedJob],
@@ -79,8 +89,9 @@ def decide(
     others = [
         job for job in jobs if job.name in dropped or not (job.name in foreseen.planned or job.name in foreseen.pending)
     ]
-    # Jobs already given to a machine have their place there and are not planned again.
-    there = [*(replace(each, prefetched=()) for each in live), *map(as_ordered, paid)]
+    # Jobs that a plan has given to a machine have their place there and are not planned again.
+    there = live if market.policy != FORECAST else [replace(each, prefetched=()) for each in live]
+    there = [*there, *map(as_ordered, paid)]
     found = machines.decide(others, there, market, since, limits, now=now)
     kinds = {each.name: each.instance_type for each in live}
     # A machine needed only after a new one would have booted is bounded by `idle_seconds`.
@@ -104,18 +115,19 @@ def decide(
         spare=frozenset(each.name for each in live if each.name in found.spare and each.name not in needed),
         waits={**found.waits, **not_launched},
         awaits={name: reason for name, reason in awaits.items() if name not in not_launched and name not in dropped},
-        ahead=dict(first for first in (first_to_come(each, foreseen.begins) for each in paid) if first is not None),
+        ahead={name: start for each in paid for name, start in first_to_come(each, foreseen.begins).items()},
     )
 
 
-def first_to_come(launch: Launch, begins: Mapping[str, float]) -> tuple[str, float] | None:
-    """Return the first step of a launch and its start, if all of its steps are still upcoming; else None.
+def first_to_come(launch: Launch, begins: Mapping[str, float]) -> dict[str, float]:
+    """Return the first steps of a launch and their start, if all of its steps are still upcoming; else nothing.
 
     :param begins: starts of upcoming steps, epoch seconds
     """
     if not all(name in begins for name in launch.jobs):
-        return None
-    return min(((name, begins[name]) for name in launch.jobs), key=lambda step: (step[1], step[0]), default=None)
+        return {}
+    first = min((begins[name] for name in launch.jobs), default=None)
+    return {name: begins[name] for name in launch.jobs if begins[name] == first}
 
 
 def wanted(

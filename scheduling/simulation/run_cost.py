@@ -6,20 +6,26 @@ USD and seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import Any
 
 from lading.scheduling import billing
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.forecast.choice import choose
+from lading.scheduling.forecast.fleet_work import FleetWork
+from lading.scheduling.forecast.fleets import FleetRun
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import MachineKind
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.packing.problem import Shape, pose, refusal, vector
 from lading.scheduling.placing.policies import GREEDY
-from lading.scheduling.plan import FORECAST
+from lading.scheduling.plan import FORECAST, Objective
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.reasons import Reason
+from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
@@ -28,8 +34,8 @@ from lading.scheduling.simulation.workflow import expected_lengths
 
 # Limit on the dependencies between jobs: if each of 1,000 jobs waits for 1,000, there are a million.
 MOST_WAITS = 2_000_000
-# With more jobs than this the purchases of a forecast are not simulated: that would take minutes.
-MOST_FORESEEN = 500
+# For more jobs than this, a plan is not made anew as the run goes on, which would take minutes: the first one counts.
+MOST_REPLANNED = 500
 # The shortest running time of a job, seconds.
 LEAST_SECONDS = 0.1
 
@@ -62,13 +68,11 @@ class Bill:
     :param usd: everything paid for the machines, including boots and gaps
     :param of_steps: how it is divided among the steps, by name
     :param refused: why steps have no place, by name
-    :param is_foreseen: whether machines are bought by a forecast, as the site does
     """
 
     usd: float
     of_steps: Mapping[str, float]
     refused: Mapping[str, Reason]
-    is_foreseen: bool = False
 
 
 def begins(upstream: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) -> dict[str, float]:
@@ -83,17 +87,23 @@ def begins(upstream: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) 
     return found
 
 
+def steps_before(steps: Iterable[RunTask], upstream: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
+    """Return the last steps before each task of a run."""
+    names = {step.name for step in steps}
+    before: dict[str, frozenset[str]] = {}
+    for name in TopologicalSorter(upstream).static_order():
+        above = (frozenset({each}) if each in names else before[each] for each in upstream.get(name, ()))
+        before[name] = frozenset().union(*above)
+    return before
+
+
 def as_workflow(steps: Sequence[RunTask], upstream: Mapping[str, Sequence[str]]) -> list[Arrival]:
     """Return the jobs of steps of a run, each of which waits for all jobs of the steps before its own.
 
     :param upstream: the tasks that come before each task of the run; tasks that are not steps take no time
     :raises ValueError: the jobs have more than :data:`MOST_WAITS` dependencies
     """
-    by_name = {step.name: step for step in steps}
-    before: dict[str, frozenset[str]] = {}
-    for name in TopologicalSorter(upstream).static_order():
-        above = (frozenset({each}) if each in by_name else before[each] for each in upstream.get(name, ()))
-        before[name] = frozenset().union(*above)
+    before = steps_before(steps, upstream)
     names = {step.name: [f"{step.name}[{number}]" for number in range(step.jobs)] for step in steps}
     waits = sum(step.jobs * len(names[parent]) for step in steps for parent in before[step.name])
     if waits > MOST_WAITS:
@@ -118,8 +128,8 @@ def on_machines(
 ) -> Bill:
     """Simulate what steps cost at a site that buys machines for them and has none yet.
 
-    Purchases by forecast are simulated for up to :data:`MOST_FORESEEN` jobs. Beyond that, or at other sites, machines
-    are bought for waiting jobs only.
+    A site that buys by a forecast buys the machines of its plan. For more than :data:`MOST_REPLANNED` jobs, these are
+    the machines of the first plan.
 
     :param begin: when each step starts, seconds after the start of the run
     :param upstream: the tasks that come before each task of the run, used by a forecast
@@ -129,9 +139,12 @@ def on_machines(
     jobs = [replace(step.job, name=step.name, count=step.jobs, expected=None) for step in steps]
     trace = [Arrival(job, begin[step.name], step.seconds) for job, step in zip(jobs, steps, strict=True) if step.jobs]
     known: dict[str, Any] = {}
-    is_foreseen = market.policy == FORECAST and sum(step.jobs for step in steps) <= MOST_FORESEEN
-    if is_foreseen:
-        trace = as_workflow(steps, {**{step.name: () for step in steps}, **upstream})
+    if market.policy == FORECAST:
+        upstream = {**{step.name: () for step in steps}, **upstream}
+        if sum(step.jobs for step in steps) > MOST_REPLANNED:
+            usd, refused = by_first_plan(steps, upstream, market)
+            return Bill(usd, shared(usd, steps, refused, market), refused)
+        trace = as_workflow(steps, upstream)
         known = {"hurry": market.hurry, "lengths": expected_lengths(trace, "known")}
     rules = ScaleIn(market.idle_seconds, min_instances=0)
     conditions = Conditions(boot_seconds=market.boot_seconds)
@@ -139,20 +152,50 @@ def on_machines(
         trace,
         market.catalogue,
         market.limits,
-        market.policy if is_foreseen else GREEDY,
+        market.policy if known else GREEDY,
         scale_in=rules,
         conditions=conditions,
         **known,
     )
     refused = {name.partition("[")[0] if known else name: reason for name, reason in report.refusals}
+    return Bill(report.cost, shared(report.cost, steps, refused, market), refused)
+
+
+def by_first_plan(
+    steps: Sequence[RunTask], upstream: Mapping[str, Sequence[str]], market: MachineMarket
+) -> tuple[float, dict[str, Reason]]:
+    """Return what the machines of the first plan for a run cost in USD, and why tasks have no place, by name."""
+    planned: dict[str, WorkflowStep] = {}
+    before = steps_before(steps, upstream)
+    for step in steps:
+        names = [f"{step.name}[{number}]" for number in range(step.jobs)]
+        job = replace(step.job, count=1, task=step.name, run="", expected=None)
+        parents = tuple(sorted(before[step.name]))
+        seconds = max(step.seconds, LEAST_SECONDS)
+        planned |= {name: WorkflowStep(replace(job, name=name), seconds, parents, measured=1) for name in names}
+        # It ends with the last of its jobs, so that jobs have few parents.
+        end = PlannedJob(step.name, Resources(), run="")
+        planned[step.name] = WorkflowStep(end, 0.0, tuple(names) or parents, elsewhere=True)
+    forecast, problem = Forecast(planned), pose([], [], market.catalogue, market.limits, Objective(), 0.0, None)
+    work = FleetWork(forecast, [], problem, market.boot_seconds, 0.0, market.boots)
+    schedule = FleetRun(work, choose(work, forecast, market.hurry)).schedule()
+    tasks = {step.name: step.job for step in steps if step.jobs}
+    shapes = {name: Shape(vector(job.resources), job.wish, None, None, None) for name, job in tasks.items()}
+    able = {name: problem.bins_granting(shape.wish).cheapest(shape.need) for name, shape in shapes.items()}
+    return schedule.usd, {
+        name: refusal(problem, job, shapes[name]) for name, job in tasks.items() if able[name] is None
+    }
+
+
+def shared(usd: float, steps: Iterable[RunTask], refused: Container[str], market: MachineMarket) -> dict[str, float]:
+    """Divide a cost among the tasks that have a place, by what each would cost at least."""
     parts = {
         step.name: step.jobs * step.seconds * least_price(step.job, market.catalogue)
         for step in steps
         if step.name not in refused
     }
     whole = sum(parts.values())
-    shares = {name: report.cost * part / whole if whole else 0.0 for name, part in parts.items()}
-    return Bill(report.cost, shares, refused, is_foreseen)
+    return {name: usd * part / whole if whole else 0.0 for name, part in parts.items()}
 
 
 def least_price(job: PlannedJob, catalogue: Catalogue) -> float:

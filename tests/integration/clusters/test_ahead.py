@@ -146,8 +146,7 @@ class Run:
 
 
 MakeRun = Callable[..., Run]
-# For what no plan provides is asked, too.
-NO_PLAN: dict[str, Any] = {"max_instances": 1}
+LIMITED: dict[str, Any] = {"max_instances": 1}
 
 
 @pytest.fixture
@@ -202,7 +201,7 @@ def test_an_allocation_is_asked_for_while_the_first_task_runs(make_run: MakeRun,
 
 
 def test_an_allocation_is_abandoned_when_the_first_task_fails(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:
-    run = make_run(hpc, **NO_PLAN)
+    run = make_run(hpc, **LIMITED)
     run.begin()
     run.asked()
     run.api.refusals[HEALTH] = 500
@@ -212,8 +211,8 @@ def test_an_allocation_is_abandoned_when_the_first_task_fails(make_run: MakeRun,
 
 @pytest.mark.parametrize(
     ("state", "hints"),
-    [(State.SUCCEEDED, NO_PLAN), (State.FAILED, {})],
-    ids=["without a plan", "by a plan, and it fails"],
+    [(State.SUCCEEDED, LIMITED), (State.FAILED, {})],
+    ids=["on few machines", "and it fails"],
 )
 def test_a_machine_is_asked_for_while_the_first_task_runs(
     make_run: MakeRun,

@@ -376,6 +376,35 @@ def test_what_is_held_up_and_all_behind_it_is_not_planned(known: dict[str, Any])
     assert here.plan.planner.open == {"a", "b", "c"}
 
 
+def gang(*members: ComingJob) -> ComingTask:
+    return ComingTask(members, ("a",), gang="g", ahead=True, at_once=True)
+
+
+@pytest.mark.parametrize("retries", [False, True])
+def test_a_gang_has_all_its_machines_at_once_unless_a_member_waits_for_a_retry(retries: bool) -> None:
+    here = House()
+    here.job("a", token="a", begun=NOW, location="up", seconds=500)
+    here.machine("up", used=Resources(2, 1024), jobs=1)
+    need = PlannedJob("", Resources(2, 1024))
+    head, *others = (ComingJob(f"m{number}", Prediction(500.0), "cloud", need, number) for number in range(3))
+    here.jobs["half"], here.jobs["head"] = gang(*others), gang(replace(head, retries=retries))
+    here.job("behind", "head", "half")
+    here.look()
+    launches = here.look(NOW + 441).actions.launches
+    assert len(launches) == (0 if retries else 2), "the third one goes where a was"
+
+
+def test_of_a_run_no_more_machines_are_launched_ahead_than_it_may_have_jobs_at_work() -> None:
+    here = House()
+    here.most = 2
+    here.job("a", token="a", begun=NOW, location="away", seconds=500)
+    need = PlannedJob("", Resources(2, 1024))
+    jobs = [ComingJob(f"b{number}", Prediction(500.0), "cloud", need, number) for number in range(5)]
+    here.jobs["b"] = ComingTask(jobs, ("a",), ahead=True)
+    here.look(hurry=10.0)
+    assert len(here.look(NOW + 441, hurry=10.0).actions.launches) == 2
+
+
 def test_behind_a_wait_in_another_queue_a_machine_boots_in_time() -> None:
     """What waits there for as long as is expected is not held up, and what waits for longer is."""
     here = House()

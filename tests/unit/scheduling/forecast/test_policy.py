@@ -315,6 +315,15 @@ def test_what_fits_nothing_is_refused() -> None:
     assert "large" in clauses(Workflow(step("huge", 10, cpus=64)).decide(0.0).refused["huge"])
 
 
+def test_what_fits_nothing_and_has_begun_after_all_is_planned() -> None:
+    here = Workflow(step("huge", 100, cpus=99), step("a", 100), step("b", 50, "huge"), locations=("up",))
+    assert here.decide(0.0).refused.keys() == {"huge"}
+    here.begin("huge", "elsewhere", 1.0)
+    assert here.decide(1.0).refused == {}
+    assert here.planner.schedule is not None
+    assert here.planner.schedule.until["huge"] == pytest.approx(101.0)
+
+
 def test_nothing_is_placed_where_something_still_runs() -> None:
     """A step that ends by a second later than planned holds up the one behind it, and no plan is made for that."""
     here = Workflow(step("a", 100), step("b", 100), locations=("up",))

@@ -200,6 +200,19 @@ def test_a_run_may_go_on_so_many_machines_on_which_its_steps_begin_as_soon_as_th
     assert {home.location for home in homes.values()} == {other}, "on the one that stays in any case"
 
 
+@pytest.mark.parametrize("fleet", [{"size": 1}, {"stretch": 10.0}], ids=["a small fleet", "a slow run"])
+def test_what_starts_at_once_has_room_however_few_machines_are_planned(fleet: dict[str, float]) -> None:
+    [offer] = (each for each in offers(to_do(run_of(one("a", 10))), 4) if each.type.name == "small")
+
+    def starts(**known: object) -> list[float]:
+        steps = [one(f"m{number}", 100.0, "a", **known) for number in range(3)]
+        schedule = FleetRun(to_do(run_of(one("a", 1000.0), *steps)), Fleet(offer, **fleet)).schedule()
+        return [schedule.starts[each.job.name] - schedule.until["a"] for each in steps]
+
+    assert starts(at_once=True) == [0.0] * 3
+    assert starts() == [0.0, 100.0, 200.0]
+
+
 def test_there_is_a_schedule_where_a_fleet_is_too_small_or_off_sale() -> None:
     at_work = {
         f"{n}": WorkflowStep(PlannedJob(f"{n}", Resources(2, 1)), 600.0, begun=NOW - 1, location=f"m{n}")

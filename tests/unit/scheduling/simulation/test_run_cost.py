@@ -12,7 +12,7 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
-from lading.scheduling.simulation.run_cost import MOST_FORESEEN, Bill, RunTask, begins, least_price, on_machines
+from lading.scheduling.simulation.run_cost import MOST_REPLANNED, Bill, RunTask, begins, least_price, on_machines
 from tests.reasons import told
 
 SMALL = InstanceType("small", Resources(2, 8000), (Offering(1.0), Offering(0.5, "spot")))
@@ -59,7 +59,25 @@ def test_machines_are_shared_among_steps_and_what_has_no_place_is_said() -> None
     huge = RunTask("huge", 1, PlannedJob("huge", Resources(64, 1000)), Prediction(60.0))
     refused = on_machines([huge], {"huge": 0.0}, MARKET)
     assert (refused.usd, refused.of_steps, list(told(refused.refused))) == (0.0, {}, ["huge"])
-    assert on_machines([], {}, MARKET) == Bill(0.0, {}, {}, is_foreseen=True)
+    assert on_machines([], {}, MARKET) == Bill(0.0, {}, {})
+
+
+def test_many_jobs_cost_what_their_plan_says() -> None:
+    market = MachineMarket(MARKET.catalogue, policy=FORECAST, boot_seconds=60.0)
+    upstream = {"one": [], "two": ["one"], "huge": []}
+    huge = RunTask("huge", 1, PlannedJob("huge", Resources(999, 1)), Prediction(10.0))
+
+    def bill(jobs: int) -> Bill:
+        steps = [step("one", jobs, 3600.0), step("two", 1, 600.0), huge]
+        return on_machines(steps, {"one": 0.0, "two": 3600.0, "huge": 0.0}, market, upstream)
+
+    few, many = bill(MOST_REPLANNED - 2), bill(MOST_REPLANNED)
+    assert many.usd == pytest.approx(few.usd * MOST_REPLANNED / (MOST_REPLANNED - 2), rel=0.01)
+    assert many.of_steps == pytest.approx(few.of_steps, rel=0.02)
+    assert few.refused == many.refused
+    assert many.refused.keys() == {"huge"}
+    dense = [step("one", 2_000), step("two", 2_000)]  # each job of the second task waits for all of the first one
+    assert on_machines(dense, {"one": 0.0, "two": 3600.0}, market, upstream).usd >= 4_000 * 0.5
 
 
 def test_by_a_forecast_a_chain_has_one_machine() -> None:
@@ -70,9 +88,5 @@ def test_by_a_forecast_a_chain_has_one_machine() -> None:
     found = on_machines(steps, {"one": 0.0, "three": 100.0}, market, upstream)
     assert 0 < found.usd <= by_greedy.usd
     assert found.of_steps.keys() == {"one", "three"}
-    assert (found.is_foreseen, by_greedy.is_foreseen) == (True, False)
-    many = on_machines([step("one", MOST_FORESEEN + 1, 100.0)], {"one": 0.0}, market)
-    assert not many.is_foreseen
-    assert many.usd > 0
     huge = RunTask("huge", 1, PlannedJob("huge", Resources(999, 1)), Prediction(10.0))
     assert on_machines([huge], {"huge": 0.0}, market).refused.keys() == {"huge"}

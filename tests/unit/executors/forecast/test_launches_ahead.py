@@ -1,4 +1,4 @@
-"""What is asked for ahead though no plan provides it, from real rows of Airflow and of the store."""
+"""What plans launch ahead of jobs that are to come, from real rows of Airflow and of the store."""
 
 from __future__ import annotations
 
@@ -13,45 +13,42 @@ from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance
-from airflow.utils.types import DagRunType
 from sqlalchemy import delete, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import site_threads
-from lading.executors.forecast import ahead_requests, live_runs
-from lading.executors.forecast.ahead_requests import AheadRequests
+from lading.executors.forecast import live_runs
 from lading.executors.forecast.allocation_work import AllocationWork
-from lading.executors.forecast.live_runs import LiveRuns
 from lading.executors.forecast.site_plans import SitePlans
-from lading.executors.forecast.tasks import LAST
 from lading.executors.store import State
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.tables import GangRow
 from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.hooks.site import LocationState
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, RoomRequest
-from lading.scheduling.forecast.forecast import Forecast, RoomWait
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask
+from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.prediction import Prediction
-from lading.scheduling.provisioning.asked_ahead import AskedJob, asked_ahead
-from lading.scheduling.provisioning.coming_work import ComingWork
+from lading.scheduling.provisioning import Launch, Provision, decide
+from lading.scheduling.provisioning.coming_work import MINUTE, NOT_MEASURED, ComingWork
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
-from lading.scheduling.shares.budgets import BudgetTerms, BudgetUse, PeriodBudget, Unit, budget_terms
+from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, PeriodBudget, Unit, budget_terms
 from lading.scheduling.shares.who import Tenant, Who
 from tests.clusters.bought import Clock
 from tests.clusters.dag_runs import NOW, add_run, job, store_dag, task
 from tests.clusters.gangs import House
 from tests.clusters.sites import ANY, FakeElasticSite, make_settings
+from tests.services.at_once import AtOnce
 from tests.services.outside_clocks import OFFSETS
 
 NODE = Resources(4, 4096)
@@ -59,7 +56,7 @@ TYPES = Catalogue({"large": InstanceType("large", NODE, (Offering(1.0),))})
 LARGE = Location("large", NODE, instance_type="large")
 # It buys by what waits alone, and takes 300 s to boot.
 CLOUD = SiteView(name="cloud", possible=[LARGE], market=MachineMarket(TYPES, policy="greedy", boot_seconds=300.0))
-# It buys by a forecast; what no plan provides is asked for ahead there, too.
+# It buys by a forecast.
 PLANNING = SiteView(
     name="cloud", possible=[LARGE], market=MachineMarket(TYPES, policy=FORECAST, boot_seconds=300.0), holds=True
 )
@@ -73,8 +70,7 @@ QUEUE = SiteView(name="queue", possible=[Location("q", NODE, max_jobs=9, hints=f
 @pytest.fixture
 def session(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
-    for module in (ahead_requests, live_runs):
-        monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(live_runs, "SECONDS_BETWEEN_LOOKS", 0.0)
     with Session(airflow_database) as session:
         add_run(session)
         for number in range(20):  # such waits are known: three of four take 300 s at most
@@ -90,27 +86,50 @@ def instance(token: str, state: InstanceState, **columns: Any) -> InstanceRow:
 
 
 class Requests:
-    """What is asked for ahead of a run, by the clock of the test."""
+    """What is launched ahead for a run, by the clock of the test."""
 
     def __init__(self, session: Session, folder: Path) -> None:
-        self.session, self.terms = session, dict[str, BudgetTerms]()
-        self.live_runs = LiveRuns(make_settings(folder), Ways(), PastWaits())
-        self.ahead = AheadRequests(self.live_runs.asked)
-        self.new: list[AskedJob] = []
+        self.session, self.terms = session, NO_BUDGETS
+        self.plans = SitePlans(make_settings(folder), Ways(), lambda: None, PastWaits(), lambda tenant: self.terms)
+        self.plans.threads = AtOnce()
+        self.live_runs = self.plans.live_runs
+        self.starts: dict[str, float] = {}
 
-    def wanted(self, seconds: float, *sites: SiteView) -> dict[str, list[WaitingJob]]:
-        """The jobs for which is asked after so many seconds, by site."""
-        now, sites = NOW + seconds, sites or (CLOUD,)
+    def provisions(self, seconds: float, *sites: SiteView) -> dict[str, Provision]:
+        """What is decided after so many seconds, by site."""
+        now = NOW + seconds
         if not self.live_runs.known:
             store_dag(self.session)
-        runs = self.live_runs.coming_runs(self.session, sites, now, by_dag=False)
-        self.new = self.ahead.update(runs, sites, self.terms, now)
-        return self.ahead.wanted(sites, self.terms, now)
+        self.plans.due_at = 0.0
+        foreseen = self.plans.foresee(self.session, sites, [], now, by_dag=False)
+        found = {
+            site.name: decide(
+                [],
+                site.launched,
+                site.market,
+                now=now,
+                foreseen=foreseen.actions.get(site.name),
+                coming=foreseen.coming.get(site.name),
+            )
+            for site in sites
+            if site.market is not None
+        }
+        self.starts = {name: start for each in found.values() for name, start in each.ahead.items()}
+        return found
+
+    def launches(self, seconds: float, *sites: SiteView) -> dict[str, list[Launch]]:
+        """The launches for nothing but jobs that are to come."""
+        return {
+            site: [each for each in provision.launches if all(" " in name for name in each.jobs)]
+            for site, provision in self.provisions(seconds, *(sites or (CLOUD,))).items()
+        }
 
     def __call__(self, seconds: float, *sites: SiteView) -> list[str]:
-        """The same as SITE TASK MAP_INDEX."""
-        found = self.wanted(seconds, *sites)
-        return sorted(f"{site} {' '.join(each.name.split()[2:])}" for site, jobs in found.items() for each in jobs)
+        """The jobs that are to start first on what is launched ahead, as SITE TASK MAP_INDEX."""
+        found = self.provisions(seconds, *(sites or (CLOUD,)))
+        return sorted(
+            f"{site} {' '.join(name.split()[2:])}" for site, provision in found.items() for name in provision.ahead
+        )
 
 
 @pytest.fixture
@@ -141,13 +160,11 @@ def test_it_is_asked_for_at_its_start_less_the_predicted_wait(session: Session, 
         (HPC, {"gang": "g"}),
     ],
 )
-def test_what_no_plan_provides_is_asked_for_and_nothing_else(
+def test_gangs_and_jobs_with_attempts_are_planned_for_like_others(
     session: Session, asks: Requests, site: SiteView, hints: dict[str, Any]
 ) -> None:
     running_a(session)
     task(session, "b", "a", **hints)
-    task(session, "planned", "a")
-    task(session, "limited", "a", max_instances=1, run_max_instances=1)
     assert asks(299, site) == []
     assert asks(300, site) == [f"{site.name} b -1"]
 
@@ -164,14 +181,13 @@ def test_what_sites_hold_room_for_goes_to_no_other_site(
 def test_a_gang_is_asked_for_together_when_all_of_it_may_begin(session: Session, asks: Requests) -> None:
     """Its second task comes after b, of which the first one is no part."""
     running_a(session)
-    task(session, "b", "a", time=100)
+    task(session, "b", "a", time=100, site="lab")
     task(session, "head", "a", gang="g", cpus=1)
     task(session, "half", "b", size=2, gang="g", cpus=2)
     task(session, "behind", "head", gang="other", cpus=4)
     assert asks(399, PLANNING) == []
     assert asks(400, PLANNING) == ["cloud half 0", "cloud half 1", "cloud head -1"], "a ends at 600 s, b at 700 s"
-    starts = {each.task_id: each.start for each in asks.new}
-    assert starts == {"head": NOW + 700, "half": NOW + 700}
+    assert {*asks.starts.values()} == {NOW + 700}
     session.execute(update(TaskInstance).where(TaskInstance.task_id != "behind").values(state="running"))
     session.execute(update(store.JobRow).values(state=State.SUCCEEDED))
     at = {"site": "cloud", "location": "i1", "started_at": NOW + 700, "time_limit": 600}
@@ -190,9 +206,9 @@ def test_members_that_have_come_are_not_asked_for_and_the_others_are(session: Se
 
 
 def test_where_a_budget_of_its_dag_is_spent_nothing_is_asked_for(session: Session, asks: Requests) -> None:
-    def terms(unit: Unit, spent: float) -> dict[str, BudgetTerms]:
+    def terms(unit: Unit, spent: float) -> BudgetTerms:
         use = BudgetUse(PeriodBudget("d", Who(dag="d"), 10.0, unit), spent, 0.0, NOW, NOW + 9000)
-        return {"d r": budget_terms([use], Tenant(None, "d"))}
+        return budget_terms([use], Tenant(None, "d"))
 
     running_a(session)
     task(session, "b", "a")
@@ -200,8 +216,7 @@ def test_where_a_budget_of_its_dag_is_spent_nothing_is_asked_for(session: Sessio
         asks.terms = terms(unit, 10.0)
         assert asks(300) == []
     asks.terms = terms(Unit.USD, 9.0)
-    [job] = asks.wanted(301)["cloud"]
-    assert [each.most for each in job.budgets] == [10.0], "it is bought within it"
+    assert asks(301) == ["cloud b -1"], "it is bought within it"
     asks.terms = terms(Unit.USD, 10.0)
     assert asks(302) == [], "it was asked for while some was left"
 
@@ -264,7 +279,7 @@ def test_what_its_own_machine_leaves_is_not_asked_for(session: Session, asks: Re
         ({}, 3, 3),
         ({"max_jobs": 2}, 3, 2),
         ({"run_max_jobs": 2}, 3, 2),
-        ({"max_instances": 1}, 3, 3),
+        ({"max_instances": 1}, 3, 1),
         ({"ahead": False}, 0, 0),
         ({"memory": "auto"}, 0, 0),
         ({"cpus": "len(samples)"}, 0, 0),
@@ -275,26 +290,26 @@ def test_what_its_own_machine_leaves_is_not_asked_for(session: Session, asks: Re
     ],
     ids=[
         "a job", "mapped", "so many at once", "so many of the run at once",
-        "on few machines, for which all of them decide", "not this one",
+        "on few machines", "not this one",
         "as earlier tries say", "as its inputs say", "money is decided about later", "nothing is launched there",
         "it fits nowhere", "no site holds room",
     ],
 )  # fmt: skip
-def test_what_is_asked_for(session: Session, asks: Requests, hints: dict[str, Any], size: int, asked: int) -> None:
+def test_how_many_machines_are_launched(
+    session: Session, asks: Requests, hints: dict[str, Any], size: int, asked: int
+) -> None:
     running_a(session)
     task(session, "b", "a", size=size, **hints)
-    assert len(asks(590, CLOUD, LAB)) == asked
+    assert len(asks.launches(590, CLOUD, LAB)["cloud"]) == asked
 
 
 def test_what_depends_on_its_inputs_asks_for_as_much_as_in_the_last_run(session: Session, asks: Requests) -> None:
     running_a(session)
-    task(session, "b", "a", cpus="len(samples)", run_max_instances=1)
+    task(session, "b", "a", size=2, cpus="len(samples)")
     job(session, "a", State.SUCCEEDED, token="older", run_id="earlier", started_at=NOW - 650, ended_at=NOW - 50)
-    of_b = {"run_id": "earlier", "cpus": 3.0, "run_max_instances": 1, "started_at": NOW - 9, "ended_at": NOW - 5}
+    of_b = {"run_id": "earlier", "cpus": 3.0, "started_at": NOW - 9, "ended_at": NOW - 5}
     job(session, "b", State.SUCCEEDED, token="old", **of_b)
-    [wanted] = asks.wanted(400)["cloud"]
-    assert (wanted.name, wanted.resources.cpus) == ("d r b -1", 3.0)
-    assert (wanted.run_id, wanted.run, wanted.priority) == ("r", "d r", LAST), "it is of this run, and only to come"
+    assert len(asks.launches(400)["cloud"]) == 2, "a machine has room for one of them"
 
 
 def test_what_has_come_is_not_asked_for_any_more(session: Session, asks: Requests) -> None:
@@ -312,14 +327,13 @@ def test_what_has_come_is_not_asked_for_any_more(session: Session, asks: Request
 @pytest.mark.parametrize(
     ("columns", "first"),
     [
-        ({"state": State.QUEUED, "site_hint": "cloud", "queued_at": NOW}, 100),
         ({"state": State.ATTEMPTED, "gang": "g", "site_hint": "planning"}, 1000),
         ({"state": State.PLACED, "site": "cloud", "location": "i1"}, 0),
         ({"state": State.PLACED, "site": "lab", "location": "m"}, 0),
         ({"state": State.PLACED, "site": "queue", "location": "q", "placed_at": NOW}, 700),
         ({"state": State.QUEUED, "targets": '[["queue/long"], []]', "queued_at": NOW}, 1700),
     ],
-    ids=["its machine boots", "it sleeps until 900", "about to begin", "at a site without a queue", "900 s in a queue",
+    ids=["it sleeps until 900", "about to begin", "at a site without a queue", "900 s in a queue",
         "1900 s in the queue that its target names",
     ],
 )  # fmt: skip
@@ -363,8 +377,9 @@ def test_what_comes_again_is_asked_for_when_it_may_begin_and_what_is_behind_it_n
     task(session, "c", "b local", cpus=1)
     task(session, "behind", "local")
     assert asks(0, CLOUD, LAB) == []
-    session.execute(update(TaskInstance).where(TaskInstance.state == "up_for_retry").values(state=None))
-    assert asks(10, CLOUD, LAB) == ["cloud b -1", "cloud behind -1"]
+    session.execute(update(TaskInstance).where(TaskInstance.task_id == "local").values(state="running"))
+    job(session, "local", State.RUNNING, site="lab", location="m", started_at=NOW, time_limit=100)
+    assert asks(10, CLOUD, LAB) == ["cloud behind -1"]
 
 
 def test_what_was_not_known_of_a_site_when_a_run_came_is_found_out_later(session: Session, asks: Requests) -> None:
@@ -420,25 +435,21 @@ def test_an_allocation_that_is_there_early_lasts_for_what_it_is_for(session: Ses
     running_a(session)
     task(session, "b", "a", gang="g")
     task(session, "long", "a", time=3400, gang="h")
-    found = {each.name.split()[2]: each.time for each in asks.wanted(400, HPC)["hpc"]}
-    assert found["b"] == 600 + 300, "300 s from its predicted start until it is there at the earliest"
-    assert found["long"] == 3600 - 120, "as long as allocations are, less what it takes to begin"
+    found = {each.jobs[0].split()[2]: each.seconds for each in asks.launches(400, HPC)["hpc"]}
+    assert found["b"] == -(-(200 + 600 + NOT_MEASURED) // MINUTE) * MINUTE, "should it be there at once"
+    assert found["long"] == 3400 + NOT_MEASURED
 
 
 def test_it_is_asked_for_from_a_moment_on(session: Session, asks: Requests) -> None:
     running_a(session)
     task(session, "b", "a", size=3)
     asks(400)
-    assert [(each.name, each.site, each.start) for each in asks.new] == [
-        (f"d r b {number}", "cloud", NOW + 700) for number in range(3)
+    assert asks.starts == {f"d r b {number}": NOW + 700 for number in range(3)}
+    booting = [
+        replace(LARGE, name=f"i{number}", capacity_type="on-demand", booting=True, ready_at=NOW + 700)
+        for number in range(3)
     ]
-    asks(401)
-    assert asks.new == []
-    session.execute(update(store.JobRow).values(ended_at=NOW + 401, state=State.SUCCEEDED))
-    session.execute(update(TaskInstance).where(TaskInstance.task_id == "a").values(state="success"))
-    asks(450)
-    [known] = asks.ahead.runs.values()
-    assert {each.start for each in known.found} == {NOW + 700}, "its machine boots since then, not since the last look"
+    assert asks(401, replace(CLOUD, launched=booting)) == [], "what is launched is not launched again"
 
 
 def test_gangs_that_wait_for_each_other_cost_themselves_alone(
@@ -453,27 +464,14 @@ def test_gangs_that_wait_for_each_other_cost_themselves_alone(
     assert "Gangs of some runs wait for each other" in caplog.text
 
 
-def test_many_runs_take_turns(session: Session, asks: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead_requests, "MOST_RUNS_PER_TICK", 2)
-    for number in range(3):
-        name = f"r{number}"
-        session.add(DagRun(dag_id="d", run_id=name, run_type=DagRunType.BACKFILL_JOB, state="running"))
-        session.flush()
-        running_a(session)
-        task(session, "b", "a")
-        session.execute(update(TaskInstance).where(TaskInstance.run_id == "r").values(run_id=name))
-        session.execute(update(store.JobRow).where(store.JobRow.run_id == "r").values(run_id=name, token=name))
-    assert [len(asks(400 + tick)) for tick in range(3)] == [2, 3, 3]
-
-
 def test_a_run_without_jobs_is_forgotten(session: Session, asks: Requests) -> None:
     running_a(session)
     task(session, "b", "a")
     asks(400)
-    assert asks.ahead.runs
+    assert asks.plans.plans
     session.execute(update(store.JobRow).values(state=State.SUCCEEDED))
     asks(500)
-    assert asks.ahead.runs == {}
+    assert asks.plans.plans == {}
 
 
 def test_it_is_launched_once_and_not_again_for_the_job_itself(
@@ -502,7 +500,7 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     task(session, "b", "a")
     store_dag(session)
     session.commit()
-    site.see("i1")
+    site.see("i1", state=LocationState.DRAINING)  # so that b does not go where a was
     site.given["i1"] = {"a": True}
     house.tick(3)
     [order] = site.ordered
@@ -520,32 +518,13 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     house.controller.threads.end()
 
 
-def asking_run(name: str) -> ComingRun:
-    """A run of two tasks, for the second of which room is asked for."""
-    a, b = (f"{name} {task_id} -1" for task_id in "ab")
-    request = RoomRequest("cloud", PlannedJob("b", NODE))
-    coming = ComingTask([ComingJob(b, Prediction(60.0), room_wait=RoomWait(300.0))], ("a",), request=request)
-    return ComingRun(name, NOW, {"a": ComingTask([ComingJob(a, Prediction(60.0), begun=NOW)]), "b": coming})
-
-
-def test_a_run_that_makes_no_sense_costs_itself_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def asked(run: ComingRun, *others: Any) -> list[AskedJob]:
-        return asked_ahead(run, *others) if run.name == "d r" else 1 // 0  # type: ignore[return-value]
-
-    monkeypatch.setattr(ahead_requests, "asked_ahead", asked)
-    ahead = AheadRequests(lambda name: {"b": WaitingJob(name="b", resources=NODE)})
-    ahead.update([asking_run("d odd"), asking_run("d r")], [CLOUD], {}, NOW)
-    assert [job.name for job in ahead.wanted([CLOUD], {}, NOW)["cloud"]] == ["d r b -1"]
-    assert "No room can be requested ahead for run 'd odd'" in caplog.text
-
-
-def test_what_is_to_come_in_allocations_is_found_out_no_sooner_for_what_is_asked_for_ahead(
+def test_what_is_to_come_in_allocations_is_found_out_no_sooner_for_what_is_launched_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans, clock = SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits()), Clock(0.0)
-    runs, looks = [asking_run("d r")], list[int]()
+    b = ComingTask([ComingJob("d r b -1", Prediction(60.0), "cloud", PlannedJob("b", NODE))], ("a",), ahead=True)
+    a = ComingTask([ComingJob("d r a -1", Prediction(60.0), begun=NOW)])
+    runs, looks = [ComingRun("d r", NOW, {"a": a, "b": b})], list[int]()
 
     def coming_runs(*_: object, **known: object) -> list[ComingRun]:
         clock.now += 2.0
@@ -553,7 +532,6 @@ def test_what_is_to_come_in_allocations_is_found_out_no_sooner_for_what_is_asked
 
     plans.has_noted = False
     monkeypatch.setattr(plans.live_runs, "coming_runs", coming_runs)
-    plans.ahead.asked = lambda name: {"b": WaitingJob(name="b", resources=NODE)}
     work = AllocationWork()
     monkeypatch.setattr(work, "coming_work", lambda *_, **known: looks.append(1) or ComingWork(Forecast({})))
     plans.work["hpc"] = work
@@ -563,5 +541,7 @@ def test_what_is_to_come_in_allocations_is_found_out_no_sooner_for_what_is_asked
     assert (len(looks), found[1].coming) == (1, found[0].coming)
     runs.clear()
     later = plans.foresee(None, [HPC, CLOUD], [], NOW + 2, by_dag=False)  # type: ignore[arg-type]
-    assert [[job.name for job in each.wanted.get("cloud", ())] for each in (*found, later)] == [["d r b -1"]] * 2 + [[]]
+    names = [[*each.actions["cloud"].actions.launched_for.values()] for each in found]
+    assert names == [[("d r b -1",)]] * 2
+    assert later.actions == {}
     plans.close()
