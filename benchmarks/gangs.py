@@ -86,32 +86,31 @@ def main() -> None:
             fill(session, options.gangs, options.size)
             session.commit()
 
-        def decide() -> GangOutcome:
+        def decide(session: Session) -> GangOutcome:
+            return keeper.decide(session, gang_rows.load(session, by_dag=False), sites, time.time())
+
+        def look() -> None:
             with Session(engine) as session:
-                return keeper.decide(session, sites, time.time(), by_dag=False)
+                decide(session)
 
         def tick() -> None:
             with Session(engine) as session:
-                decision = keeper.decide(session, sites, time.time(), by_dag=False).added_to(Decision())
+                decision = decide(session).added_to(Decision())
                 store.apply(session, decision.changes)
                 gang_rows.apply(session, decision.gangs, time.time())
                 session.add_all(decision.notes)
                 session.commit()
 
         what = f"{options.gangs} gangs of {options.size} on {options.locations} locations"
-        measure(f"{what}, all of them begin", options.runs, lambda: void(decide()))
+        measure(f"{what}, all of them begin", options.runs, look)
         tick()
         with Session(engine) as session:
             session.execute(update(HoldRow).values(state="held"))
             session.commit()
-        measure(f"{what}, a tenth holds room and the others sleep", options.runs, lambda: void(decide()))
+        measure(f"{what}, a tenth holds room and the others sleep", options.runs, look)
         for _ in range(2):
             tick()
         measure(f"{what}, nothing changes, with what is stored", options.runs, tick)
-
-
-def void(_: object) -> None:
-    """Nothing is done with it."""
 
 
 if __name__ == "__main__":
