@@ -60,10 +60,12 @@ def choose(
         sizes near the best one
     :param pause: called regularly, so that other threads can run
     """
+    candidates = [its for fleet in fleets if (its := on_sale(fleet, work.problem)) is not None]
+    if not work.names:
+        return next(iter(candidates), None)  # nothing is left to start, so all fleets are equal
     search = FleetSearch(work, medians, hurry, spent, pause)
-    for fleet in fleets:
-        if (its := on_sale(fleet, work.problem)) is not None:
-            search.try_one(its)
+    for fleet in candidates:
+        search.try_one(fleet)
     if search.best is None:
         search.try_all()
     return None if search.best is None else search.best[1]
@@ -221,8 +223,8 @@ def least_usd(work: FleetWork) -> dict[str | None, float]:
     """USD of the remaining work of each run, if each step only pays its share of the cheapest machine that suits it."""
     usd_by_run: dict[str | None, float] = {}
     of_class: dict[StepClass, tuple[float, Bin | None]] = {}
-    for step in work.forecast.steps.values():
-        its_class = work.class_like(step)
+    for name, step in work.forecast.steps.items():
+        its_class = work.class_by_step[name]
         if its_class not in of_class:
             cheapest = work.cheapest(its_class)
             shares = [] if cheapest is None else zip(its_class.need, cheapest.capacity, strict=True)

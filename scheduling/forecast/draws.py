@@ -72,7 +72,7 @@ def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
     return [
         Draw(
             [case.get(name, steps[name].seconds) for name in work.names],
-            {name: case.get(name, steps[name].left(work.now)) for name in work.begun},
+            {each.name: case.get(each.name, each.left) for each in work.begun},
         )
         for case in factors
     ]

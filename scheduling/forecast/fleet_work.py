@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.job import Wish
@@ -56,6 +57,42 @@ class StepClass:
     at_once: bool = False
 
 
+class BegunStep(NamedTuple):
+    """A step that has started, as every fleet sees it.
+
+    :param left: its expected remaining seconds
+    :param children: the numbers of the unstarted steps that wait for it
+    """
+
+    name: str
+    run: str | None
+    location: str | None
+    its_class: StepClass
+    left: float
+    children: Sequence[int]
+
+
+class ExistingMachine(NamedTuple):
+    """An existing machine, as every fleet sees it.
+
+    :param free: the room that started steps, held room and jobs that are not steps leave free
+    :param suits: for each class of steps, whether it can ever run there
+    :param up: from when on it accepts steps, epoch seconds
+    :param until: when the last of its started steps should finish, epoch seconds; 0: it has none
+    :param running: how many steps have started there
+    :param shared: whether it has held room, or jobs that are not steps
+    """
+
+    location: Location
+    free: Vector
+    suits: Sequence[bool]
+    boot: float
+    up: float
+    until: float
+    running: int
+    shared: bool
+
+
 class FleetWork:
     """The work of one moment, prepared for all fleets.
 
@@ -67,6 +104,9 @@ class FleetWork:
     :param now: epoch seconds
     :param most_boot_paid: how many seconds of a boot are billed at most
     :ivar classes: see :class:`StepClass`
+    :ivar names: the unstarted steps in the order in which they get machines
+    :ivar begun: the started steps
+    :ivar there: the existing machines
     """
 
     def __init__(
@@ -91,8 +131,8 @@ class FleetWork:
         steps = forecast.steps
         self.has_ends = any(each.ends_at is not None for each in locations)
         self.names: list[str] = list(forecast.by_rest(self.rests))
-        self.begun = [name for name, step in steps.items() if step.begun is not None]
         number = {name: place for place, name in enumerate(self.names)}
+        self.class_by_step = {name: self._class_like(step) for name, step in steps.items()}
         self.classes: list[StepClass] = []
         self.class_of: list[int] = []
         self.seconds: list[float] = []
@@ -108,7 +148,7 @@ class FleetWork:
         by_key: dict[object, int] = {}
         for name in self.names:
             step = steps[name]
-            where = numbers.setdefault(its_class := self.class_like(step), len(self.classes))
+            where = numbers.setdefault(its_class := self.class_by_step[name], len(self.classes))
             if where == len(self.classes):
                 self.classes.append(its_class)
             self.class_of.append(where)
@@ -126,17 +166,15 @@ class FleetWork:
                 self.bucket_run.append(step.job.run)
             self.bucket_of.append(bucket)
             self.missing.append(sum(each in steps for each in step.parents))
-        children = forecast.children
-        self.children = [[number[each] for each in children[name]] for name in self.names]
-        self.children_of_begun = {
-            name: [number[each] for each in children[name] if each in number] for name in self.begun
-        }
+        self.children = [[number[each] for each in forecast.children[name]] for name in self.names]
+        self.begun = self._begun_steps(number)
         self.critical = longest_of_runs(forecast, self.rests)
         """The longest path from now to the end of each run, seconds."""
         self._menus: dict[Fleet, Sequence[Bin | None]] = {}
         self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
+        self.there = self._existing_machines()
 
-    def class_like(self, step: WorkflowStep) -> StepClass:
+    def _class_like(self, step: WorkflowStep) -> StepClass:
         run, pool = ("run", step.job.run or ""), ("pool", step.pool or "")
         slots = [(run, 1)] if run in self.most and step.seconds else []
         if step.seconds and step.pool_slots <= self.most.get(pool, -1):
@@ -223,20 +261,50 @@ class FleetWork:
                 steps[name] = replace(step, seconds=seconds)
         return replace(self.forecast, steps=steps).rests(self.now)
 
-    def free(self) -> dict[str, Vector]:
-        """The capacity of each machine that steps can use, by name: all but held room, and the room of jobs that are
-        not steps, whose end is unknown."""
-        steps: dict[str, list[Vector]] = {each.name: [] for each in self.locations}
-        for name in self.begun:
-            step = self.forecast.steps[name]
-            if step.location in steps:
-                steps[step.location].append(vector(step.job.resources))
-        found = {}
+    def _begun_steps(self, number: Mapping[str, int]) -> list[BegunStep]:
+        """The started steps.
+
+        :param number: the places of unstarted steps in ``names``
+        """
+        steps, children = self.forecast.steps, self.forecast.children
+        return [
+            BegunStep(
+                name,
+                step.job.run,
+                step.location,
+                self.class_by_step[name],
+                step.left(self.now),
+                [number[each] for each in children[name] if each in number],
+            )
+            for name, step in steps.items()
+            if step.begun is not None
+        ]
+
+    def _existing_machines(self) -> list[ExistingMachine]:
+        on: dict[str, list[BegunStep]] = {each.name: [] for each in self.locations}
+        for step in self.begun:
+            if step.location in on:
+                on[step.location].append(step)
+        found = []
         for location in self.locations:
-            mine = tuple(map(sum, zip((0, 0, 0, 0), *steps[location.name], strict=True)))
-            others = (max(0, used - own) for used, own in zip(vector(location.used), mine, strict=True))
-            cpus, memory, disk, gpus = map(int.__sub__, vector(location.capacity), others)
-            found[location.name] = cpus, memory, disk, gpus
+            mine = on[location.name]
+            whole, used = vector(location.capacity), vector(location.used)
+            own = [sum(step.its_class.need[i] for step in mine) for i in range(4)]
+            # When held room becomes free, and when jobs that are not steps end, is unknown.
+            others = [max(0, used[i] - own[i]) for i in range(4)]
+            for_steps = whole[0] - others[0], whole[1] - others[1], whole[2] - others[2], whole[3] - others[3]
+            found.append(
+                ExistingMachine(
+                    location,
+                    (for_steps[0] - own[0], for_steps[1] - own[1], for_steps[2] - own[2], for_steps[3] - own[3]),
+                    self.suits(for_steps, location.kind),
+                    self.boot_of(location.instance_type),
+                    max(self.now, location.ready_at or self.now),
+                    max((self.now + step.left for step in mine), default=0.0),
+                    len(mine),
+                    any(others),
+                )
+            )
         return found
 
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from lading.scheduling.forecast.draws import Draw
-from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, StepClass
-from lading.scheduling.forecast.forecast import WorkflowStep
+from lading.scheduling.forecast.fleet_work import BegunStep, Fleet, FleetWork, StepClass
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.location import Location
-from lading.scheduling.packing.problem import Bin, vector
+from lading.scheduling.packing.problem import Bin
 from lading.scheduling.quotas import quota, vcpus
 
 # Events closer together than this are handled as one, seconds.
@@ -108,7 +107,8 @@ class FleetRun:
         self.lengths = None if draw is None else draw.seconds
         self.pause = pause
         self.missing = work.missing[:]
-        self.events: list[tuple[float, int, int, int, Sequence[int]]] = []  # time, order, machine, class, steps
+        self.events: list[tuple[float, int, int, int, Sequence[int]]] = []
+        """Time, order, machine, class, steps; of a step that had started, its number instead of a class."""
         self.count = 0
         self.ready: dict[int, deque[int]] = {}
         self.waiting: list[list[int]] = [[] for _ in work.classes]  # by class, a heap of groups with waiting steps
@@ -118,7 +118,8 @@ class FleetRun:
         self.slots: dict[tuple[str, str], int] = dict.fromkeys(work.most, 0)
         self.labelled: dict[tuple[str, str], int] = dict.fromkeys(work.most_machines, 0)
         self.machines: list[FleetMachine] = []
-        self.begun: list[tuple[str, FleetMachine | None, StepClass]] = []
+        self.at: dict[str | None, FleetMachine] = {}
+        """The existing machines by name."""
         self.ends: dict[str | None, float] = {}
         self.starts: list[float] = [math.nan] * len(work.names)
         self.homes: list[int] = [ELSEWHERE] * len(work.names)
@@ -135,55 +136,49 @@ class FleetRun:
         self.is_whole = not any(self.waiting)
 
     def _begin(self) -> None:
-        work, now, steps = self.work, self.work.now, self.work.forecast.steps
-        at = self._put_there()
-        for name in work.begun:
-            step, left = steps[name], self._left(name, steps[name])
-            self.ends[step.job.run] = max(self.ends.get(step.job.run, now), now + left)
-            home, its_class = at.get(step.location or ""), work.class_like(step)
-            self._count(its_class, home, 1)
-            if home is not None:
-                if not home.running:
-                    home.since = home.up
-                home.running += 1
-                home.until = max(home.until, now + step.left(now))
-                home.free = [have - need for have, need in zip(home.free, its_class.need, strict=True)]
-            self.begun.append((name, home, its_class))
-            self._push(now + left, BEGUN, 0, (len(self.begun) - 1,))
+        work, now, draw = self.work, self.work.now, self.draw
+        lefts = [each.left for each in work.begun] if draw is None else [draw.left[each.name] for each in work.begun]
+        stays: dict[str | None, float] = {}  # by machine, when the last of its started steps ends
+        for step, left in zip(work.begun, lefts, strict=True):
+            self.ends[step.run] = max(self.ends.get(step.run, now), now + left)
+            stays[step.location] = max(stays.get(step.location, now), now + left)
+        self._put_there(stays)
+        for number, (step, left) in enumerate(zip(work.begun, lefts, strict=True)):
+            self._count(step.its_class, self.at.get(step.location), 1)
+            self._push(now + left, BEGUN, number, ())
         for number, missing in enumerate(self.missing):
             if not missing:
                 self._come(number, now)
 
-    def _put_there(self) -> dict[str, FleetMachine]:
-        """The existing machines by name, ordered so that those that must stay longest come first."""
-        work, now = self.work, self.work.now
-        ends: dict[str, float] = {}
-        for name in work.begun:
-            step = work.forecast.steps[name]
-            if step.location is not None:
-                ends[step.location] = max(ends.get(step.location, now), now + self._left(name, step))
-        at: dict[str, FleetMachine] = {}
-        free = work.free()
-        for location in work.locations:
-            capacity, up = free[location.name], max(now, location.ready_at or now)
-            at[location.name] = FleetMachine(
-                list(capacity),
-                work.suits(capacity, location.kind),
+    def _put_there(self, stays: Mapping[str | None, float]) -> None:
+        """Add the existing machines, those that must stay longest first.
+
+        :param stays: when the last started step ends on each of them, epoch seconds, by name
+        """
+        there = sorted(self.work.there, key=lambda each: -stays.get(each.location.name, each.up))
+        for number, each in enumerate(there):
+            location = each.location
+            machine = FleetMachine(
+                list(each.free),
+                each.suits,
                 location.usd_per_hour / 3600,
-                work.boot_of(location.instance_type),
-                up,
+                each.boot,
+                each.up,
                 location,
-                idle_since=up,
+                idle_since=each.up,
+                running=each.running,
+                since=each.up,
                 closes=math.inf if location.ends_at is None else location.ends_at,
-                shared=capacity != vector(location.capacity),
+                until=each.until,
+                spare=number >= self.size,
+                shared=each.shared,
+                number=number,
             )
-            if up > now:
-                self._wake(up)
-        self.machines = [at[name] for name in sorted(at, key=lambda name: -ends.get(name, at[name].up))]
-        for number, machine in enumerate(self.machines):
-            machine.number, machine.spare = number, number >= self.size
-        self.open, self.has_spares = len(at), len(at) > self.size
-        return at
+            self.machines.append(machine)
+            self.at[location.name] = machine
+            if each.up > self.work.now:
+                self._wake(each.up)
+        self.open, self.has_spares = len(there), len(there) > self.size
 
     def _count(self, its_class: StepClass, machine: FleetMachine | None, number: int) -> None:
         """Count steps as active (or, with a negative number, as finished) against limits."""
@@ -201,9 +196,6 @@ class FleetRun:
             elif not machine.labels[label]:
                 self.labelled[label] -= 1
                 self._unblock(label)
-
-    def _left(self, name: str, step: WorkflowStep) -> float:
-        return step.left(self.work.now) if self.draw is None else self.draw.left[name]
 
     def _push(self, time: float, machine: int, its_class: int, steps: Sequence[int]) -> None:
         self.count += 1
@@ -264,7 +256,7 @@ class FleetRun:
                 if machine >= ELSEWHERE:
                     self._end(machine, its_class, steps, time)
                 elif machine == BEGUN:
-                    self._end_begun(*self.begun[steps[0]], time)
+                    self._end_begun(work.begun[its_class], time)
                 else:
                     self.wakes.discard(at)
                     self.fresh |= self.blocked
@@ -275,11 +267,12 @@ class FleetRun:
             if looks % EVENTS_PER_PAUSE == 0:
                 self.pause()
 
-    def _end_begun(self, name: str, home: FleetMachine | None, its_class: StepClass, time: float) -> None:
+    def _end_begun(self, step: BegunStep, time: float) -> None:
+        home = self.at.get(step.location)
         if home is not None:
-            self._free(home, its_class, 1, time)
-        self._count(its_class, home, -1)
-        for child in self.work.children_of_begun[name]:
+            self._free(home, step.its_class, 1, time)
+        self._count(step.its_class, home, -1)
+        for child in step.children:
             self.missing[child] -= 1
             if not self.missing[child]:
                 self._come(child, time)
@@ -342,6 +335,8 @@ class FleetRun:
 
     def _dispatch(self, time: float) -> None:
         """Start the steps that have room now, those with the longest remaining paths first."""
+        if not (self.fresh or self.blocked):
+            return
         classes, waiting, opened = self.work.classes, self.waiting, len(self.machines)
         todo = self._due()
         by_number = {machine.number: machine for machine in self.changed}
@@ -598,10 +593,10 @@ class FleetRun:
         # Leave out machines that were launched in vain, because limits keep all steps away from them.
         used = [it for it, each in zip(planned, self.machines, strict=True) if each.location or each.idle_since]
         schedule = Schedule(used)
-        for name in work.begun:
-            step = steps[name]
-            assert step.begun is not None
-            schedule.starts[name], schedule.until[name] = step.begun, work.now + step.left(work.now)
+        for each_begun in work.begun:
+            name, begun = each_begun.name, steps[each_begun.name].begun
+            assert begun is not None
+            schedule.starts[name], schedule.until[name] = begun, work.now + each_begun.left
         order = sorted(
             (number for number in range(len(work.names)) if not math.isnan(self.starts[number])),
             key=self.starts.__getitem__,
