@@ -465,6 +465,7 @@ class Backlogs:
             conditions = [is_limited, JobRow.dag_id.in_({job.dag_id for job in asked})]
         self.rows = together(session, now, names, *conditions)
         ahead = self.database_ahead = database_ahead(session)
+        self.read = set(main_tasks(self.rows))
         self.lengths = known_lengths(session, self.rows)
         self.waiting: dict[Place, list[Any]] = {}
         self.oldest: dict[Place, float] = {}
@@ -503,7 +504,9 @@ class Backlogs:
         """Return the jobs that wait for a place."""
         if place not in self.lines:
             running = self._running(place)
-            self.lengths |= known_lengths(self.session, [each for each in running if task_of(each) not in self.lengths])
+            unread = [each for each in running if task_of(each) not in self.lengths]
+            self.lengths |= known_lengths(self.session, unread)
+            self.read |= set(main_tasks(unread))
             is_site = place[0] == "site"
             lengths = self._lengths(running, rate)
             turns: dict[tuple[ShareLine, int, int], Turn] = {}
@@ -544,9 +547,9 @@ class Backlogs:
         return self.lines[place]
 
     def _is_known(self, row: Any) -> bool:
-        """Whether the length of a row's task is known."""
-        known = self.lengths.get(task_of(row))
-        return known is not None and known.tries >= KNOWN_TRIES
+        """Whether the length of a row's task is known; of tasks whose tries are not read, it is assumed to be."""
+        task = task_of(row)
+        return task not in self.read or (task in self.lengths and self.lengths[task].tries >= KNOWN_TRIES)
 
     def _contenders(self, place: Place) -> Iterable[tuple[Any, int]]:
         """Yield the waiting jobs that can take the room of a place, and how many of each row.
@@ -653,16 +656,18 @@ def task_of(row: Any) -> tuple[str, str]:
     return row.dag_id or "", row.task_id or ""
 
 
-def known_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], Length]:
-    """Return how long the last tries of tasks ran.
-
-    Only the :data:`MOST_TASKS` tasks with most jobs in these rows are read.
-    """
+def main_tasks(rows: Iterable[Any]) -> list[tuple[str, str]]:
+    """Return the :data:`MOST_TASKS` tasks with most jobs in these rows."""
     jobs = Counter[tuple[str, str]]()
     for row in rows:
         if all(task := task_of(row)):
             jobs[task] += row.jobs
-    tasks = [task for task, _ in jobs.most_common(MOST_TASKS)]
+    return [task for task, _ in jobs.most_common(MOST_TASKS)]
+
+
+def known_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], Length]:
+    """Return how long the last tries of the main tasks in these rows ran."""
+    tasks = main_tasks(rows)
     if not tasks:
         return {}
     seconds = (JobRow.ended_at - JobRow.started_at).label("seconds")
