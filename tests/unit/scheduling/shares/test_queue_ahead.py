@@ -119,8 +119,8 @@ def test_jobs_of_a_line_start_in_order_whatever_is_known(
     for share, jobs, cpus, seconds in waiting:
         lines.setdefault(ShareLine(LEVEL, share), []).append(Alike(jobs, cpus, seconds, 0.5))
     at_work = [Running(*each) for each in running]
-    cpus = sum(each.cpus for each in at_work)
-    found = QueueAhead(lines, at_work, cpus, shares(a=2, b=1), {"a": Mean(0.3, 1.0)}, given_ahead=ahead * cpus)
+    room = sum(each.cpus for each in at_work)
+    found = QueueAhead(lines, at_work, room, shares(a=2, b=1), {"a": Mean(0.3, 1.0)}, given_ahead=ahead * room)
     for line, alike in lines.items():
         its = starts(found, line, sum(each.jobs for each in alike))
         assert its == sorted(its)
