@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from benchmarks.executor import machine
-from benchmarks.gangs import measure, void
+from benchmarks.gangs import measure
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.site_plan import PlanningInput, SitePlan, chosen
 from lading.scheduling.catalogue import Catalogue

@@ -5,9 +5,9 @@
     python -m benchmarks.starts shares     two days of 600 tasks of three teams on 32 cpus; 12 are kept for one of them
     python -m benchmarks.starts shares --seeds 3
 
-A real controller and database drive a simulated machine on a simulated clock. Every 30 seconds the starts of all
-waiting jobs are shown, as on the page; the interval shown first counts. Lengths are log-normal and differ by task.
-The first day begins without any history: until a task has finished, the length of its jobs is a guess.
+A real controller and database drive a simulated machine on a simulated clock. Every 30 seconds the starts of waiting
+jobs are shown, as on the page. The interval shown first counts, so a job is left out once it has one. Lengths are
+log-normal and differ by task. The first day begins without any history.
 """
 
 from __future__ import annotations
@@ -171,9 +171,10 @@ class Day:
             session.commit()
 
     def look(self) -> None:
-        """Look at what is expected of all jobs that wait."""
+        """Look at what is expected of all waiting jobs for which nothing was shown."""
+        unsaid = JobRow.state.in_(starts.WAITING), JobRow.said_at.is_(None)
         with Session(self.engine) as session:
-            rows = session.execute(select(*starts.COLUMNS).where(JobRow.state.in_(starts.WAITING))).all()
+            rows = session.execute(select(*starts.COLUMNS).where(*unsaid)).all()
             starts.show_starts(session, rows, self.clock.now)
             session.commit()
 

@@ -14,6 +14,8 @@ NORMAL = NormalDist()
 # The largest standard deviation of the logarithms of lengths; and the least remaining time of a job that exceeds its
 # expected length, seconds.
 MOST_SPREAD, MOMENT = 1.5, 1.0
+# The golden ratio: the fractional parts of its multiples are spread evenly, however many there are (Weyl's sequence).
+GOLDEN = (1 + math.sqrt(5)) / 2
 # A larger spread comes from a mixture of different jobs, from which their mean cannot be derived.
 MOST_SPREAD_OF_ONE_KIND = 1.0
 # A job that has run for so many standard deviations less than expected says nothing about the length of others. And
@@ -21,8 +23,27 @@ MOST_SPREAD_OF_ONE_KIND = 1.0
 NEAR, HALVINGS = 3.0, 12
 
 
-def seconds_left(passed: float, seconds: float, spread: float) -> float:
-    """Return the expected remaining time of a running job: the median, given how long it has run.
+def even_quantile(number: int) -> float:
+    """Return a number of a sequence that fills the interval from 0 to 1 evenly; the first is 0.5.
+
+    Values at these quantiles are like a sample of a distribution, but the same each time.
+    """
+    return (0.5 + number * GOLDEN) % 1.0
+
+
+def typical_length(mean: float, spread: float, number: int) -> float:
+    """Return the length of one of many similar jobs: together they are distributed as lengths are.
+
+    :param mean: of the lengths of all
+    :param number: of the job, from 0
+    """
+    if not spread:
+        return mean
+    return mean * math.exp(spread * NORMAL.inv_cdf(even_quantile(number)) - spread**2 / 2)
+
+
+def seconds_left(passed: float, seconds: float, spread: float, quantile: float = 0.5) -> float:
+    """Return a quantile of the remaining time of a running job, given how long it has run.
 
     The less certain its length, the less its expected end says. The longer it exceeds its length, the longer it is
     expected to continue: the factor by which it exceeds its length is itself a measurement of the spread.
@@ -30,11 +51,14 @@ def seconds_left(passed: float, seconds: float, spread: float) -> float:
     :param passed: seconds since it started
     :param seconds: the median of its length
     :param spread: the standard deviation of the logarithm of its length; 0: the length is known
+    :param quantile: which part of such jobs finishes earlier; by default the median is returned
     """
-    if passed <= 0 or (not spread and passed < seconds):
+    if not spread and passed < seconds:
         return seconds - passed
+    if passed <= 0:
+        return seconds * math.exp(spread * NORMAL.inv_cdf(quantile)) - passed
     over = math.log(passed / seconds) if seconds else 0.0
-    left = passed * math.expm1(_longer(over, min(MOST_SPREAD, max(spread, over))))
+    left = passed * math.expm1(_longer(over, min(MOST_SPREAD, max(spread, over)), quantile))
     return left if passed < seconds else MOMENT + left
 
 
@@ -64,11 +88,11 @@ def censored_shift(passed: Sequence[float], measured: float, spread: float) -> f
     return low
 
 
-def _longer(logarithm: float, spread: float) -> float:
-    """The median excess over ``logarithm`` of those normal values around 0 that exceed it."""
+def _longer(logarithm: float, spread: float, quantile: float) -> float:
+    """The quantile of the excess over ``logarithm`` of those normal values around 0 that exceed it."""
     if not spread:
         return 0.0
-    part = math.erfc(logarithm / spread / math.sqrt(2)) / 4
+    part = math.erfc(logarithm / spread / math.sqrt(2)) / 2 * (1 - quantile)
     return -NORMAL.inv_cdf(max(part, sys.float_info.min)) * spread - logarithm
 
 

@@ -38,7 +38,7 @@ from lading.scheduling.prediction import ASSUMED_SPREAD, WEIGHT_WITHIN_A_RUN
 from lading.scheduling.reason_codes import CODES
 from lading.scheduling.shares.queue_ahead import Alike, QueueAhead, Running, ShareLine
 from lading.scheduling.shares.who import Tenant
-from lading.scheduling.unfinished import MOST_SPREAD_OF_ONE_KIND, censored_shift, seconds_left
+from lading.scheduling.unfinished import MOST_SPREAD_OF_ONE_KIND, censored_shift, even_quantile, seconds_left
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
@@ -58,6 +58,9 @@ MOST_LINES = 3
 SECONDS_OF_RATE = (3600.0, 86400.0, 7 * 86400.0)
 # The codes of limits that a Dag sets for its own jobs.
 LIMITED = tuple(code.key for code in CODES.values() if code.kind == "max_instances")
+# The length of a task is known once this many of its jobs have finished. There is no estimate for a job while the jobs
+# of such tasks have less than this part of the cpus of all jobs that run or were queued before it.
+KNOWN_TRIES, LEAST_KNOWN = 3, 0.5
 # Jobs queued within this many seconds are counted together.
 SECONDS_TOGETHER = 60.0
 WAITED = JobRow.started_at - QUEUED
@@ -65,7 +68,7 @@ WAITED = JobRow.started_at - QUEUED
 CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
 # The shortest length that counts, seconds.
 LEAST_SECONDS = 0.001
-# Jobs that run are split into at most this many parts that finish one after the other.
+# Running jobs that are counted together are split into at most this many parts, which do not finish together.
 MOST_PARTS = 20
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,
@@ -359,6 +362,7 @@ class Turn:
     :param newest: when the last of them was queued
     :param cpus: the cpus that all of them request
     :param seconds: how long all of them together are expected to run
+    :param spread: the sum of the spreads of their lengths
     """
 
     jobs: int
@@ -366,6 +370,11 @@ class Turn:
     newest: float
     cpus: float = 0.0
     seconds: float = 0.0
+    spread: float = 0.0
+
+    @property
+    def alike(self) -> Alike:
+        return Alike(self.jobs, self.cpus / self.jobs, self.seconds / self.jobs, self.spread / self.jobs)
 
     def before(self, queued_at: float) -> float:
         """Return how many of them start before one, as if they had been queued at equal intervals."""
@@ -379,6 +388,9 @@ class BacklogLines:
 
     :param running: the jobs there that have to finish first
     :param cpus: how many there are
+    :param given_ahead: see :class:`QueueAhead`
+    :param lengths: when jobs were queued, their cpus, and whether the length of their task is known; of those that run
+        as well
     """
 
     def __init__(
@@ -389,7 +401,13 @@ class BacklogLines:
         shares: Shares,
         lately: Mapping[str, Mean],
         site: str | None,
+        given_ahead: float,
+        lengths: Sequence[tuple[float, float, bool]],
     ) -> None:
+        lengths = sorted(lengths)
+        self.queued = [queued for queued, _, _ in lengths]
+        self.cpus = [*accumulate(cpus for _, cpus, _ in lengths)]
+        self.cpus_known = [*accumulate(cpus * is_known for _, cpus, is_known in lengths)]
         self.order: dict[ShareLine, list[tuple[tuple[int, float], Turn]]] = {}
         for (line, priority, _), turn in turns.items():
             self.order.setdefault(line, []).append(((priority, turn.oldest), turn))
@@ -398,8 +416,8 @@ class BacklogLines:
         for line, its in self.order.items():
             its.sort(key=lambda each: each[0])
             self.sums[line] = [0, *accumulate(turn.jobs for _, turn in its)]
-            alike[line] = [Alike(turn.jobs, turn.cpus / turn.jobs, turn.seconds / turn.jobs) for _, turn in its]
-        self.ahead = QueueAhead(alike, running, cpus, shares, lately, site)
+            alike[line] = [turn.alike for _, turn in its]
+        self.ahead = QueueAhead(alike, running, cpus, shares, lately, site, given_ahead)
 
     def before(
         self, line: ShareLine, key: tuple[int, float], queued_at: float, *, is_last: bool
@@ -416,6 +434,12 @@ class BacklogLines:
             before = before - 1 if is_last else sums[at - 1] + with_it.before(queued_at)
         seconds, jobs = self.ahead.start(line, before)
         return jobs, seconds
+
+    def known(self, queued_at: float) -> float:
+        """Return which part of the cpus of the jobs that run or were queued before a job is used by jobs of tasks whose
+        length is known."""
+        at = bisect_right(self.queued, queued_at) - 1
+        return self.cpus_known[at] / self.cpus[at] if at >= 0 and self.cpus[at] else 1.0
 
 
 class Backlogs:
@@ -441,6 +465,7 @@ class Backlogs:
             conditions = [is_limited, JobRow.dag_id.in_({job.dag_id for job in asked})]
         self.rows = together(session, now, names, *conditions)
         ahead = self.database_ahead = database_ahead(session)
+        self.read = set(main_tasks(self.rows))
         self.lengths = known_lengths(session, self.rows)
         self.waiting: dict[Place, list[Any]] = {}
         self.oldest: dict[Place, float] = {}
@@ -480,27 +505,31 @@ class Backlogs:
         """Return the jobs that wait for a place."""
         if place not in self.lines:
             running = self._running(place)
-            self.lengths |= known_lengths(self.session, [each for each in running if task_of(each) not in self.lengths])
+            unread = [each for each in running if task_of(each) not in self.lengths]
+            self.lengths |= known_lengths(self.session, unread)
+            self.read |= set(main_tasks(unread))
             is_site = place[0] == "site"
             lengths = self._lengths(running, rate)
             turns: dict[tuple[ShareLine, int, int], Turn] = {}
+            ahead = [(-math.inf, each.cpus, self._is_known(each)) for each in running]
             for row, jobs in self._contenders(place):
+                ahead.append((row.oldest, row.cpus * jobs / row.jobs, self._is_known(row)))
                 key = self.line_of(row), -row.priority, row.since
                 turn = turns.setdefault(key, Turn(0, row.oldest, row.queued_at))
                 turn.jobs += jobs
                 turn.cpus += row.cpus * jobs / row.jobs
-                turn.seconds += jobs * lengths[task_of(row)].mean
+                turn.seconds += jobs * (length := lengths[task_of(row)]).mean
+                turn.spread += jobs * length.spread
                 turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
-            at_work = []
+            at_work, number = [], Counter[tuple[str, str]]()
             for each in running:
-                length = lengths[task_of(each)]
-                left = seconds_left(self._elapsed(each), length.median, length.spread)
-                # Jobs that started together do not finish together.
+                length, share = lengths[task_of(each)], self.share_of(each) if is_site else ""
                 parts = min(each.jobs, MOST_PARTS)
-                share = self.share_of(each) if is_site else ""
-                at_work += [
-                    Running(share, each.cpus / parts, left * (2 * number + 1) / parts) for number in range(parts)
-                ]
+                for _ in range(parts):
+                    quantile = even_quantile(number[task_of(each)])
+                    left = seconds_left(self._elapsed(each), length.median, length.spread, quantile)
+                    at_work.append(Running(share, each.cpus / parts, left))
+                    number[task_of(each)] += 1
             cpus = sum(each.cpus for each in at_work)
             if not cpus:
                 # Jobs keep finishing at the measured rate: cpus are rounded up to whole jobs, and lengths stretched.
@@ -513,8 +542,15 @@ class Backlogs:
                 apart = rate.seconds * stretch / MOST_PARTS
                 at_work = [Running("", cpus / MOST_PARTS, apart * (number + 0.5)) for number in range(MOST_PARTS)]
             site = place[1] if is_site else None
-            self.lines[place] = BacklogLines(turns, at_work, cpus, self.shares, self.lately, site)
+            # A site is given as much again as it can run. A limit of a Dag gives nothing ahead.
+            given_ahead = cpus if is_site else 0.0
+            self.lines[place] = BacklogLines(turns, at_work, cpus, self.shares, self.lately, site, given_ahead, ahead)
         return self.lines[place]
+
+    def _is_known(self, row: Any) -> bool:
+        """Whether the length of a row's task is known; of tasks whose tries are not read, it is assumed to be."""
+        task = task_of(row)
+        return task not in self.read or (task in self.lengths and self.lengths[task].tries >= KNOWN_TRIES)
 
     def _contenders(self, place: Place) -> Iterable[tuple[Any, int]]:
         """Yield the waiting jobs that can take the room of a place, and how many of each row.
@@ -557,6 +593,8 @@ class Backlogs:
         key = -job.priority, job.queued_at
         lines = self.lines_of(place, rate)
         jobs, seconds = lines.before(self.line_of(job), key, job.queued_at, is_last=is_last)
+        if lines.known(job.queued_at) < LEAST_KNOWN:
+            return Backlog(jobs, None, place_text(place), is_shared)
         return Backlog(jobs, rate.jobs, place_text(place), is_shared, seconds)
 
     def rate(self, place: Place) -> Rate | None:
@@ -627,16 +665,18 @@ def task_of(row: Any) -> tuple[str, str]:
     return row.dag_id or "", row.task_id or ""
 
 
-def known_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], Length]:
-    """Return how long the last tries of tasks ran.
-
-    Only the :data:`MOST_TASKS` tasks with most jobs in these rows are read.
-    """
+def main_tasks(rows: Iterable[Any]) -> list[tuple[str, str]]:
+    """Return the :data:`MOST_TASKS` tasks with most jobs in these rows."""
     jobs = Counter[tuple[str, str]]()
     for row in rows:
         if all(task := task_of(row)):
             jobs[task] += row.jobs
-    tasks = [task for task, _ in jobs.most_common(MOST_TASKS)]
+    return [task for task, _ in jobs.most_common(MOST_TASKS)]
+
+
+def known_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], Length]:
+    """Return how long the last tries of the main tasks in these rows ran."""
+    tasks = main_tasks(rows)
     if not tasks:
         return {}
     seconds = (JobRow.ended_at - JobRow.started_at).label("seconds")

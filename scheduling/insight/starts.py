@@ -36,8 +36,8 @@ WIDEST, NARROWEST_SECONDS = 3.0, 60.0
 # Reasons that hold a job until somebody, or a new budget period, changes something: there is no estimate for its start.
 # Other reasons pass by themselves, so the usual estimate applies: a token is renewed and a write retried (stale_token,
 # cannot_write, cannot_start), one of several locations answers again (location_state, location_note), promised budget
-# and machine costs are freed as jobs finish (budget_promised, budget_rate, max_usd_rate), and turns of shares and
-# weights only order jobs (share_turn, share_by_weight). Those of HOLDING_SITES are about one site.
+# and machine costs are freed as jobs finish (budget_promised, budget_rate, max_usd_rate), and turns of shares only
+# order jobs (share_turn). Those of HOLDING_SITES are about one site.
 HOLDING_SITES = frozenset(
     (
         # An operator has paused the site.
@@ -62,7 +62,7 @@ HOLDING = HOLDING_SITES | frozenset(
         # The budget is spent.
         "max_usd", "budget_spent", "budget_spent_cpu_hours",
         # Its share is fully used, or the free room is reserved for another share.
-        "share_bound", "share_closed", "gang_share",
+        "share_bound", "share_by_weight", "share_closed", "gang_share",
         # Nothing can ever run it.
         *(code.key for code in CODES.values() if code.kind == "never"),
     )

@@ -78,10 +78,11 @@ HELD = (
     (because("budget_spent", budget="lab", spent=200.4, most=200, until=2e9), "budget lab"),
     (because("max_usd", spent=10.0, most=10.0), "max_usd"),
     (because("share_bound", share="lab", used=8, most=8, what="cpus"), "share lab"),
+    (because("share_by_weight", share="lab", used=8, most=8, what="cpus"), "share lab"),
+    (because("share_closed", share="gpu", most=8, what="cpus"), "share gpu"),
 )
 FREE = (
     because("share_turn", share="lab", used=60.0, entitled=40.0, half_life=3600.0),
-    because("share_by_weight", share="lab", used=8, most=8, what="cpus"),
     because("budget_promised", budget="lab", spent=1, most=200, promised=199, until=2e9),
     because("max_usd_rate", used=2.0, left=1.0, most=10.0),
     because("stale_token"),
@@ -425,3 +426,20 @@ def test_the_first_jobs_of_a_task_to_finish_are_its_shortest(session: Session) -
     assert known.with_running([]) == known
     assert known.with_running([10.0] * 5).mean == pytest.approx(200, rel=0.01), "those that have just begun say nothing"
     assert 300 < known.with_running([1000.0] * 5).mean < 2000, "and those that take longer say a lot"
+
+
+@pytest.mark.parametrize(("finished", "is_said"), [(2, False), (3, True)])
+def test_no_start_is_expected_while_the_lengths_of_the_jobs_ahead_are_a_guess(
+    session: Session, finished: int, is_said: bool
+) -> None:
+    add_ended(session, 20)
+    for number in range(30):
+        add(session, f"known{number}", queued_at=NOW - 300, site_hint="hpc", **reason_values(FULL))
+        add(session, f"new{number}", task_id="new", queued_at=NOW - 200, site_hint="hpc", cpus=4, **reason_values(FULL))
+    add(session, "last", queued_at=NOW - 100, site_hint="hpc", **reason_values(FULL))
+    for number in range(finished):
+        ended = {"queued_at": NOW - 900, "started_at": NOW - 800, "ended_at": NOW - 700}
+        add(session, f"done{number}", task_id="new", state=State.SUCCEEDED, site="hpc", **ended)
+    found = all_starts(session)
+    assert isinstance(found["known0"], ExpectedStart), "new jobs are behind it"
+    assert ("last" in found) == is_said

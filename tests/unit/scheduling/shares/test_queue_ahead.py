@@ -78,6 +78,26 @@ def test_a_line_of_a_lower_level_starts_first() -> None:
     assert starts(found, A, 2) == [20, 30]
 
 
+def test_jobs_that_a_site_is_given_ahead_start_before_those_of_a_share_with_less() -> None:
+    table = Shares((Share("a", weight=100), Share("b", kept=(Kept("lab", {"cpus": 2}),))))
+    lines = {A: [Alike(60, 1, 10)], B: [Alike(60, 1, 10)]}
+    found = QueueAhead(lines, [], 4, table, {}, "lab", given_ahead=4)
+    assert starts(found, B, 3) == [0, 0, 20], "a is given four when only two of b are there, and they have not run yet"
+    assert starts(QueueAhead(lines, [], 4, table, {}, "lab"), B, 3) == [0, 0, 10]
+
+
+def test_jobs_run_for_as_long_together_as_their_lengths_vary() -> None:
+    """On one cpu the sum of the lengths counts; on many, the longest ones do."""
+    one, many = (
+        [QueueAhead({A: [Alike(200, 1, 60, spread)]}, [], cpus, Shares(), {}) for spread in (0.0, 0.5)]
+        for cpus in (1, 100)
+    )
+    assert one[1].start(A, 199)[0] == pytest.approx(one[0].start(A, 199)[0], rel=0.02)
+    assert many[0].start(A, 100)[0] == 60
+    assert many[1].start(A, 100)[0] < 30, "the shortest ends first"
+    assert many[1].start(A, 199)[0] > 60
+
+
 def test_jobs_beyond_those_that_are_simulated_start_at_the_same_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = {A: [Alike(1000, 1, 60)]}
     exact = QueueAhead(lines, [], 10, Shares(), {}).start(A, 999)
@@ -90,15 +110,17 @@ def test_jobs_beyond_those_that_are_simulated_start_at_the_same_rate(monkeypatch
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 20), st.integers(0, 8), st.floats(0, 1000)), max_size=8),
     st.lists(st.tuples(st.sampled_from("ab"), st.floats(0.1, 4), st.floats(0, 1000)), min_size=1, max_size=5),
+    st.floats(0, 2),
 )  # fmt: skip
 def test_jobs_of_a_line_start_in_order_whatever_is_known(
-    waiting: list[tuple[str, int, int, float]], running: list[tuple[str, float, float]]
+    waiting: list[tuple[str, int, int, float]], running: list[tuple[str, float, float]], ahead: float
 ) -> None:
     lines: dict[ShareLine, list[Alike]] = {}
     for share, jobs, cpus, seconds in waiting:
-        lines.setdefault(ShareLine(LEVEL, share), []).append(Alike(jobs, cpus, seconds))
+        lines.setdefault(ShareLine(LEVEL, share), []).append(Alike(jobs, cpus, seconds, 0.5))
     at_work = [Running(*each) for each in running]
-    found = QueueAhead(lines, at_work, sum(each.cpus for each in at_work), shares(a=2, b=1), {"a": Mean(0.3, 1.0)})
+    room = sum(each.cpus for each in at_work)
+    found = QueueAhead(lines, at_work, room, shares(a=2, b=1), {"a": Mean(0.3, 1.0)}, given_ahead=ahead * room)
     for line, alike in lines.items():
         its = starts(found, line, sum(each.jobs for each in alike))
         assert its == sorted(its)
