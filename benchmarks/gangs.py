@@ -54,7 +54,7 @@ def fill(session: Session, gangs: int, size: int) -> None:
     session.execute(JobRow.__table__.insert(), rows)
 
 
-def measure(what: str, runs: int, do: Callable[[], None]) -> None:
+def measure(what: str, runs: int, do: Callable[[], object]) -> None:
     """Print the median of so many calls, milliseconds of CPU, and the first one, in which SQL is put together."""
     times = []
     for _ in range(1 + runs):
