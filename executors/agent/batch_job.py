@@ -76,7 +76,9 @@ class BatchJob:
         self.end_signals = EndSignals(ANNOUNCEMENTS)
         self.journal = JobJournal(spool, token)
         self.watched = watched
-        self.running = RunningJobs(spool, self.journal, runner, close=(watched, *self.end_signals.descriptors))
+        close = watched, *self.end_signals.descriptors
+        # After its only job the supervisor exits, and so wakes this process: a cluster's spool has no bell.
+        self.running = RunningJobs(spool, self.journal, runner, close, most_jobs=1)
         self.limits = LimitEnforcer()
         self.inbox = NothingWaiting()
 

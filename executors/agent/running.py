@@ -19,7 +19,7 @@ from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as
 from lading.executors.agent.journal import SECONDS_UNTIL_REPORTED, Journal
 from lading.executors.agent.process_tree import MemoryMeter, MemorySamples, Process
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.warm_pool import HandedOverJob, SupervisorLines, make_line
+from lading.executors.agent.warm_pool import MOST_JOBS, HandedOverJob, SupervisorLines, make_line
 from lading.hooks.files import host
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import read_end, visible
@@ -163,13 +163,17 @@ class RunningJobs:
     """The running jobs of a location.
 
     :param close: the agent's descriptors, which the jobs' processes must not inherit
+    :param most_jobs: how many jobs a supervisor runs at most, one after another
     """
 
-    def __init__(self, spool: Spool, journal: Journal, runner: Runner, close: Sequence[int]) -> None:
+    def __init__(
+        self, spool: Spool, journal: Journal, runner: Runner, close: Sequence[int], most_jobs: int = MOST_JOBS
+    ) -> None:
         self.spool = spool
         self.journal = journal
         self.runner = runner
         self.close = close
+        self.most_jobs = most_jobs
         self.cpu_groups: CpuGroups | None = None
         self.boot_id = host.boot_id()
         self.jobs: dict[str, RunningJob] = {}
@@ -258,7 +262,9 @@ class RunningJobs:
             if pid == 0:
                 end.close()
                 self.supervisor_lines.hang_up()
-                supervisor.become(assignment, self.spool, self.runner, line, self.close, self.cpu_groups)
+                supervisor.become(
+                    assignment, self.spool, self.runner, line, self.close, self.cpu_groups, self.most_jobs
+                )
         except OSError:
             end.close()
             raise

@@ -26,7 +26,7 @@ from lading.executors.agent import job_folder, process_tree
 from lading.executors.agent.cpu_groups import CpuGroups
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.scratch import VARIABLE, JobScratch
-from lading.executors.agent.warm_pool import MOST_JOBS, HandedOverJob, SupervisorLine
+from lading.executors.agent.warm_pool import HandedOverJob, SupervisorLine
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags.teams import VARIABLE as TEAM_VARIABLE
 from lading.hooks.files import child_processes, host
@@ -222,12 +222,14 @@ def become(
     line: SupervisorLine,
     close: Sequence[int],
     cpu_groups: CpuGroups | None,
+    most_jobs: int,
 ) -> NoReturn:
     """Turn this newly forked copy of the agent into the process of a job and of its successors. Never returns.
 
     :param line: to the agent, for further jobs
     :param close: descriptors of the agent that the job must not keep, above all its lock
     :param cpu_groups: the cgroups in which this process gets its own; None: cgroups cannot be used
+    :param most_jobs: how many jobs it runs at most, one after another
     """
     code = NOT_STARTED
     try:
@@ -237,14 +239,14 @@ def become(
         os.register_at_fork(after_in_child=line.show_memory)
         environment, birth = dict(os.environ), ProcessUsage()
         following: HandedOverJob | None = assignment
-        for number in range(1, MOST_JOBS + 1):
+        for number in range(1, most_jobs + 1):
             if following is None:
                 break
             code = NOT_STARTED
             code, light = _serve(AgentJob(following.token, spool), runner, following, cpu_groups)
             if light:
                 _tidy_up(environment)
-            spent = number == MOST_JOBS or ProcessUsage().own_peak - birth.own_peak > LIGHT
+            spent = number == most_jobs or ProcessUsage().own_peak - birth.own_peak > LIGHT
             again = light and not spent and line.announce()
             spool.ring()
             following = line.wait() if again else None

@@ -106,6 +106,17 @@ def test_a_task_succeeds(cluster: Cluster) -> None:
     assert not any("workload" in name or "claimed" in name for name in left), "they hold the JWT"
 
 
+def test_it_ends_with_its_task_and_not_at_its_next_look(cluster: Cluster) -> None:
+    cluster.put("succeed")
+    program = (
+        "from lading.executors.agent import batch_job, limits, warm_pool\n"
+        "batch_job.TICK = limits.FIRST_LOOK = warm_pool.PATIENCE = 600.0\n"
+        f"batch_job.main([{cluster.folder.root!r}, 'L1', '2', '--runner', 'tests.clusters.agent_runner'])\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+    assert cluster.end()["exit_code"] == 0
+
+
 def test_what_it_waits_for_the_api_server_is_not_its_own_time(cluster: Cluster, tmp_path: Path) -> None:
     cluster.put("succeed", time_limit=5, answered=str(tmp_path / "answered"))
     process = cluster.start()
