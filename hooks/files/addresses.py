@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import re
 from collections.abc import Collection, Sequence
@@ -24,6 +23,8 @@ def fitting(name: str, longest: int = LONGEST) -> str:
     content = name.encode(errors="surrogateescape")
     if len(content) <= longest:
         return name
+    import hashlib  # imported late, because each batch job imports this module and hardly any has such a name
+
     digest = hashlib.sha256(content).hexdigest()[:32]
     return f"{content[: longest - len(digest) - 1].decode(errors='ignore')}-{digest}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 # Only the beginning of a longer name is compared: the time grows with the product of both lengths.
@@ -14,6 +13,8 @@ def nearest(name: str, valid: Iterable[str], most: int = 1, cutoff: float = 0.6)
 
     :param cutoff: the least similarity: 1 means equal, 0 includes all
     """
+    import difflib  # imported late, because each batch job imports this module and compares no names
+
     return difflib.get_close_matches(name[:LONGEST], list(valid), n=most, cutoff=cutoff)
 
 
