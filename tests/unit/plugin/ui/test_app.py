@@ -374,8 +374,10 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     assert of_job == of_task == last
     said = (of_job["since"], of_job["at"], of_job["until"], of_job["text"])
     assert said == (start.since, start.at, start.until, start.text)
-    assert step.lines[0] == f"between {format_moment(start.since)} and {format_moment(start.until)} ({start.text})"
-    assert job_row(row, start=start)["starts_until"] == start.until
+    moments = [format_moment(at) for at in (start.at, start.since, start.until)]
+    assert step.lines[0] == "about {}; between {} and {} ({})".format(*moments, start.text)
+    listed = job_row(row, start=start)
+    assert [listed[f"starts_{which}"] for which in ("from", "at", "until")] == [start.since, start.at, start.until]
     first = session.scalars(select(JobRow).where(JobRow.token == "w0000")).one()
     assert of_run["w0000"]["until"] == show_starts(session, [first], NOW)["w0000"].until  # type: ignore[union-attr]
     held = {"since": None, "at": None, "until": None, "source": None, "text": "A budget is spent: budget b"}
