@@ -362,10 +362,9 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     assert last["since"] <= NOW + 33 * 3600 <= last["until"] <= NOW + 60 * 3600
     where = {"limit": 1, "state": "queued", "q": "w0499"}
     [of_job] = [job["start"] for job in client.get("/jobs", params=where).json()["jobs"]]
-    [of_task] = [
-        job["start"]
-        for job in client.get("/dags/mine/runs/r/tasks/t", params={"limit": 1, "map_index": 599}).json()["jobs"]
-    ]
+    [task] = client.get("/dags/mine/runs/r/tasks/t", params={"limit": 1, "map_index": 599}).json()["jobs"]
+    of_task = task["start"]
+    assert task["actors"] == ["operator"], "who can apply the remedy is shown with it, as among the waits"
     of_run = {job["id"]: job["start"] for job in client.get("/dags/mine/runs/r").json()["waits"]}
     row = session.scalars(select(JobRow).where(JobRow.token == "w0499")).one()
     [step] = start_step(session, row)
