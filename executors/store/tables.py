@@ -16,7 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 
 from lading.hooks.deployment import current
 from lading.scheduling.matching.rules import NODES, soft
-from lading.scheduling.reason_codes import CAUSES
+from lading.scheduling.reason_codes import CAUSES, Cause, Code
 from lading.scheduling.reasons import LONGEST_CODE, LONGEST_LIMIT, Reason
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import storable
@@ -240,14 +240,19 @@ class JobRow(Base):
     )
 
     @property
-    def remedy(self) -> str | None:
-        """What to do about its waiting or failure; None: nothing is known to help."""
+    def meaning(self) -> Cause | Code | None:
+        """What its waiting or failure means, with what to do about it and who can do it; None: nothing is known to
+        help."""
         if self.state == State.SUCCEEDED or (self.state == State.RUNNING and self.reason is None):
             return None
         if self.reason is not None and (self.state in LIVE or self.reason.meaning.kind != "other"):
-            return self.reason.meaning.remedy
-        cause = CAUSES.get(self.cause or "")
-        return None if cause is None else cause.remedy
+            return self.reason.meaning
+        return CAUSES.get(self.cause or "")
+
+    @property
+    def remedy(self) -> str | None:
+        """What to do about its waiting or failure; None: nothing is known to help."""
+        return None if self.meaning is None else self.meaning.remedy
 
     @validates("reason")
     def _with_code(self, _: str, reason: Reason | None) -> Reason | None:

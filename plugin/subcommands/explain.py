@@ -180,7 +180,8 @@ def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
         return []
     if isinstance(start, NoStart):
         return [ExplanationStep("expected start", [f"none while it is held: {start.text}"])]
-    said = f"between {format_moment(start.since)} and {format_moment(start.until)} ({start.text})"
+    at, since, until = map(format_moment, (start.at, start.since, start.until))
+    said = f"about {at}; between {since} and {until} ({start.text})"
     came_true = [
         f"in the last week, {each.within} of {each.said} such jobs started within the interval predicted first"
         for each in accuracy(session, now - SECONDS_OF_ACCURACY)

@@ -125,6 +125,7 @@ def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | NoStart
         "queued_at": job.queued_at,
         "started_at": job.started_at,
         "starts_from": start.since if isinstance(start, ExpectedStart) else None,
+        "starts_at": start.at if isinstance(start, ExpectedStart) else None,
         "starts_until": start.until if isinstance(start, ExpectedStart) else None,
         "starts_by": None if start is None else start.text,
         "ended_at": job.ended_at,

@@ -1560,6 +1560,8 @@ export interface components {
          * @description One try of a task, or a job of another kind.
          */
         TrySummary: {
+            /** Actors */
+            actors: string[];
             /** Cause */
             cause: string | null;
             /** Cause Title */

@@ -195,3 +195,12 @@ export const sequelLines = (tasks: Partial<Record<Since, number>>): string[] =>
 /** The reason for a wait without what its column already says: that the job waits, and the site if that is shown. */
 export const sentence = (text: string, site: string | null): string =>
   text.replace(site === null ? /^waits: / : /^(waits: )?(site '[^']*': )?/, "");
+
+const ACTORS: Record<string, string> = {author: "The Dag's author", operator: "The operator"};
+/** The start of a remedy that says that none is needed. */
+const NOTHING = "Nothing";
+/** The remedy, with who can apply it. */
+export function byWhom({remedy, actors}: {remedy: string; actors: string[]}): string {
+  const who = actors.map((actor) => ACTORS[actor] ?? actor);
+  return who.length && !remedy.startsWith(NOTHING) ? `${who.join(", or ").replace(/, or The /g, ", or the ")}: ${remedy}` : remedy;
+}

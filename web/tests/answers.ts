@@ -18,7 +18,7 @@ const bill: BillPage = {
   rows: [{kind: "named", dag_id: "etl", task_id: null, run_id: null, site: null, team: null, total: amounts, usd: [10], cpu_hours: [100]}],
 };
 export const job: TrySummary = {
-  id: "0123456789abcdef", hidden: false, dag_id: "etl", team: null, run_id: "r1", task_id: "load", map_index: 3, try_number: 1, state: "queued", cause: null, cause_title: null, reason: "waits: no room", reason_code: "machine_full", remedy: null,
+  id: "0123456789abcdef", hidden: false, dag_id: "etl", team: null, run_id: "r1", task_id: "load", map_index: 3, try_number: 1, state: "queued", cause: null, cause_title: null, reason: "waits: no room", reason_code: "machine_full", remedy: null, actors: [],
   site: "hpc", location: "L1", node: "n1", native_id: "4711", placed_because: null, queue: null, cpus: 2, nodes: 1, memory: 2048, gpus: 0, memory_limit: null, time_limit: null, peak_memory: null, cpu_seconds: null, exit_code: null, usd: null,
   queued_at: NOW - 60, started_at: null, ended_at: null, phases: [{key: "airflow", title: "waits for a place", since: NOW - 60, until: null}],
 };

@@ -2,18 +2,19 @@ import * as React from "react";
 import {renderToStaticMarkup} from "react-dom/server";
 import {beforeEach, expect, test, vi} from "vitest";
 import {parts} from "../src/pages/cost";
-import {byWhom} from "../src/pages/groups";
 import {limitText} from "../src/pages/waits";
 import type {BillAmounts, SiteState} from "../src/api_types";
 import {Machines, only, pendingOf, whyNotDrained} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
 import {sequels} from "../src/pages/failures";
-import {runCost} from "../src/format";
+import {byWhom, runCost} from "../src/format";
 import {endLines} from "../src/pages/live_runs";
 import {runningPart} from "../src/tabs/dag";
 import {Bars, firstSpan, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
 import {Outlook, hurryBody, progress} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
+import {Facts} from "../src/ui/tries";
+import {job} from "./answers";
 
 beforeEach(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
 
@@ -30,6 +31,12 @@ test("a remedy says who can apply it", () => {
   expect(byWhom({remedy: "Raise it", actors: ["operator"]})).toBe("The operator: Raise it");
   expect(byWhom({remedy: "Ask for less", actors: ["author", "operator"]})).toBe("The Dag's author, or the operator: Ask for less");
   expect(byWhom({remedy: "Wait", actors: []})).toBe("Wait");
+});
+
+test("the facts of a job say who can apply the remedy", () => {
+  const facts = (more: object) => renderToStaticMarkup(<Facts job={{...job, dag_id: null, site: null, ...more}} now={job.queued_at + 60} />);
+  expect(facts({remedy: "Raise it", actors: ["operator"]})).toContain("The operator: Raise it");
+  expect(facts({remedy: null, actors: []})).not.toContain("What to do");
 });
 
 test("a bill is split into its four parts, in USD or in cpu-hours", () => {

@@ -131,7 +131,8 @@ test("Cost says which site idled, for how much, and which setting would cut it",
   await pass(2);
   const rows = [...box.querySelectorAll("section[aria-label='Idle machines'] tbody tr")].map((each) => each.textContent ?? "");
   expect(rows).toHaveLength(3);
-  expect(rows[0]).toMatch(/^hpc\$5\.00.*100.*300\$1\.5030 % of it4 machinesLower idle_seconds of hpc.*from 300 to 150/);
+  expect(text(), "the heading names what is halved, not the idle cost").toContain("Saved by half of idle_seconds");
+  expect(rows[0]).toMatch(/^hpc\$5\.00.*100.*300\$1\.5030 % of the idle cost4 machinesLower idle_seconds of hpc.*from 300 to 150/);
   expect(rows[1], "its machines are not released").toMatch(/^lab\$1\.00/);
   expect(rows[2]).toMatch(/^cloud.*120unknown: no idle machine was released/);
   expect(idleRemedy("ec2", "cloud")).toContain("idle_seconds of cloud");

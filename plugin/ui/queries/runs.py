@@ -70,6 +70,8 @@ class TrySummary(BaseModel):
     reason_code: str | None
     remedy: str | None
     """What would end the wait or prevent the failure."""
+    actors: list[str]
+    """Who can apply the remedy; empty: there is none, or nobody has to."""
     site: str | None
     location: str | None
     node: str | None
@@ -198,6 +200,7 @@ def as_try(
         reason=None if job.reason is None else str(job.reason),
         placed_because=None if job.placed_because is None else str(job.placed_because),
         remedy=job.remedy,
+        actors=[] if job.meaning is None else [each.value for each in job.meaning.actors],
         cause_title=None if (cause := CAUSES.get(job.cause or "")) is None else cause.title,
         phases=as_phases(job, boot, ahead),
         start=start,
@@ -211,7 +214,9 @@ def as_try(
 def unnamed(found: TrySummary) -> TrySummary:
     """Remove everything from a job of a hidden Dag but its size and times."""
     nothing = {name: None for name in TrySummary.model_fields if name not in OF_EVERY_JOB}
-    return found.model_copy(update={**nothing, "hidden": True, "map_index": -1, "try_number": 0, "phases": []})
+    return found.model_copy(
+        update={**nothing, "hidden": True, "map_index": -1, "try_number": 0, "phases": [], "actors": []}
+    )
 
 
 def as_phases(job: JobRow, boot: Boot | None, ahead: float = 0.0) -> list[TryPhase]:

@@ -183,7 +183,7 @@ function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
     const its = known(row);
     if (!its) return "";
     const saves = part(row);
-    return its.machines ? <div>{cost(its.usd_saved, its.cpu_hours_saved)}{saves === undefined ? null : <div><Muted>{percent(saves, 1)} of it</Muted></div>}<div><Muted>{count(its.machines)} {its.machines === 1 ? "machine" : "machines"}</Muted></div></div> : <Muted>unknown: no idle machine was released</Muted>;
+    return its.machines ? <div>{cost(its.usd_saved, its.cpu_hours_saved)}{saves === undefined ? null : <div><Muted>{percent(saves, 1)} of the idle {inUsd ? "cost" : "time"}</Muted></div>}<div><Muted>{count(its.machines)} {its.machines === 1 ? "machine" : "machines"}</Muted></div></div> : <Muted>unknown: no idle machine was released</Muted>;
   };
   const columns: Column<BillRow>[] = [
     {title: "Site", cell: (row) => <Link to={pagePath({view: "machines", site: row.site})} label={`Machines of ${row.site}`}><Name>{row.site ?? ""}</Name></Link>, text: (row) => row.site},
@@ -191,7 +191,7 @@ function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
     {title: "% of cost", help: "The cost of idle machines, as a percentage of the cost of the site in this time range", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
     {title: "cpu-hours idle", cell: ({total}) => count(total.cpu_hours_idle), text: ({total}) => total.cpu_hours_idle, number: true},
     {title: "idle_seconds", help: "How long the site keeps idle machines now", cell: (row) => count(known(row)?.idle_seconds), text: (row) => known(row)?.idle_seconds, has: known, number: true},
-    {title: "Half of it would have saved", help: "By releasing earlier the machines that were released after being idle in this time range. Idle time between jobs is not included", cell: half, text: false, has: known, number: true},
+    {title: "Saved by half of idle_seconds", help: "By releasing earlier the machines that were released after being idle in this time range. Idle time between jobs is not included", cell: half, text: false, has: known, number: true},
     {title: "USD saved by half of idle_seconds", hidden: true, text: (row) => ifKnown(row, (its) => its.usd_saved)},
     {title: "cpu-hours saved by half of idle_seconds", hidden: true, text: (row) => ifKnown(row, (its) => its.cpu_hours_saved)},
     {title: "How to reduce it", cell: (row) => <Clamp text={remedy(row)} />, text: remedy},

@@ -1,12 +1,12 @@
 // Why jobs have failed, grouped by cause, with remedies.
 import * as React from "react";
 import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
-import {ago, count, iso, jobsText, sequelLines, sequelText, spoken} from "../format";
+import {ago, byWhom, count, iso, jobsText, sequelLines, sequelText, spoken} from "../format";
 import {dagPath, logPath, pagePath, withinText} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Clamp, Link, Muted, Name, TaskName} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
-import {Dags, byWhom} from "./groups";
+import {Dags} from "./groups";
 
 export const DAY = "86400";
 

@@ -5,15 +5,6 @@ import type {WaitingDag} from "../api_types";
 import {count} from "../format";
 import {Link, Muted, Name} from "../ui/parts";
 
-const ACTORS: Record<string, string> = {author: "The Dag's author", operator: "The operator"};
-/** The start of a remedy that says that none is needed. */
-const NOTHING = "Nothing";
-/** The remedy, with who can apply it. */
-export function byWhom({remedy, actors}: {remedy: string; actors: string[]}): string {
-  const who = actors.map((actor) => ACTORS[actor] ?? actor);
-  return who.length && !remedy.startsWith(NOTHING) ? `${who.join(", or ").replace(/, or The /g, ", or the ")}: ${remedy}` : remedy;
-}
-
 const FEW = 3;
 /** The first Dags of a group, linked to their jobs in it, and the number of further Dags. */
 export function Dags({group, to}: {group: {dags: WaitingDag[]; dags_total: number; hidden: boolean}; to: (dagId: string) => string}) {

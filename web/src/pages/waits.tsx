@@ -2,13 +2,13 @@
 import * as React from "react";
 import type {QueueWait, StartAccuracy, StartSource, WaitGroup, WaitGroups} from "../api_types";
 import type {HeldRoom} from "../api_types";
-import {count, cpusText, duration, iso, percent, sentence, spoken, startText, usd} from "../format";
+import {byWhom, count, cpusText, duration, iso, percent, sentence, spoken, startText, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Bar, Clamp, Link, Muted, Name, Row, Select} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {WAITING} from "../ui/tries";
-import {Dags, byWhom} from "./groups";
+import {Dags} from "./groups";
 import type {PageProps} from "./page";
 
 const holder = ({dag_id, gang}: HeldRoom) => (dag_id === null ? "another Dag" : gang === null ? dag_id : `${dag_id}'s gang ${gang}`);

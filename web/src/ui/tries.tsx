@@ -4,7 +4,7 @@ import {ask, get} from "../api";
 import type {TryPage, TryPhase, TrySummary} from "../api_types";
 import type {Parameters} from "../api";
 import {LIGHT, PHASE_SLANTS, hatched} from "../chart/colors";
-import {cost, count, date, duration, fraction, iso, memory, percent, spoken} from "../format";
+import {byWhom, cost, count, date, duration, fraction, iso, memory, percent, spoken} from "../format";
 import {dagPath, pagePath, taskName, taskPath} from "../paths";
 import {Badge, Bar, Clamp, Confirmed, Legend, Link, Muted, Name, TaskName} from "./parts";
 import {Table, type Column} from "./table";
@@ -44,7 +44,7 @@ export function Facts({job, now, more = []}: {job: TrySummary; now: number; more
     ["State", <span><Badge word={job.state} />{cause ? ` ${cause}` : ""} {job.state === "attempted" ? <Confirmed label="Wake" name={`Wake try ${job.try_number}`} question="Look for room now?" onYes={() => ask("wake", job.id)} /> : null}</span>],
     ...more,
     ["Why", job.reason ? <bdi>{spoken(job.reason)}</bdi> : isWaiting(job) ? "no reason yet" : null],
-    ["What to do", job.remedy],
+    ["What to do", job.remedy === null ? null : byWhom({remedy: job.remedy, actors: job.actors})],
     ["Team", job.team],
     ["Where", <Where job={job} />],
     ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first eligible site had room"],

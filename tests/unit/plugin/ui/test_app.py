@@ -362,10 +362,9 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     assert last["since"] <= NOW + 33 * 3600 <= last["until"] <= NOW + 60 * 3600
     where = {"limit": 1, "state": "queued", "q": "w0499"}
     [of_job] = [job["start"] for job in client.get("/jobs", params=where).json()["jobs"]]
-    [of_task] = [
-        job["start"]
-        for job in client.get("/dags/mine/runs/r/tasks/t", params={"limit": 1, "map_index": 599}).json()["jobs"]
-    ]
+    [task] = client.get("/dags/mine/runs/r/tasks/t", params={"limit": 1, "map_index": 599}).json()["jobs"]
+    of_task = task["start"]
+    assert task["actors"] == ["operator"], "who can apply the remedy is shown with it, as among the waits"
     of_run = {job["id"]: job["start"] for job in client.get("/dags/mine/runs/r").json()["waits"]}
     row = session.scalars(select(JobRow).where(JobRow.token == "w0499")).one()
     [step] = start_step(session, row)
@@ -374,8 +373,10 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     assert of_job == of_task == last
     said = (of_job["since"], of_job["at"], of_job["until"], of_job["text"])
     assert said == (start.since, start.at, start.until, start.text)
-    assert step.lines[0] == f"between {format_moment(start.since)} and {format_moment(start.until)} ({start.text})"
-    assert job_row(row, start=start)["starts_until"] == start.until
+    moments = [format_moment(at) for at in (start.at, start.since, start.until)]
+    assert step.lines[0] == "about {}; between {} and {} ({})".format(*moments, start.text)
+    listed = job_row(row, start=start)
+    assert [listed[f"starts_{which}"] for which in ("from", "at", "until")] == [start.since, start.at, start.until]
     first = session.scalars(select(JobRow).where(JobRow.token == "w0000")).one()
     assert of_run["w0000"]["until"] == show_starts(session, [first], NOW)["w0000"].until  # type: ignore[union-attr]
     held = {"since": None, "at": None, "until": None, "source": None, "text": "A budget is spent: budget b"}
