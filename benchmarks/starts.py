@@ -1,13 +1,18 @@
 """How often jobs start within the interval that was shown first.
 
-    python -m benchmarks.starts            both scenarios
+    python -m benchmarks.starts            both simulated scenarios
     python -m benchmarks.starts full       2,500 jobs that wait for 40 cpus
     python -m benchmarks.starts shares     two days of 600 tasks of three teams on 32 cpus; 12 are kept for one of them
     python -m benchmarks.starts shares --seeds 3
+    python -m benchmarks.starts live [--minutes 15]    a real Airflow, whose three Dags share 8 cpus
 
-A real controller and database drive a simulated machine on a simulated clock. Every 30 seconds the starts of waiting
-jobs are shown, as on the page. The interval shown first counts, so a job is left out once it has one. Lengths are
-log-normal and differ by task. The first day begins without any history.
+In the simulated scenarios, a real controller and database drive a simulated machine on a simulated clock. Every 30
+seconds the starts of waiting jobs are shown, as on the page. The interval shown first counts, so a job is left out once
+it has one. Lengths are log-normal and differ by task. The first day begins without any history.
+
+``live`` starts Airflow on PostgreSQL in a temporary folder. Its tasks sleep for 3 to 40 s; their lengths are log-normal
+and differ by task. Bursts of tasks are queued during the first 60 % of ``--minutes``. Every 20 seconds,
+``airflow lading jobs`` shows the starts of waiting jobs. Jobs that have not started after ``--minutes`` are left out.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import logging
+import os
 import random
 import statistics
 import sys
@@ -27,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.orm import Session
 
 from benchmarks.packing import machine
@@ -38,12 +44,17 @@ from lading.executors.store import JobRow, State, starts
 from tests.clusters.agents import AgentSite
 from tests.clusters.bought import Clock
 from tests.clusters.sites import make_settings, rest
+from tests.services import processes
+from tests.services.airflow import FINISHED, Airflow
 from tests.services.airflow_tables import create_database, in_airflows_place
+from tests.services.postgres import Postgres
 
 LOOK = 30.0
 # Airflow's scheduler queues the instances of a mapped task one after the other, seconds.
 APART = 0.005
 HOUR = 3600.0
+# Jobs that wait for longer than this are counted, seconds.
+SHORT_WAIT = 10.0
 SITE = '[sites.lab]\nkind = "fake"\n'
 SHARES = (
     SITE
@@ -60,6 +71,46 @@ sites = {lab = {cpus = 12, memory = "300 GiB"}}
 team = "weather"
 """
 )
+
+LIVE_LOOK = 20.0
+LIVE_CPUS = 8
+LIVE_SITES = f"""
+[sites.local]
+kind = "local"
+cpus = {LIVE_CPUS}
+memory = "16 GiB"
+reserve_cpus = 0
+
+[[shares]]
+dag = "genomics"
+weight = 2
+
+[[shares]]
+dag = "imaging"
+
+[[shares]]
+dag = "weather"
+"""
+# The medians of the lengths of the tasks of each Dag, seconds.
+LIVE_DAGS = {"genomics": (6, 20), "imaging": (8, 14), "weather": (10, 16)}
+# Tasks of a run, half of them of each task id.
+LIVE_TASKS = 28
+LIVE_DAG = """
+import random, time
+from airflow.sdk import dag, get_current_context, task
+from lading.operators import resources
+
+@dag(schedule=None, default_args={"executor_config": resources(cpus=1, memory=64)})
+def NAME():
+    def sleep(median, number):
+        chosen = random.Random(f"{get_current_context()['dag_run'].conf['burst']} {median} {number}")
+        time.sleep(min(40, max(3, median * chosen.lognormvariate(0, 0.5))))
+
+    for median in MEDIANS:
+        task(task_id=f"median_{median}")(sleep).partial(median=median).expand(number=list(range(TASKS // 2)))
+
+NAME()
+"""
 
 
 @dataclass(frozen=True)
@@ -215,15 +266,16 @@ def report(engine: Engine, name: str, begin: float, took: float) -> None:
         JobRow.started_at,
     )  # fmt: skip
     with Session(engine) as session:
-        all_jobs = session.scalar(select(func.count()).select_from(JobRow))
-        rows: Sequence[Any] = session.execute(select(*columns).where(JobRow.said_at.is_not(None))).all()
+        jobs: Sequence[Any] = session.execute(select(*columns).where(JobRow.started_at.is_not(None))).all()
+    rows = [job for job in jobs if job.said_at is not None]
+    waited = sum(job.started_at - job.queued_at > SHORT_WAIT for job in jobs)
     groups: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
         groups["all"].append(row)
         groups[f"on day {1 + int((row.queued_at - begin) // (24 * HOUR))}"].append(row)
         groups[row.said_source].append(row)
         groups[f"of {row.dag_id}"].append(row)
-    print(f"{name}: {all_jobs} jobs, in {took:.0f} s")
+    print(f"{name}: {len(jobs)} jobs, {waited} of which waited for more than {SHORT_WAIT:.0f} s, in {took:.0f} s")
     for group, its in sorted(groups.items()):
         within = sum(row.said_since <= row.started_at <= row.said_until for row in its)
         early = sum(row.started_at < row.said_since for row in its)
@@ -251,19 +303,58 @@ def measure(name: str, seed: int) -> None:
             report(engine, f"{name} (seed {seed})", day.begin, really() - began)
 
 
+def live(minutes: float, seed: int) -> None:
+    """Let three Dags share a real machine, and report on its jobs."""
+    chosen, coming = random.Random(seed), [(0.0, dag_id) for dag_id in LIVE_DAGS]
+    while (at := coming[-1][0] + chosen.uniform(20.0, 70.0)) < 0.6 * 60 * minutes:
+        coming.append((at, chosen.choice([*LIVE_DAGS])))
+    with Postgres() as server, tempfile.TemporaryDirectory(prefix="lading-benchmark-") as folder:
+        (sites := Path(folder, "sites.toml")).write_text(LIVE_SITES)
+        options = ("core.parallelism", "core.default_pool_task_slot_count", "scheduler.max_tis_per_query")
+        config = {"lading.sites_file": sites, **dict.fromkeys(options, 1000)}
+        components, database = ("api-server", "scheduler", "dag-processor"), server.create_database("starts")
+        with Airflow(Path(folder), database=database, config=config, components=components) as service:
+            for dag_id, medians in LIVE_DAGS.items():
+                source = LIVE_DAG.replace("NAME", dag_id).replace("MEDIANS", str(medians))
+                service.add_dag(dag_id, source.replace("TASKS", str(LIVE_TASKS)))
+            print(f"load {os.getloadavg()[0]:.1f} at the beginning", flush=True)
+            begin, next_look, runs = time.time(), 0.0, list[tuple[str, str]]()
+            while (passed := time.time() - begin) < 60 * minutes and (coming or runs):
+                while coming and coming[0][0] <= passed:
+                    dag_id = coming.pop(0)[1]
+                    runs.append((dag_id, service.trigger(dag_id, {"burst": len(coming)})))
+                if next_look <= passed:
+                    waiting = [state.value for state in starts.WAITING]
+                    service.lading("jobs", "--limit", "1000", "--state", *waiting)
+                    runs = [run for run in runs if service.run_state(*run) not in FINISHED]
+                    next_look = passed + LIVE_LOOK
+                time.sleep(1)
+            print(f"load {os.getloadavg()[0]:.1f} at the end")
+        engine = create_engine(database)
+        report(engine, f"live (seed {seed})", begin, time.time() - begin)
+        engine.dispose()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}")
+    names = ", ".join((*SCENARIOS, "live"))
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {names}")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=15, help="of each live run")
     args = parser.parse_args(argv)
     for name in args.scenarios:
-        if name not in SCENARIOS:
-            parser.error(f"there is no scenario {name!r}: {', '.join(SCENARIOS)}")
+        if name not in SCENARIOS and name != "live":
+            parser.error(f"there is no scenario {name!r}: {names}")
+    if "live" in args.scenarios:
+        processes.end_in_order()
     logging.disable(logging.WARNING)
     print(machine())
     for name in args.scenarios or SCENARIOS:
         for seed in range(1, args.seeds + 1):
-            measure(name, seed)
+            if name == "live":
+                live(args.minutes, seed)
+            else:
+                measure(name, seed)
     return 0
 
 
