@@ -61,8 +61,11 @@ LIMITED = tuple(code.key for code in CODES.values() if code.kind == "max_instanc
 # The length of a task is known once this many of its jobs have finished. There is no estimate for a job while the jobs
 # of such tasks have less than this part of the cpus of all jobs that run or were queued before it.
 KNOWN_TRIES, LEAST_KNOWN = 3, 0.5
-# Jobs queued within this many seconds are counted together.
+# Jobs that sites got, or that started, within this many seconds are counted together.
 SECONDS_TOGETHER = 60.0
+# Waiting jobs queued within this many seconds are counted together: tasks of a run are queued at the same moment, and
+# with a minute, two runs could be taken for one that was queued evenly.
+SECONDS_OF_A_BURST = 5.0
 WAITED = JobRow.started_at - QUEUED
 # Over all nodes of a job.
 CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
@@ -288,7 +291,7 @@ def unsaid_at(now: float) -> ColumnElement[bool]:
 
 
 def together(session: Session, now: float, whose: Mapping[str, Any], *conditions: Any) -> Sequence[Any]:
-    """Return the waiting jobs, counted together if they were queued within a minute and start alike.
+    """Return the waiting jobs, counted together if they were queued within a few seconds and start alike.
 
     :param whose: the columns of Dag, run and task by which they are also told apart
     """
@@ -297,8 +300,8 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
         # Only needed for its site; grouping by its amounts as well would split the jobs into many groups.
         case((JobRow.site.is_(None), JobRow.reason)).label("reason"),
         *(column.label(name) for name, column in whose.items()),
-        # Some databases truncate and some round; either way, jobs of about a minute share a value.
-        cast(JobRow.queued_at / SECONDS_TOGETHER, Integer).label("since"),
+        # Some databases truncate and some round; either way, jobs of about that time share a value.
+        cast(JobRow.queued_at / SECONDS_OF_A_BURST, Integer).label("since"),
         case((JobRow.state == State.PLACED, cast(JobRow.placed_at / SECONDS_TOGETHER, Integer))).label("placed"),
     )  # fmt: skip
     is_unsaid = unsaid_at(now)
@@ -356,7 +359,7 @@ class Length(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """Jobs of a line that were queued within a minute.
+    """Jobs of a line that were queued within a few seconds.
 
     :param oldest: when the first of them was queued
     :param newest: when the last of them was queued

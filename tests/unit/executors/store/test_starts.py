@@ -126,6 +126,18 @@ def before(start: Any) -> int:
     return int(start.text.partition(" ")[0].replace(",", ""))
 
 
+def test_two_runs_that_are_queued_within_a_minute_are_not_mixed(session: Session) -> None:
+    add_ended(session, 20)
+    add(session, "runs", state=State.RUNNING, site="hpc", started_at=NOW - 100, queued_at=NOW - 2000)
+    minute = NOW // 60 * 60 - 60
+    for number in range(8):
+        add(session, f"first{number}", queued_at=minute + 2 + number / 10_000)
+    for number in range(28):
+        add(session, f"second{number}", queued_at=minute + 28 + number / 10_000)
+    found = all_starts(session)
+    assert [before(found[each]) for each in ("first7", "second0", "second27")] == [7, 8, 35]
+
+
 def test_the_last_of_jobs_queued_together_is_behind_all_of_them(session: Session) -> None:
     add_ended(session, 20)
     for number in range(1000):
