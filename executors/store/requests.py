@@ -80,7 +80,7 @@ def to_do(session: Session) -> Sequence[RequestRow]:
 
 
 def any_news(session: Session) -> bool:
-    """Return whether a request is open, or the acting controller has been told of jobs it has not read yet."""
+    """Return whether there is an open request, or a job that the acting controller has not read yet."""
     told, is_open = select(UnseenRow.id), select(RequestRow.id).where(RequestRow.done_at.is_(None))
     return bool(session.scalar(select(or_(told.exists(), is_open.exists()))))
 

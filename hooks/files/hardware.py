@@ -1,4 +1,7 @@
-"""The architecture of this machine and the type of its GPUs, under the names that hints use."""
+"""The architecture of this machine and the type of its GPUs, under the names that hints use.
+
+The module is apart from ``host``, which each batch job imports, because the names of GPUs take long to import.
+"""
 
 from __future__ import annotations
 

@@ -165,8 +165,8 @@ def lists_all(answer: CommandResult, clusters: Iterable[str] = ()) -> bool:
     a heading, which a site's environment can cause, all lists together are that of the local cluster.
     """
     titled = _titled(answer)
-    told = bool(titled) and (titled[None] if None in titled else all(titled.values()))
-    return told and all(map(titled.get, clusters)) and not answer.cut_line and not _cut_ids(answer)
+    is_local_whole = bool(titled) and (titled[None] if None in titled else all(titled.values()))
+    return is_local_whole and all(map(titled.get, clusters)) and not answer.cut_line and not _cut_ids(answer)
 
 
 def lists_local(answer: CommandResult) -> bool:
