@@ -384,7 +384,7 @@ def test_the_last_start_of_a_group_is_that_of_its_last_job_on_every_database(ses
     for job in find_jobs(session, EVERYTHING, JobChoice(state=("queued",)), NOW, limit=200).jobs:
         assert job.start is not None
         assert job.start.source == "backlog"
-        is_next = job.start.text.startswith("it is next in line")
+        is_next = job.start.text.startswith("no job ahead")
         rank[int(job.id[1:])] = 0 if is_next else int(job.start.text.partition(" ")[0])
     assert len(rank) == 100
     assert all(abs(rank[number] - number) <= 5 for number in rank), "half a minute's jobs"
