@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
 UP = (InstanceState.UP, InstanceState.DRAINING)
+# The site that a job was given to, or before that the one that it names.
+SITE = func.coalesce(JobRow.site, JobRow.site_hint)
 
 
 class PresentMachine(NamedTuple):
@@ -97,7 +99,7 @@ def live_jobs(session: Session, machines: Iterable[PresentMachine], states: Coll
 
     :param machines: all, see :func:`present_machines`
     """
-    site = func.coalesce(JobRow.site, JobRow.site_hint).label("its_site")
+    site = SITE.label("its_site")
     # A queue is a location with the name of its site, but so may be a machine.
     as_site = (JobRow.location == JobRow.site).label("as_site")
     query = select(site, JobRow.state, as_site, func.count(), func.sum(CPUS)).where(JobRow.state.in_(states))

@@ -290,6 +290,7 @@ def test_the_explorer_finds_the_same_on_every_database(session: Session, monkeyp
         names = {"task_id": f"t_{number % 2}", "run_id": f"scheduled__{number}", "native_id": f"47{number}"}
         add(session, f"{number}", state=State.SUCCEEDED, site="hpc", location=f"L{number}", node="n1", **ran, **names)
     add(session, "F", dag_id="other", state=State.FAILED, ended_at=NOW - 5, cause="error", started_at=NOW - 50)
+    add(session, "W", dag_id="w", task_id="w", state=State.QUEUED, site_hint="gpu")
     session.flush()
     for most in (1_000, 0):  # as names that are asked for one by one, and as too many of them
         monkeypatch.setattr(explorer, "MOST_NAMES", most)
@@ -298,6 +299,7 @@ def test_the_explorer_finds_the_same_on_every_database(session: Session, monkeyp
             ({"q": "473"}, "3"), ({"q": "n1 t_0"}, "02468"), ({"q": "L7"}, "7"), ({"q": "other"}, "F"),
             ({"location": "n1"}, "0123456789"), ({"cause": ("error",)}, "F"), ({"state": ("failed",)}, "F"),
             ({"dag_id": ("d",), "state": ("succeeded", "failed")}, "0123456789"), ({"site": ("hpc",)}, "0123456789"),
+            ({"site": ("gpu",)}, "W"), ({"site": ("gpu", "hpc"), "state": ("queued",)}, "W"),
             ({"dag_id": ("other",), "state": ("failed",)}, "F"), ({"dag_id": ("d",), "state": ("failed",)}, ""),
             ({"dag_id": ("d", "other"), "cause": ("error", "lost")}, "F"),
         ):  # fmt: skip
