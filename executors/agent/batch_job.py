@@ -10,10 +10,8 @@ On SIGTERM and the other signals that announce the end of a batch job, it lets t
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
-import logging
 import os
 import select
 import signal
@@ -22,24 +20,23 @@ from importlib import import_module
 from pathlib import Path
 
 from lading.executors.agent import process_tree, watchdog
-from lading.executors.agent.container import ContainerRunner
 from lading.executors.agent.end_signals import EndSignals
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
-from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.supervisor import ContainerRunner, Runner
 from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
-from lading.hooks.files.logs import log_to_stderr
+from lading.hooks.files.logs import get_logger, log_to_stderr
 from lading.hooks.files.safe_files import NotReadable, read_regular
+from lading.hooks.spool.command import COMMAND_RUNNER
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.values import asked_reason
-from lading.hooks.ssh.answer import whole_number
 from lading.scheduling.resources import NODES_VARIABLE
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
 # How often the cancel file is checked, seconds: each check is a request to the cluster's file server.
@@ -92,7 +89,8 @@ class BatchJob:
         # Remove the scratch folders of jobs that were killed here.
         Scratch(self.assignment.scratch, self.assignment.keep_failed).expire()
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
-            self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
+            nodes = os.environ.get(NODES_VARIABLE, "")
+            self.journal.nodes = int(nodes) if nodes.isdecimal() else None
         limits = envelope.memory_limit, envelope.time_limit
         self.running.start(self.assignment, envelope.resources, *limits, envelope.runner)
         pause = 0.0
@@ -140,37 +138,36 @@ def take(spool: Spool, token: str) -> Envelope | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m lading.executors.agent.batch_job", description="Run one task as a job of a batch system."
-    )
-    parser.add_argument("folder", type=Path, help="Lading's folder on the cluster")
-    parser.add_argument("submission", help="the submission that this job belongs to")
-    parser.add_argument("index", type=int, help="the number of the task in the submission, counted from 1")
-    parser.add_argument("--kill-grace", type=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
-    parser.add_argument("--scratch", default="", help="the parent of the job's scratch folder")
-    parser.add_argument("--keep-failed", type=float, default=0.0, help="seconds to keep the folder if the job fails")
-    parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
-    options = parser.parse_args(arguments)
-    log_to_stderr()
+    """Run the task with this number, counted from 1, of a submission: ``FOLDER SUBMISSION INDEX [OPTION VALUE]...``
 
-    folder = ClusterFolder(str(options.folder.absolute()))
-    tokens = read_regular(Path(folder.tokens(options.submission)), MOST_TOKENS_BYTES).decode()
-    token = read_tokens(tokens)[options.index - 1].token
+    ``--kill-grace``: seconds between SIGTERM and SIGKILL; ``--scratch``: the parent of the job's scratch folder;
+    ``--keep-failed``: seconds to keep that folder if the job fails; ``--runner``: the module that runs the task.
+    """
+    root, submission, index, *given = sys.argv[1:] if arguments is None else arguments
+    # Not with argparse, which would take a thirtieth of the CPU time of a job. Only scripts of Lading start this.
+    options = {"--kill-grace": "10", "--scratch": "", "--keep-failed": "0", "--runner": RUNNER}
+    options |= zip(given[::2], given[1::2], strict=True)
+    kill_grace, scratch, keep_failed, runner_name = options.values()
+    log_to_stderr(is_late=runner_name == COMMAND_RUNNER)
+
+    folder = ClusterFolder(os.path.abspath(root))
+    tokens = read_regular(Path(folder.tokens(submission)), MOST_TOKENS_BYTES).decode()
+    token = read_tokens(tokens)[int(index) - 1].token
     # A scheduler marks its children as having database access; this process and its jobs have none.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
     # The controller fetches the log from here.
     os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = folder.logs(token)
     spool = Spool(Path(folder.spool))
-    watched = watchdog.make(spool.job(token), token, options.kill_grace, ANNOUNCEMENTS)
+    watched = watchdog.make(spool.job(token), token, float(kill_grace), ANNOUNCEMENTS)
     process_tree.adopt_orphans()
     # Modules imported now stay in memory; garbage collection while importing would take a tenth of the time.
     gc.disable()
-    runner = ContainerRunner(import_module(options.runner))
+    runner = ContainerRunner(import_module(runner_name))
     runner.preload()
     gc.freeze()
     gc.enable()
-    assignment = HandedOverJob(token, scratch=options.scratch, keep_failed=options.keep_failed)
-    status = BatchJob(spool, assignment, runner, options.kill_grace, watched).run()
+    assignment = HandedOverJob(token, scratch=scratch, keep_failed=float(keep_failed))
+    status = BatchJob(spool, assignment, runner, float(kill_grace), watched).run()
     watchdog.revoke(watched)
     return status
 

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from lading.executors.agent import container, job_folder, process_tree, supervisor
-from lading.executors.agent.cpu_groups import CpuGroups
+from lading.executors.agent import job_folder, process_tree, supervisor
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
 from lading.executors.agent.journal import SECONDS_UNTIL_REPORTED, Journal
 from lading.executors.agent.process_tree import MemoryMeter, MemorySamples, Process
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import MOST_JOBS, HandedOverJob, SupervisorLines, make_line
 from lading.hooks.files import host
-from lading.hooks.files.logs import Trouble
+from lading.hooks.files.logs import Trouble, get_logger
 from lading.hooks.files.safe_files import read_end, visible
 from lading.hooks.spool.job_files import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling.light_dataclasses import dataclass, field, replace
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from lading.executors.agent.cpu_groups import CpuGroups
+
+log = get_logger(__name__)
 
 # After the task's processes have been killed, their supervisor has this long to upload the log, seconds.
 UPLOAD_GRACE = 60.0
@@ -385,6 +386,8 @@ class RunningJobs:
             return
         process_tree.kill_leftovers(job.supervisor.pid, job.supervisor.started, job.token)
         if job.supervisor.container is not None:
+            from lading.executors.agent import container  # imported late: few jobs have one
+
             container.remove(job.supervisor.container, job.token)
         # The agent adopts orphans, too, so processes that the search has missed are its children now.
         supervisors = {other.supervisor.pid for other in self.jobs.values()} | set(self.supervisor_lines.pids)

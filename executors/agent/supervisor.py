@@ -9,21 +9,17 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import logging
 import os
 import resource
 import signal
 import sys
-import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from lading.executors.agent import job_folder, process_tree
-from lading.executors.agent.cpu_groups import CpuGroups
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.scratch import VARIABLE, JobScratch
 from lading.executors.agent.warm_pool import HandedOverJob, SupervisorLine
@@ -31,12 +27,16 @@ from lading.hooks.batch.environment import strip
 from lading.hooks.dags.teams import VARIABLE as TEAM_VARIABLE
 from lading.hooks.files import child_processes, host
 from lading.hooks.files.addresses import INPUTS_VARIABLE
+from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import CPUS_VARIABLE
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from lading.executors.agent.cpu_groups import CpuGroups
+
+log = get_logger(__name__)
 
 # Exit codes of this process, which tell the agent the outcome if the disk had no room for the exit file.
 SUCCEEDED, FAILED, NOT_STARTED = 0, 1, 75
@@ -200,6 +200,31 @@ class Runner(Protocol):
         """
 
 
+class ContainerRunner:
+    """Runs each job on this machine or in a container, as its envelope says.
+
+    :param runner: the module that runs workloads
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self.runner = runner
+
+    def preload(self, runner: str = "") -> None:
+        self.runner.preload(runner)
+
+    def run(self, workload: dict[str, Any], job: AgentJob) -> None:
+        """Run a workload to its end.
+
+        :raises AgentJobFailed: the job failed, or its container could not be started
+        """
+        if job.envelope is None or job.envelope.container is None:
+            self.runner.run(workload, job)
+        else:
+            from lading.executors.agent import container  # imported late: few jobs have one
+
+            container.run(workload, job, job.envelope, self.runner.__name__)
+
+
 def preload(runner: Runner, named: str = "") -> None:
     """Import what jobs need into this process, from which the jobs' processes are forked.
 
@@ -252,7 +277,7 @@ def become(
             following = line.wait() if again else None
     except BaseException:
         with contextlib.suppress(BaseException):
-            traceback.print_exc()
+            print_traceback()
     finally:
         if cpu_groups is not None:
             cpu_groups.leave()
@@ -291,9 +316,23 @@ def _tidy_up(environment: Mapping[str, str]) -> None:
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
-    tempfile.tempdir = None
+    forget_temporary_folder()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+
+
+def forget_temporary_folder() -> None:
+    """Let ``tempfile`` determine the folder for temporary files again, if it has been imported."""
+    if "tempfile" in sys.modules:
+        import tempfile
+
+        tempfile.tempdir = None
+
+
+def print_traceback() -> None:
+    import traceback  # imported late, like everything that only failures need
+
+    traceback.print_exc()
 
 
 def _leave_the_agent() -> None:
@@ -362,7 +401,7 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
         job.scratch = _enter_scratch(job, assignment)
         runner.run(envelope.workload, job)
     except BaseException as error:
-        traceback.print_exc()
+        print_traceback()
         failure = AgentJobFailed.of_error(error)
         if failure.exit_code == -signal.SIGKILL and job.cause() is None and host.oom_kills() > killed:
             failure = MachineOutOfMemory()
@@ -396,7 +435,7 @@ def _enter_scratch(job: AgentJob, assignment: HandedOverJob) -> JobScratch:
     except OSError as error:
         raise NoScratch(because("no_scratch", text=str(error))) from error
     os.environ.update({VARIABLE: str(made.path), "TMPDIR": str(made.path)})
-    tempfile.tempdir = None  # it may have been cached before
+    forget_temporary_folder()
     return made
 
 

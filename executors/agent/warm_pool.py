@@ -21,7 +21,8 @@ import os
 import socket
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+
+from lading.scheduling.light_dataclasses import as_dict, dataclass, field
 
 # How long an idle supervisor waits for a job, seconds.
 PATIENCE = 5.0
@@ -132,7 +133,7 @@ class SupervisorLines:
         for pid in list(self._ready - set(busy)):
             self._ready.discard(pid)
             try:
-                self._lines[pid].send(json.dumps(asdict(assignment)).encode())
+                self._lines[pid].send(json.dumps(as_dict(assignment)).encode())
             except OSError:  # it has stopped waiting
                 continue
             return pid

@@ -18,7 +18,6 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +26,7 @@ from lading.hooks.files.safe_files import NotReadable, open_regular, read_regula
 from lading.hooks.spool.command import runner_of
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.tokens import checked
+from lading.scheduling.light_dataclasses import as_dict, dataclass, field, replace
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Layout, Resources
 
@@ -120,10 +120,8 @@ class Envelope:
         )
 
     def to_json(self) -> str:
-        # Not with asdict, which copies the whole workload: a round may write a thousand of them.
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        layout = asdict(self.layout) if self.layout else None
-        return json.dumps({**values, "resources": asdict(self.resources), "layout": layout})
+        layout = as_dict(self.layout) if self.layout else None
+        return json.dumps({**as_dict(self), "resources": as_dict(self.resources), "layout": layout})
 
     @classmethod
     def from_json(cls, text: str) -> Envelope:

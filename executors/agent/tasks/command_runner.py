@@ -5,7 +5,6 @@ The workload is a :class:`lading.hooks.spool.command.CommandWork`, which orchest
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -18,11 +17,12 @@ from lading.executors.agent import process_tree
 from lading.executors.agent.scratch import VARIABLE as SCRATCH_VARIABLE
 from lading.executors.agent.signal_passing import SignalPassing
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, Runner
+from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import make_private, open_regular
 from lading.hooks.spool.command import COMMAND_RUNNER, LOG_FOLDER_VARIABLE, PROBE, CommandWork
 from lading.scheduling.reasons import because
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def preload(runner: str = "") -> None:

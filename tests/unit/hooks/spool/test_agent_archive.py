@@ -116,11 +116,11 @@ def test_it_starts_from_bytecode_and_with_another_python_from_the_sources(tmp_pa
         program = (
             "import runpy, sys\n"
             "sys.addaudithook(lambda event, of: event == 'compile' and print(of[1], file=sys.stderr))\n"
-            f"sys.argv = [{there!r}, 'lading.executors.agent.batch_job', '--help']\n"
+            f"sys.argv = [{there!r}, 'lading.executors.agent.allocation_agent', '--help']\n"
             f"runpy.run_path({there!r}, run_name='__main__')\n"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert "Run one task as a job of a batch system" in done.stdout
+        assert "Run the node agent of an allocation" in done.stdout
         return {line for line in done.stderr.splitlines() if line.startswith(there)}
 
     assert compiled_at_the_start() == set()
