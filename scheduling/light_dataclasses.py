@@ -3,7 +3,7 @@
 Each batch job starts a Python. If it imports ``dataclasses``, which imports ``inspect``, and lets it generate the
 methods of forty classes, most of which the job never uses, this is a third of all the CPU time of the job. So modules
 that a batch job imports use this decorator. It supports only what they need: classes with slots that inherit no fields.
-Their ``__init__`` is compiled when the first object is made. All functions of ``dataclasses`` accept these classes.
+Their ``__init__`` is compiled when many objects have been made. All functions of ``dataclasses`` accept these classes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ else:
     def replace(value: Any, **changes: Any) -> Any:
         """Like ``dataclasses.replace``."""
         return type(value)(**{**as_dict(value), **changes})
+
+
+# How many objects of a class are made before its ``__init__`` is compiled, which takes as long as making them.
+MOST_UNCOMPILED = 20
 
 
 class _Factory:
@@ -69,9 +73,23 @@ def _make(cls: type, *, frozen: bool, kw_only: bool) -> type:
     omitted = {name: body.pop(name) for name in names if name in body}
     values = attrgetter(*names) if len(names) > 1 else lambda self: (getattr(self, names[0]),)
 
+    known = set(names)
+    uncompiled = MOST_UNCOMPILED
+
     def first_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        made.__init__ = _init(names, omitted, frozen=frozen, kw_only=kw_only, has_more="__post_init__" in body)  # type: ignore[misc]
-        made.__init__(self, *args, **kwargs)  # type: ignore[misc]
+        nonlocal uncompiled
+        uncompiled -= 1
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        is_plain = len(given) == len(args) + len(kwargs) and not (kw_only and args)
+        if uncompiled < 0 or not is_plain or known != {*given, *omitted}:
+            made.__init__ = _init(names, omitted, frozen=frozen, kw_only=kw_only, has_more="__post_init__" in body)  # type: ignore[misc]
+            made.__init__(self, *args, **kwargs)  # type: ignore[misc]
+            return
+        for name in names:
+            value = given[name] if name in given else omitted[name]
+            object.__setattr__(self, name, value.make() if isinstance(value, _Factory) else value)
+        if "__post_init__" in body:
+            self.__post_init__()
 
     def eq(self: Any, other: object) -> Any:
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented

@@ -165,16 +165,26 @@ class RunningJobs:
 
     :param close: the agent's descriptors, which the jobs' processes must not inherit
     :param most_jobs: how many jobs a supervisor runs at most, one after another
+    :param has_lines: whether supervisors have lines, which they need to run several jobs, and to show the memory of
+        processes that they fork
     """
 
     def __init__(
-        self, spool: Spool, journal: Journal, runner: Runner, close: Sequence[int], most_jobs: int = MOST_JOBS
+        self,
+        spool: Spool,
+        journal: Journal,
+        runner: Runner,
+        close: Sequence[int],
+        most_jobs: int = MOST_JOBS,
+        *,
+        has_lines: bool = True,
     ) -> None:
         self.spool = spool
         self.journal = journal
         self.runner = runner
         self.close = close
         self.most_jobs = most_jobs
+        self.has_lines = has_lines
         self.cpu_groups: CpuGroups | None = None
         self.boot_id = host.boot_id()
         self.jobs: dict[str, RunningJob] = {}
@@ -255,23 +265,26 @@ class RunningJobs:
         self.journal.started(token, at=now, pid=pid)
 
     def _fork(self, assignment: HandedOverJob) -> int:
-        end, line = make_line()
+        end, line = make_line() if self.has_lines else (None, None)
         # Block signals until the new process has removed the agent's handlers: they would swallow a signal to it.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         try:
             pid = os.fork()
             if pid == 0:
-                end.close()
+                if end is not None:
+                    end.close()
                 self.supervisor_lines.hang_up()
                 supervisor.become(
                     assignment, self.spool, self.runner, line, self.close, self.cpu_groups, self.most_jobs
                 )
         except OSError:
-            end.close()
+            if end is not None:
+                end.close()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
-        self.supervisor_lines.add(pid, end)
+        if end is not None:
+            self.supervisor_lines.add(pid, end)
         return pid
 
     def collect(self, inbox: WaitingJobs) -> None:

@@ -13,7 +13,6 @@ import os
 import resource
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,9 +23,7 @@ from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.scratch import VARIABLE, JobScratch
 from lading.executors.agent.warm_pool import HandedOverJob, SupervisorLine
 from lading.hooks.batch.environment import strip
-from lading.hooks.dags.teams import VARIABLE as TEAM_VARIABLE
 from lading.hooks.files import child_processes, host
-from lading.hooks.files.addresses import INPUTS_VARIABLE
 from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
@@ -244,14 +241,14 @@ def become(
     assignment: HandedOverJob,
     spool: Spool,
     runner: Runner,
-    line: SupervisorLine,
+    line: SupervisorLine | None,
     close: Sequence[int],
     cpu_groups: CpuGroups | None,
     most_jobs: int,
 ) -> NoReturn:
     """Turn this newly forked copy of the agent into the process of a job and of its successors. Never returns.
 
-    :param line: to the agent, for further jobs
+    :param line: to the agent, for further jobs and for showing the memory of forks; None: there will be neither
     :param close: descriptors of the agent that the job must not keep, above all its lock
     :param cpu_groups: the cgroups in which this process gets its own; None: cgroups cannot be used
     :param most_jobs: how many jobs it runs at most, one after another
@@ -261,8 +258,10 @@ def become(
         for descriptor in close:
             os.close(descriptor)
         _leave_the_agent()
-        os.register_at_fork(after_in_child=line.show_memory)
+        if line is not None:
+            os.register_at_fork(after_in_child=line.show_memory)
         environment, birth = dict(os.environ), ProcessUsage()
+        folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
         following: HandedOverJob | None = assignment
         for number in range(1, most_jobs + 1):
             if following is None:
@@ -271,10 +270,11 @@ def become(
             code, light = _serve(AgentJob(following.token, spool), runner, following, cpu_groups)
             if light:
                 _tidy_up(environment)
+                os.fchdir(folder)
             spent = number == most_jobs or ProcessUsage().own_peak - birth.own_peak > LIGHT
-            again = light and not spent and line.announce()
+            again = light and not spent and line is not None and line.announce()
             spool.ring()
-            following = line.wait() if again else None
+            following = line.wait() if again and line is not None else None
     except BaseException:
         with contextlib.suppress(BaseException):
             print_traceback()
@@ -302,9 +302,14 @@ def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob, cpu_groups:
         from lading.hooks.dags import bundles  # only Airflow's jobs need it, and their runner has imported it
 
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
+    # What few jobs need is imported late: each module takes a batch job a tenth of a millisecond.
     if envelope.team is not None:
+        from lading.hooks.dags.teams import VARIABLE as TEAM_VARIABLE
+
         os.environ[TEAM_VARIABLE] = envelope.team
     if envelope.inputs:
+        from lading.hooks.files.addresses import INPUTS_VARIABLE
+
         os.environ[INPUTS_VARIABLE] = json.dumps(dict(envelope.inputs))
     return _run(job, runner, envelope, assignment)
 
@@ -319,6 +324,14 @@ def _tidy_up(environment: Mapping[str, str]) -> None:
     forget_temporary_folder()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+
+
+def _has_one_thread() -> bool:
+    if "threading" not in sys.modules:
+        return True
+    import threading
+
+    return threading.active_count() == 1
 
 
 def forget_temporary_folder() -> None:
@@ -421,7 +434,7 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
     written = _write_exit_file(sentinel, job)
     light = clean and written and reason is None and job.cause() is None and peak < LIGHT
     # A connection test runs a hook in this process itself, which may have left anything behind.
-    alone = threading.active_count() == 1 and envelope.workload.get("type") != "TestConnection"
+    alone = _has_one_thread() and envelope.workload.get("type") != "TestConnection"
     return FAILED if reason else SUCCEEDED, light and alone
 
 

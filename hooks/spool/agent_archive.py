@@ -36,8 +36,11 @@ MODULES = (
     "lading.executors.agent.__main__",
     "lading.executors.agent.allocation_agent",
     "lading.executors.agent.batch_job",
+    "lading.executors.agent.batch_task",
     COMMAND_RUNNER,
     "lading.executors.agent.tasks.inside",
+    "lading.hooks.dags.teams",
+    "lading.hooks.files.addresses",
     "lading.scheduling.reason_text",
     "lading.executors.host",
 )

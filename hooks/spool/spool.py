@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular, visible, write_atomically
 from lading.hooks.spool.command import runner_of
-from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.tokens import checked
 from lading.scheduling.light_dataclasses import as_dict, dataclass, field, replace
 from lading.scheduling.reasons import Reason
@@ -32,6 +31,7 @@ from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
     from lading.hooks.spool.hold import Hold
+    from lading.hooks.spool.rejected import RejectedFiles
     from lading.scheduling.matching.waiting import WaitingJob
 
 # The most bytes that are read of an envelope and of a request to the agent, and the size at which a log is rotated.
@@ -333,6 +333,8 @@ class Spool:
             yield path, found
 
     def _rejected(self) -> RejectedFiles:
+        from lading.hooks.spool.rejected import RejectedFiles  # imported late, like all that batch jobs do not need
+
         return RejectedFiles(self.rejected)
 
     def log_is_full(self) -> bool:
@@ -454,6 +456,8 @@ def lock_spool(spool: Spool) -> int | None:
     try:
         descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
     except NotReadable as error:
+        from lading.hooks.spool.rejected import RejectedFiles
+
         RejectedFiles(spool.rejected).move(spool.lock, error)
         descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + LOCK_PATIENCE

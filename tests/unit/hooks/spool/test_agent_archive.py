@@ -131,7 +131,7 @@ def test_it_starts_from_bytecode_and_with_another_python_from_the_sources(tmp_pa
     with zipfile.ZipFile(there, "w") as packed:
         for name, content in files.items():
             packed.writestr(name, other + content[4:] if name.endswith("c") else content)
-    assert f"{there}/lading/executors/agent/batch_job.py" in compiled_at_the_start()
+    assert f"{there}/lading/executors/agent/allocation_agent.py" in compiled_at_the_start()
 
 
 def test_what_has_arrived_in_part_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
