@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lading.scheduling.reason_codes import Code
-from lading.scheduling.reasons import MOST_KINDS, MOST_NAMES
 from lading.scheduling.resources import Resources, format_resources
 from lading.scheduling.text.units import format_count, format_memory, format_moment, format_time, format_usd
+
+# How many names of a list are shown.
+MOST_NAMES = 3
+MOST_KINDS = 5
 
 
 class _Sentence(string.Formatter):

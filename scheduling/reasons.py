@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 # The types of a parameter. A tuple holds names, or amounts of resources in the order of their fields.
 Value = str | int | float | bool | None | tuple[str | float, ...]
-# How many names of a list are shown.
-MOST_NAMES = 3
-MOST_KINDS = 5
 # Limits for reasons from other processes: characters of a code and of a part of a parameter, parts, and nesting.
 LONGEST_CODE = 40
 MOST_PARTS = 30

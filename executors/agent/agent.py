@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lading.executors.agent import process_tree
+from lading.executors.agent.container_runner import ContainerRunner
 from lading.executors.agent.cpu_groups import CpuGroups, NoCpuGroups
 from lading.executors.agent.end_signals import EndSignals
 from lading.executors.agent.ending import ENDS_AT_VARIABLE, Ending, SpotNotice
@@ -34,7 +35,7 @@ from lading.executors.agent.journal import AgentJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
-from lading.executors.agent.supervisor import AgentJob, ContainerRunner, Runner, preload
+from lading.executors.agent.supervisor import AgentJob, Runner, preload
 from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell

@@ -21,10 +21,11 @@ from pathlib import Path
 
 from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.agent import Agent, JobEnvironment
+from lading.executors.agent.container_runner import ContainerRunner
 from lading.executors.agent.ending import Ending
 from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
-from lading.executors.agent.supervisor import ContainerRunner, Runner, preload
+from lading.executors.agent.supervisor import Runner, preload
 from lading.hooks.cluster.allocations.layout import (
     MOST_TERMS_BYTES,
     SECONDS_BETWEEN_REPORTS,

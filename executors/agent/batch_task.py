@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 
 from lading.executors.agent import process_tree, watchdog
+from lading.executors.agent.container_runner import ContainerRunner
 from lading.executors.agent.end_signals import EndSignals
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
-from lading.executors.agent.supervisor import ContainerRunner
 from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.logs import get_logger, log_to_stderr

@@ -197,31 +197,6 @@ class Runner(Protocol):
         """
 
 
-class ContainerRunner:
-    """Runs each job on this machine or in a container, as its envelope says.
-
-    :param runner: the module that runs workloads
-    """
-
-    def __init__(self, runner: Any) -> None:
-        self.runner = runner
-
-    def preload(self, runner: str = "") -> None:
-        self.runner.preload(runner)
-
-    def run(self, workload: dict[str, Any], job: AgentJob) -> None:
-        """Run a workload to its end.
-
-        :raises AgentJobFailed: the job failed, or its container could not be started
-        """
-        if job.envelope is None or job.envelope.container is None:
-            self.runner.run(workload, job)
-        else:
-            from lading.executors.agent import container  # imported late: few jobs have one
-
-            container.run(workload, job, job.envelope, self.runner.__name__)
-
-
 def preload(runner: Runner, named: str = "") -> None:
     """Import what jobs need into this process, from which the jobs' processes are forked.
 

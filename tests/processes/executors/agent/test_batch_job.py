@@ -263,7 +263,8 @@ SLOW = {
 }  # fmt: skip
 # All modules of Lading that a batch job with a command needs.
 NEEDED = """
-lading.executors.agent.batch_task lading.executors.agent.end_signals lading.executors.agent.job_folder
+lading.executors.agent.batch_task lading.executors.agent.container_runner
+lading.executors.agent.end_signals lading.executors.agent.job_folder
 lading.executors.agent.journal lading.executors.agent.limits lading.executors.agent.process_tree
 lading.executors.agent.running lading.executors.agent.scratch lading.executors.agent.signal_passing
 lading.executors.agent.supervisor lading.executors.agent.tasks.command_runner lading.executors.agent.warm_pool
