@@ -154,7 +154,8 @@ def cluster(
         "lading.sites_file": home / "sites.toml",
     }
     components = ("dag-processor", "scheduler", "api-server")
-    service = Airflow(home, dags=dags, config=config, components=components, preloaded=True)
+    swept_soon = {"lading.executors.locality.staging.SWEEP_INTERVAL": 2.0}
+    service = Airflow(home, dags=dags, config=config, components=components, preloaded=True, constants=swept_soon)
     service.environment["AIRFLOW_CONN_HPC"] = slurm_login.connection()
     service.environment["AIRFLOW_CONN_SGE"] = gridengine_login.connection()
     service.environment["AIRFLOW_CONN_LAB"] = lab.connection()
