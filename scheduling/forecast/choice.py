@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lading.scheduling.forecast.draws import draws
 from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, StepClass, offers
-from lading.scheduling.forecast.fleets import FleetMachine, FleetRun
+from lading.scheduling.forecast.fleets import FleetRun, Reach
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.packing.problem import Bin, Problem
 
@@ -85,6 +85,21 @@ def on_sale(fleet: Fleet, problem: Problem) -> Fleet | None:
     return None if its is None else replace(fleet, bin=its)
 
 
+@dataclass(frozen=True, slots=True)
+class TriedFleet:
+    """A fleet that was simulated in all cases.
+
+    :param events: the simulated events
+    :param machines: how many machines it has in the case that needs most of them
+    :param reaches: of its cases
+    """
+
+    fleet: Fleet
+    events: int
+    machines: int
+    reaches: Sequence[Reach]
+
+
 class FleetSearch:
     """The search for the best fleet; see :func:`choose`.
 
@@ -104,6 +119,7 @@ class FleetSearch:
         self.late: list[tuple[float, int, Fleet]] = []
         self.peak: float | None = None
         self.tried: dict[int, set[int]] = {}
+        self.simulated: list[TriedFleet] = []
         self.is_limited = False
         self.are_alone = all(number == 1 for number in Counter(step.job.run for step in steps.values()).values())
         self.events = self.runs = 0
@@ -149,7 +165,7 @@ class FleetSearch:
             return
         if self.peak is None:
             # The number of machines that lets all steps start at once.
-            self.peak = len(self.try_one(Fleet(offer))) * offer.capacity[0]
+            self.peak = self.try_one(Fleet(offer)) * offer.capacity[0]
         most = max(1, math.ceil(self.peak / max(1, offer.capacity[0])))
         numbers = sorted({*FEW_SIZES, *(most // 2**each for each in range(12))})
         self.tried[id(offer)] = {each for each in numbers if 1 <= each < most} | {most}
@@ -198,18 +214,34 @@ class FleetSearch:
     def _is_enough(self) -> bool:
         return self.events > MOST_EVENTS and self.runs >= LEAST_FLEETS
 
-    def try_one(self, fleet: Fleet) -> list[FleetMachine]:
-        """Try a fleet and keep it if it is the best. Returns its machines in the case that needs most of them."""
-        runs = [FleetRun(self.work, fleet, case, self.pause) for case in self.cases or (None,)]
-        self.is_limited |= any(each.is_limited for each in runs)
-        self.events += sum(each.count + len(each.machines) for each in runs)
+    def try_one(self, fleet: Fleet) -> int:
+        """Try a fleet and keep it if it is the best. Returns how many machines it has in the case that needs most."""
+        its = self._alike(fleet)
+        if its is None:
+            runs = [FleetRun(self.work, fleet, case, self.pause) for case in self.cases or (None,)]
+            self.is_limited |= any(each.is_limited for each in runs)
+            events = sum(each.count + len(each.machines) for each in runs)
+            machines = max(len(each.machines) for each in runs)
+            its = TriedFleet(fleet, events, machines, [each.reach for each in runs])
+            self.simulated.append(its)
+            found = NOT_WHOLE
+            if all(each.is_whole for each in runs):
+                found = math.fsum(self.score(each.usd, each.ends) for each in runs) / len(runs)
+            if self.best is None or found < self.best[0] - 1e-12:
+                self.best = found, fleet
+        # The search ends after as many events as if each fleet were simulated.
+        self.events += its.events
         self.runs += 1
-        found = NOT_WHOLE
-        if all(each.is_whole for each in runs):
-            found = math.fsum(self.score(each.usd, each.ends) for each in runs) / len(runs)
-        if self.best is None or found < self.best[0] - 1e-12:
-            self.best = found, fleet
-        return max((each.machines for each in runs), key=len)
+        return its.machines
+
+    def _alike(self, fleet: Fleet) -> TriedFleet | None:
+        """A fleet whose simulation has shown that this one would do the same; None: there is none."""
+        deadlines = self.work.deadlines(fleet.stretch) if fleet.stretch else None
+        for its in self.simulated:
+            is_of_kind = its.fleet.bin is fleet.bin and its.fleet.copies == fleet.copies
+            if is_of_kind and all(each.covers(fleet.size, deadlines) for each in its.reaches):
+                return its
+        return None
 
 
 def sizes_between(size: int, tried: Collection[int]) -> list[int]:

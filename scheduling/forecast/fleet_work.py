@@ -38,8 +38,7 @@ class Fleet:
     copies: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class StepClass:
+class StepClass(NamedTuple):
     """The common properties of steps that suit the same machines and count against the same limits.
 
     :param lasts: how long a machine with an end must stay for them, seconds
@@ -253,13 +252,12 @@ class FleetWork:
         """
         if not any(step.spread for step in self.forecast.steps.values()):
             return self.rests
-        steps = dict(self.forecast.steps)
+        lengths = {}
         for name, step in self.forecast.steps.items():
             if step.begun is None:
                 times = math.exp(step.spread)
-                seconds = step.seconds * (times if step.measured else min(MOST_TIMES, times))
-                steps[name] = replace(step, seconds=seconds)
-        return replace(self.forecast, steps=steps).rests(self.now)
+                lengths[name] = step.seconds * (times if step.measured else min(MOST_TIMES, times))
+        return self.forecast.rests(self.now, lengths)
 
     def _begun_steps(self, number: Mapping[str, int]) -> list[BegunStep]:
         """The started steps.

@@ -82,6 +82,32 @@ class FleetMachine:
         return quota(str(self.kind), its if self.location is None else self.location.capacity_type)
 
 
+@dataclass(slots=True)
+class Reach:
+    """The other fleets for which a simulation is valid: fleets of the same instance types whose size and stretch change
+    nothing in it.
+
+    :param least: a smaller size would have prevented a launch, or the use of an existing machine
+    :param most: a larger size would have allowed one; infinite: the size has prevented nothing
+    :param by: the earliest deadline of each run that delays no launch, epoch seconds; minus infinity: the deadline of
+        this fleet has delayed one
+    """
+
+    least: float = 0.0
+    most: float = math.inf
+    by: dict[str | None, float] = field(default_factory=dict)
+
+    def covers(self, size: float, deadlines: Mapping[str | None, float] | None) -> bool:
+        """
+        :param deadlines: see :meth:`FleetWork.deadlines`
+        """
+        if not self.least <= size <= self.most:
+            return False
+        if deadlines is None:
+            return -math.inf not in self.by.values()
+        return all(deadlines[run] <= by - MOMENT for run, by in self.by.items())
+
+
 class FleetRun:
     """The simulation of a forecast on one fleet.
 
@@ -90,6 +116,7 @@ class FleetRun:
     :param pause: called regularly, so that other threads can run
     :ivar usd: the remaining cost
     :ivar ends: when each run ends, epoch seconds
+    :ivar reach: the other fleets for which the result is the same
     """
 
     def __init__(
@@ -104,6 +131,7 @@ class FleetRun:
         self.is_mixed = fleet is not None and fleet.bin is None
         self.size = math.inf if fleet is None else fleet.size
         self.deadlines = work.deadlines(fleet.stretch) if fleet is not None and fleet.stretch else None
+        self.reach = Reach()
         self.lengths = None if draw is None else draw.seconds
         self.pause = pause
         self.missing = work.missing[:]
@@ -339,8 +367,10 @@ class FleetRun:
             return
         classes, waiting, opened = self.work.classes, self.waiting, len(self.machines)
         todo = self._due()
-        by_number = {machine.number: machine for machine in self.changed}
-        changed, self.changed = [by_number[number] for number in sorted(by_number)], []
+        changed, self.changed = self.changed, []
+        if len(changed) > 1:
+            by_number = {machine.number: machine for machine in changed}
+            changed = [by_number[number] for number in sorted(by_number)]
         if changed:
             low = changed[0].number
             self.first = [low if each > low else each for each in self.first]
@@ -424,6 +454,8 @@ class FleetRun:
         if not number:
             return None
         n0, n1, n2, n3 = each.need
+        seconds = self.work.bucket_seconds[bucket]
+        lasts = max(each.lasts, seconds)
         may_use_spare = each.at_once or self.menu[its_class] is None
         may_use_spare = may_use_spare or (self.has_spares and self._home(its_class, time) is None)
         if self.is_mixed and not anywhere:
@@ -432,26 +464,20 @@ class FleetRun:
             free = machine.free
             if free[0] < n0 or free[1] < n1 or free[2] < n2 or free[3] < n3 or not machine.suits[its_class]:
                 continue
-            if (
-                machine.up > time + MOMENT
-                or time + each.lasts > machine.closes
-                or (machine.spare and not may_use_spare)
-            ):
-                continue
-            if machine.closes < math.inf and time + self.work.bucket_seconds[bucket] > machine.closes:
+            if machine.up > time + MOMENT or time + lasts > machine.closes:
                 continue
             if each.labels and not self._grants(machine, each):
                 continue
-            count = number
-            if n0:
-                count = min(count, free[0] // n0)
-            if n1:
-                count = min(count, free[1] // n1)
-            if n2:
-                count = min(count, free[2] // n2)
-            if n3:
-                count = min(count, free[3] // n3)
-            self._start(machine, its_class, queue, count, time, self.work.bucket_seconds[bucket])
+            if not self._may_use(machine, may_use_spare=may_use_spare):
+                continue
+            count = min(
+                number,
+                free[0] // n0 if n0 else number,
+                free[1] // n1 if n1 else number,
+                free[2] // n2 if n2 else number,
+                free[3] // n3 if n3 else number,
+            )
+            self._start(machine, its_class, queue, count, time, seconds)
             number -= count
             if not number:
                 return machine.number
@@ -500,7 +526,22 @@ class FleetRun:
             able = (each for each in self.machines if not each.spare and each.suits[its_class] and each.closes > time)
             if (home := next(able, None)) is not None:
                 self.home_of[its_class] = home
+                self._need(home)
+            elif self.has_spares:
+                self.reach.most = min(self.reach.most, self.size)
         return home
+
+    def _may_use(self, machine: FleetMachine, *, may_use_spare: bool) -> bool:
+        if machine.spare and not may_use_spare:
+            self.reach.most = min(self.reach.most, machine.number)
+            return False
+        self._need(machine)
+        return True
+
+    def _need(self, machine: FleetMachine) -> None:
+        """Note that the simulation depends on a machine, which is a spare one in a smaller fleet."""
+        if machine.location is not None and not machine.spare and machine.number >= self.reach.least:
+            self.reach.least = machine.number + 1
 
     def _launch(self, its_class: int, bucket: int, queue: deque[int], time: float) -> None:
         launched = self.menu[its_class]
@@ -510,14 +551,23 @@ class FleetRun:
         boot = work.boot_of(launched.type.name)
         has_home = self._home(its_class, time) is not None
         begin = work.now + boot
-        if self.deadlines is not None and has_home and not each.at_once:
-            begin = max(begin, self.deadlines[work.bucket_run[bucket]] - work.bucket_latest[bucket])
+        if has_home and not each.at_once:
+            run, latest = work.bucket_run[bucket], work.bucket_latest[bucket]
+            by = max(begin, time) + latest
+            if self.deadlines is not None and self.deadlines[run] - latest > begin:
+                begin = self.deadlines[run] - latest
+                by = -math.inf if time + MOMENT < begin else by
+            if by < self.reach.by.get(run, math.inf):
+                self.reach.by[run] = by
         if time + MOMENT < begin:
             self._wake(begin)
             return
         while queue and self._may_begin_elsewhere(each):
-            if has_home and self.open >= self.size and not each.at_once:
-                break
+            if has_home and not each.at_once:
+                if self.open >= self.size:
+                    self.reach.most = min(self.reach.most, self.open)
+                    break
+                self.reach.least = max(self.reach.least, self.open + 1)
             if not self._may_open(launched, time, boot, has_home=has_home):
                 break
             machine = FleetMachine(

@@ -119,12 +119,15 @@ class Simulation:
         self.order = count()
         self.awaited: set[str] = set()  # booting machines on which short jobs are planned
         self.next_arrival = 0
-        self.next_forecast, self.live = 0, dict[int, None]()
-        """The unfinished jobs, waiting, running or upcoming, of runs that have begun; used by a forecast."""
+        self.next_forecast, self.live = 0, dict[int, tuple[object, WorkflowStep] | None]()
+        """The unfinished jobs, waiting, running or upcoming, of runs that have begun: their steps in the last forecast,
+        each with what it was made of."""
         self.began: dict[str, float] = {}
         """By run, the earliest arrival among its finished jobs."""
         self.tally = Tally(last_end=first)
         self.history = History()
+        self.predictions: dict[object, Prediction] = {}
+        """What the history predicts, until another job finishes."""
         self.busy: dict[int, Queue] = {}  # the queues with waiting jobs
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
@@ -217,9 +220,11 @@ class Simulation:
         if queue.first in self.lengths:
             known = self.lengths[queue.first]
             return known if isinstance(known, Prediction) else Prediction(known, number=1)
-        if self.is_workflow:
-            return self.history.predict(queue.levels, queue.job.time, ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN)
-        return self.history.predict(queue.levels, queue.job.time)
+        key = queue.levels, queue.job.time
+        if (found := self.predictions.get(key)) is None:
+            terms = (ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN) if self.is_workflow else ()
+            found = self.predictions[key] = self.history.predict(*key, *terms)
+        return found
 
     def later(self, time: float, what: str, machine: str = "", job: int = -1) -> None:
         heapq.heappush(self.events, (time, next(self.order), what, machine, job))
@@ -234,6 +239,7 @@ class Simulation:
             self.come(job, time)
         else:
             self.history.add(queue.levels, self.durations[job], queue.job.time)
+            self.predictions.clear()
         for child in () if is_short else self.dependencies.end(job):
             if child < self.next_arrival:
                 if latency := self.conditions.latency_seconds:
@@ -360,21 +366,28 @@ class Simulation:
             began[run] = min(began.get(run, self.began.get(run, math.inf)), self.came[job])
             if queue.job.task in changed and job in self.dependencies.missing:
                 self.size(job)
-            location, begun = at.get(job, (None, None))
-            parents = tuple(str(each) for each in self.dependencies.parents[job])
-            expected = self.predicted(queue)
-            seconds = max(0.1, expected.seconds)
-            steps[str(job)] = WorkflowStep(
-                queue.job,
-                seconds,
-                parents,
-                begun,
-                location,
-                expected.spread,
-                alike=queue.job.task,
-                measured=expected.number,
-            )
+            made_of = queue.job, self.predicted(queue), at.get(job)
+            if (known := self.live[job]) is None or known[0] != made_of:
+                known = self.live[job] = made_of, self.step(job, *made_of)
+            steps[str(job)] = known[1]
         return Forecast(steps, began)
+
+    def step(self, job: int, asked: PlannedJob, expected: Prediction, at: tuple[str, float] | None) -> WorkflowStep:
+        """Return an unfinished job as a step of a forecast.
+
+        :param at: the machine on which it runs, and since when
+        """
+        location, begun = at or (None, None)
+        return WorkflowStep(
+            asked,
+            max(0.1, expected.seconds),
+            tuple(str(each) for each in self.dependencies.parents[job]),
+            begun,
+            location,
+            expected.spread,
+            alike=asked.task,
+            measured=expected.number,
+        )
 
     def of_interest(self, needs: list[Vector], now: float) -> list[SimulatedMachine]:
         """Return the machines without those that are too full for any waiting job, which only cost planning time.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -27,6 +28,7 @@ from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
 BOOT, NOW = 60.0, 1000.0
+ONE = Resources(1, 512)
 
 
 def posed(most: int | None = None) -> Problem:
@@ -116,6 +118,48 @@ def test_what_holds_for_every_schedule(forecast: Forecast, hurry: float, most: i
             if machine.steps
         ]
         assert all(sum(begin <= at < end for begin, end in spans) <= most for at, _ in spans)
+
+
+@given(forecasts(), st.integers(0, 3), st.integers(0, 4), st.sampled_from([1, None]))
+def test_a_simulation_is_valid_for_the_fleets_that_it_reaches(
+    forecast: Forecast, small: int, begun: int, most: int | None
+) -> None:
+    locations = [there(f"m{number}", ready_at=NOW + 20 * number) for number in range(small)] + [there("large", 8)]
+    steps = dict(forecast.steps)
+    for name, step in [*steps.items()][:begun]:
+        if not step.parents:
+            steps[name] = replace(step, begun=NOW - 5.0, location="large", job=replace(step.job, resources=ONE))
+    locations[-1] = replace(locations[-1], used=ONE * sum(step.begun is not None for step in steps.values()))
+    problem = posed(None if most is None else most + len(locations))
+    work = to_do(replace(forecast, steps=steps), locations, problem)
+    some = [Fleet(problem.bins[0], size, stretch) for size in (1, 2, 3, 5, math.inf) for stretch in (0.0, 1.0, 3.0)]
+    runs = [FleetRun(work, fleet) for fleet in some]
+    for run in runs:
+        for fleet, other in zip(some, runs, strict=True):
+            if run.reach.covers(fleet.size, work.deadlines(fleet.stretch) if fleet.stretch else None):
+                assert (other.usd, other.ends, other.starts, other.homes) == (run.usd, run.ends, run.starts, run.homes)
+                assert (other.count, len(other.machines)) == (run.count, len(run.machines))
+                assert (other.is_whole, other.is_limited) == (run.is_whole, run.is_limited)
+
+
+def test_a_fleet_is_simulated_once_if_neither_size_nor_stretch_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated: list[Fleet | None] = []
+
+    class Noted(FleetRun):
+        def __init__(self, work: FleetWork, fleet: Fleet | None, *more: Any) -> None:
+            simulated.append(fleet)
+            super().__init__(work, fleet, *more)
+
+    monkeypatch.setattr("lading.scheduling.forecast.choice.FleetRun", Noted)
+    offer = posed().bins[0]
+    some = beside(Fleet(offer), 2)
+    work = to_do(run_of(one("a", 100.0), one("b", 100.0, "a")), [there("up"), there("other")])
+    assert choose(work, work.forecast, fleets=some) == Fleet(offer)
+    assert simulated == [Fleet(offer)]
+    simulated.clear()
+    work = to_do(run_of(*(one(f"{number}", 1000.0) for number in range(4))))
+    choose(work, work.forecast, fleets=some)
+    assert simulated == [fleet for fleet in some if fleet.size < 4 or fleet == some[0]]
 
 
 def capacity(machine: PlannedMachine) -> Vector:
