@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -193,22 +194,30 @@ class JobScriptTrigger(BaseTrigger):
     :param site: as named by the task; of a cluster with several accounts, the Dag's account is used
     :param properties: the script's, as returned by :meth:`JobScript.options`
     :param record: passed by triggers of earlier versions instead; only values that a script can set are taken from it
+    :param job: what Lading's controller must admit before the run is submitted, as
+        :class:`lading.hooks.batch.script_jobs.ScriptRequest` writes it; None: no controller decides
     """
 
     def __init__(
-        self, site: str, properties: Mapping[str, Any] | None = None, record: Mapping[str, Any] | None = None
+        self,
+        site: str,
+        properties: Mapping[str, Any] | None = None,
+        record: Mapping[str, Any] | None = None,
+        job: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.site = site
+        self.job = None if job is None else dict(job)
         self.properties = dict(properties or {})
         if record is not None:
             self.properties |= _in_script(record)
         self.record: RunRecord | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        given = {"site": self.site, "properties": self.properties}
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
-            {"site": self.site, "properties": self.properties},
+            given if self.job is None else {**given, "job": self.job},
         )
 
     @asynccontextmanager
@@ -223,7 +232,8 @@ class JobScriptTrigger(BaseTrigger):
         async with SiteWatch.at(self.site, dag_id, team) as watch:
             if self.record is None:
                 script = full_script(watch.site, JobScript("", **self.properties), dag_id, team)
-                self.record = await _when_reached(new_run, watch.site, script, ti)
+                record = await _when_reached(new_run, watch.site, script, ti)
+                self.record = replace(record, held=self.job is not None)
             yield watch, self.record
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -232,6 +242,8 @@ class JobScriptTrigger(BaseTrigger):
         lines = Lines(self.log)
         async with self._own() as (watch, first), watch.following(first) as follower:
             last = first
+            if first.held:
+                self.log.info("%s", "Waiting for Lading's controller to let the batch job start")
             while True:
                 sighting = await follower.news.get()
                 lines.show(last, sighting)
