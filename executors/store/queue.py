@@ -297,7 +297,7 @@ def given(
             _gang(row.gang_terms),
             row.kind == JOB_SCRIPT,
         )
-        for row in session.execute(select(*COLUMNS, *columns, JobRow.gang_terms, JobRow.kind).where(*at_work))
+        for row in session.execute(select(*COLUMNS, *columns, JobRow.gang_terms).where(*at_work))
     ]
 
 

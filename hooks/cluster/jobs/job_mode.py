@@ -81,10 +81,10 @@ class JobMode(ClusterPoller):
         return stored
 
     def pause(self) -> float:
-        return self.interval.pause(has_jobs=bool(self.tracker.jobs) or bool(self.scripts.look().waiting))
+        return self.interval.pause(has_jobs=bool(self.tracker.jobs) or bool(self.scripts.due_actions().waiting))
 
     def _has_errands(self) -> bool:
-        scripts = self.scripts.look()
+        scripts = self.scripts.due_actions()
         return bool(scripts.granted or scripts.doomed) or super()._has_errands()
 
     def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
@@ -193,7 +193,7 @@ class JobMode(ClusterPoller):
         live = list(self.tracker.live())
         doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
         reading = GetAll(self.folder.events, largest=events.MOST_BYTES)
-        look = _Look(reading=reading, live=live, doubtful=doubtful, scripts=self.scripts.look(), **self._due())
+        look = _Look(reading=reading, live=live, doubtful=doubtful, scripts=self.scripts.due_actions(), **self._due())
         removals = [f"spool/events/{name}" for name in look.files]
         removals += [name for token in look.done for name in self.folder.files_of(token)]
         self._ask(look, [*removals, *sorted(look.pending.leftovers)], live, doubtful)

@@ -54,7 +54,7 @@ class ScriptLook:
 
 
 class ScriptRuns:
-    """The runs of one cluster. The thread that polls calls ``look``, ``steps`` and ``read``, other threads the rest.
+    """The runs of one cluster. The thread that polls calls ``due_actions``, ``steps`` and ``read``, other threads the rest.
 
     :param work_dir: Lading's folder at the cluster
     """
@@ -89,7 +89,7 @@ class ScriptRuns:
             for token in tokens:
                 self._runs.pop(token, None)
 
-    def look(self) -> ScriptLook:
+    def due_actions(self) -> ScriptLook:
         with self._lock:
             live = {token: run for token, run in self._runs.items() if not run.is_over}
             wanted = {token: run for token, run in live.items() if run.cancel is None}
