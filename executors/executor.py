@@ -174,7 +174,7 @@ class LadingExecutor(BaseExecutor):
             self.wait_events.keep(jobs, waits, time.monotonic())
             for job in waits:
                 if job.kind == JOB_SCRIPT:  # its task has begun, so its log is what people read
-                    append_to_task_log(log_path(job), f"The batch job {job.reason}", level="info")
+                    append_to_task_log(log_path(job), f"The batch job {job.reason}", None, "info")
             for job in jobs:
                 self._report(job)
             self.reported = jobs

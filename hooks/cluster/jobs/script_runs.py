@@ -54,7 +54,7 @@ class ScriptLook:
 
 
 class ScriptRuns:
-    """The runs of one cluster. The thread that polls calls ``due_actions``, ``steps`` and ``read``, other threads the rest.
+    """The runs of one cluster. The thread that polls calls ``steps`` and ``read``, other threads the rest.
 
     :param work_dir: Lading's folder at the cluster
     """
