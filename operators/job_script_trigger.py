@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from lading.hooks.batch.script_jobs import ScriptRequest
 from lading.hooks.dags.teams import team_of_triggerer
 from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, pauses
@@ -231,6 +232,8 @@ class JobScriptTrigger(BaseTrigger):
         dag_id, team = ti.dag_id, team_of_triggerer()
         async with SiteWatch.at(self.site, dag_id, team) as watch:
             if self.record is None:
+                if self.job is not None:
+                    ScriptRequest.from_json(self.job)  # the controller admits nothing else
                 script = full_script(watch.site, JobScript("", **self.properties), dag_id, team)
                 record = await _when_reached(new_run, watch.site, script, ti)
                 self.record = replace(record, held=self.job is not None)

@@ -384,6 +384,13 @@ def test_a_run_that_waits_for_a_controller_is_cancelled(site: RunSite) -> None:
     assert site.transport.jobs == 0
 
 
+def test_a_request_that_no_controller_would_admit_fails_at_once(site: RunSite) -> None:
+    task, _ = placed(site, "echo done")
+    made, _ = trigger(task, {**JOB, "nodes": -1})
+    with pytest.raises(ValueError, match="nodes"):
+        asyncio.run(event(made))
+
+
 def test_mapped_runs_that_are_granted_together_are_one_array(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher, "WINDOW", (0.3, 5.0))
     tasks = [placed(site, "echo done", is_mapped=True) for _ in range(3)]
