@@ -408,6 +408,8 @@ def measure_leak(folder: Path, jobs: int, machines: int, minutes: float) -> None
 
 def keep(folder: Path) -> None:
     """Serve a full house (see tests/services/full_house.py) until Ctrl-C."""
+    # Airflow reads them when it is imported, here to fill the tables.
+    os.environ |= {"AIRFLOW_HOME": str(folder), "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING"}
     from tests.services.full_house import LOGINS, full_house
 
     with full_house(folder) as airflow:

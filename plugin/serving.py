@@ -18,7 +18,7 @@ from lading.executors.controller.placing import Extensions
 from lading.executors.controller.sites_file import rules_of
 from lading.executors.settings import Settings
 from lading.executors.store import Change
-from lading.hooks.files.logs import PlainFormatter
+from lading.hooks.files.logs import plain_formatter
 from lading.hooks.files.safe_files import private_opener
 from lading.hooks.site import Site
 from lading.plugin.manager import binding_filters, implemented, plugin_manager, policies, rules
@@ -120,7 +120,7 @@ def log_to(settings: Settings, managed: bool, level: str) -> None:
     handler: logging.Handler = logging.StreamHandler()
     if managed:
         handler = PrivateFileHandler(settings.controller_log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(plain_formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

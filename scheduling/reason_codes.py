@@ -2,8 +2,8 @@
 
 The table covers why jobs wait and how jobs and machines end. :data:`CAUSES` classifies failures: the ``kind`` of a
 code that ends a job is its cause, whose title and remedy it inherits unless it has more specific ones. A
-:class:`~lading.scheduling.reasons.Reason`, and how the parameters of a sentence are formatted, are defined in
-:mod:`lading.scheduling.reasons`.
+:class:`~lading.scheduling.reasons.Reason` is defined in :mod:`lading.scheduling.reasons`, and how the parameters of a
+sentence are formatted in :mod:`lading.scheduling.reason_text`.
 
 Messages of a batch system, AWS or a plugin are quoted in the parameter ``text`` of a code that names their source. So
 is the message of a hint error, which quotes what the Dag's author wrote and lists the valid values.
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from lading.scheduling.light_dataclasses import dataclass
 
 # How remedies refer to the site of the reason; replaced by the site's name where that is known.
 _THE_SITE = re.compile(r"\bthe site\b|(?<=airflow lading check )SITE\b")
@@ -43,7 +44,7 @@ class Code:
     :param key: the code's name in the store and for programs
     :param kind: the class under which metrics count it; several codes can share one
     :param title: what is waited for, or what happened, in a few words
-    :param sentence: a template with parameters in braces; ``_Sentence`` in ``reasons`` formats them
+    :param sentence: a template with parameters in braces; ``SENTENCE`` in ``reason_text`` formats them
     :param remedy: what to do
     :param actors: who can do it
     :param limit: a template for the name of the limit that is reached; empty if there is none
@@ -1677,3 +1678,5 @@ UNKNOWN = Code(
     _OPERATOR,
 )
 CODES: Mapping[str, Code] = {each.key: each for each in _TABLE}
+# The place of each code in the table.
+RANKS: Mapping[str, int] = {key: number for number, key in enumerate(CODES)}

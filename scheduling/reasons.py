@@ -2,29 +2,27 @@
 
 Decisions and observations produce a :class:`Reason`. Jobs can therefore be grouped by code, site and limit, and a
 number that changes does not start a new group. :mod:`lading.scheduling.reason_codes` defines the codes; a code that is
-missing there comes from a newer agent.
+missing there comes from a newer agent. That table and the writers of sentences, :mod:`lading.scheduling.reason_text`,
+are imported when they are needed: each batch job imports this module, and hardly any has a reason to show.
 """
 
 from __future__ import annotations
 
 import json
-import string
 from bisect import bisect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from lading.scheduling.reason_codes import CODES, UNKNOWN, Code, Form
-from lading.scheduling.resources import Resources, format_resources
+from lading.scheduling.light_dataclasses import dataclass, replace
+from lading.scheduling.resources import Resources
 from lading.scheduling.text.nesting import too_deep
 from lading.scheduling.text.printable import storable
-from lading.scheduling.text.units import format_count, format_memory, format_moment, format_time, format_usd
+
+if TYPE_CHECKING:
+    from lading.scheduling.reason_codes import Code
 
 # The types of a parameter. A tuple holds names, or amounts of resources in the order of their fields.
 Value = str | int | float | bool | None | tuple[str | float, ...]
-# How many names of a list are shown.
-MOST_NAMES = 3
-MOST_KINDS = 5
 # Limits for reasons from other processes: characters of a code and of a part of a parameter, parts, and nesting.
 LONGEST_CODE = 40
 MOST_PARTS = 30
@@ -36,109 +34,14 @@ MOST_JSON = 60_000
 LONGEST_LIMIT = 250
 
 
-class _Sentence(string.Formatter):
-    """Formats the parameters of a sentence for people; the text after the colon selects the writer.
+class _Hashed:
+    __slots__ = ("_hash",)
 
-    A reason that another version stored or sent may lack parameters; these are shown as ``?``.
-    """
-
-    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return kwargs.get(str(key), "?")
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        write = _WRITERS.get(format_spec)
-        try:
-            return str(super().format_field(value, format_spec)) if write is None else write(value)
-        except (TypeError, ValueError, LookupError, OverflowError):
-            return str(value)
-
-
-def _some(names: tuple[str, ...], most: int = MOST_NAMES) -> str:
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
-
-
-def _amount(resource: str, value: float) -> str:
-    return f"{value:.0f} MiB {resource}" if resource in ("memory", "disk") else f"{value:g} {resource}"
-
-
-# The verb for each requirement on a machine other than amounts.
-_WISHES = {
-    "instance_type": "is a",
-    "arch": "is",
-    "os": "runs",
-    "features": "has",
-    "capacity_type": "is",
-    "hints": "supports the hints",
-}
-
-
-def _wish(wish: tuple[Any, ...]) -> str:
-    return " and ".join(f"{_WISHES[name]} {value}" for name, value in zip(wish[::2], wish[1::2], strict=True))
-
-
-def _lacks(amounts: tuple[Any, ...]) -> str:
-    each = zip(amounts[::3], amounts[1::3], amounts[2::3], strict=True)
-    return ", ".join(f"{_amount(name, need)} needed but {_amount(name, have)} available" for name, need, have in each)
-
-
-def _sites(names: tuple[str, ...]) -> str:
-    listed = ", ".join(names)
-    return f"site {listed!r}" if len(names) == 1 else f"sites {listed} together" if names else "no site"
-
-
-def _sizes(amounts: tuple[Any, ...], *, are_counted: bool = True) -> str:
-    """Sizes of machines.
-
-    :param amounts: for each size five numbers: how many machines have it, then its resources
-    """
-    each = [(amounts[at], format_resources(Resources(*amounts[at + 1 : at + 5]))) for at in range(0, len(amounts), 5)]
-    return "; ".join(size if number == 1 or not are_counted else f"{number} × {size}" for number, size in each)
-
-
-# The names of periods that have a word of their own, by their seconds.
-_SPANS = {3600: "hour", 86400: "day", 604800: "week"}
-
-_WRITERS: dict[str, Callable[[Any], str]] = {
-    "time": lambda seconds: format_time(int(seconds)),
-    "length": lambda seconds: "of unknown length" if seconds is None else f"of {seconds:g} s",
-    "moment": format_moment,
-    "usd": format_usd,
-    "count": format_count,
-    "resources": lambda amounts: format_resources(Resources(*amounts)),
-    "some": _some,
-    "names": lambda names: _some(names, MOST_KINDS),
-    "wish": _wish,
-    "that": lambda wish: f" that {_wish(wish)}" if wish else "",
-    "lacks": _lacks,
-    "are_busy": lambda names: f"{_some(names)} {'is' if len(names) == 1 else 'are'} busy",
-    "are_taken": lambda names: f"{' and '.join(names)} {'is' if names in (('memory',), ('disk',)) else 'are'} taken",
-    "place": lambda name: "every location" if name is None else name,
-    "jobs_wait": lambda number: "1 job waits" if number == 1 else f"{number} jobs wait",
-    "machines": lambda number: "1 machine" if number == 1 else f"{number} machines",
-    "memory": format_memory,
-    "and": " and ".join,
-    "unsupported": lambda model: "" if model is None else f" (its {model} is not supported: only NVIDIA GPUs are)",
-    "of_one_node": lambda nodes: f" (a task there gets 1 node, and it requests {nodes})" if nodes > 1 else "",
-    "last_time": lambda text: f"; the last time: {text}" if text else "",
-    "in_queue": lambda queue: "" if queue is None else f" in queue {queue!r}",
-    "within": lambda text: f" ({text})" if text else "",
-    "after_or_lost": lambda text: f": {text}" if text else " no longer holds room for it",
-    "after": lambda text: f": {text}" if text else "",
-    "exit": lambda exit_code: "" if exit_code is None else f" with exit code {exit_code}",
-    "code": lambda code: f"{code}: " if code else "",
-    "sites": _sites,
-    "sizes": _sizes,
-    "sizes_alone": lambda amounts: _sizes(amounts, are_counted=False),
-    "more_sizes": lambda number: f" and {number} other sizes" if number else "",
-    "up_to": lambda number: "machines of" if number is None else f"up to {number:g} ×",
-    "last": lambda seconds: _SPANS.get(seconds) or format_time(seconds),
-    "times": lambda number: "once" if number == 1 else f"{number} times",
-}
-_SENTENCE = _Sentence()
+    _hash: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(_Hashed):
     """Why a job waits, can never run or has ended, or why a machine was released or failed.
 
     :param code: a key of :data:`~lading.scheduling.reason_codes.CODES`
@@ -149,10 +52,9 @@ class Reason:
     code: str
     params: tuple[tuple[str, Value], ...] = ()
     also: tuple[Reason, ...] = ()
-    # Thousands of jobs share a few reasons, which are compared and looked up once for every job: hash them only once.
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # Thousands of jobs share a few reasons, which are compared and looked up once for every job.
         object.__setattr__(self, "_hash", hash((self.code, self.params, self.also)))
 
     def __hash__(self) -> int:
@@ -175,6 +77,8 @@ class Reason:
 
     @property
     def meaning(self) -> Code:
+        from lading.scheduling.reason_codes import CODES, UNKNOWN
+
         return CODES.get(self.code, UNKNOWN)
 
     @property
@@ -186,8 +90,10 @@ class Reason:
     @property
     def limit(self) -> str | None:
         """The name of the limit that is reached; None if the reason is not a limit."""
+        from lading.scheduling.reason_text import SENTENCE
+
         template = self.meaning.limit
-        return _SENTENCE.vformat(template, (), dict(self.params))[:LONGEST_LIMIT] if template else None
+        return SENTENCE.vformat(template, (), dict(self.params))[:LONGEST_LIMIT] if template else None
 
     @property
     def group(self) -> tuple[str, str | None, str | None]:
@@ -217,12 +123,17 @@ class Reason:
         return clause if not also or self.meaning.has_also_within else f"{clause}; {also}"
 
     def _clause(self, also: str, *, is_first: bool) -> str:
+        from lading.scheduling.reason_codes import Form
+        from lading.scheduling.reason_text import SENTENCE
+
         code, params = self.meaning, {**dict(self.params), "code": self.code, "also": also}
         at = f"site {self.site!r}: " if self.site is not None and not code.names_site else ""
         it = code.form.value if code.form is Form.NEVER and (at or not is_first) else ""
-        return at + it + _SENTENCE.vformat(code.sentence, (), params)
+        return at + it + SENTENCE.vformat(code.sentence, (), params)
 
     def __str__(self) -> str:
+        from lading.scheduling.reason_codes import Form
+
         is_wait = self.meaning.form is Form.WAIT or (self.meaning.form is Form.NEVER and self.site is not None)
         return (Form.WAIT.value if is_wait else "") + self.sentence
 
@@ -265,9 +176,12 @@ class Reason:
 
     @classmethod
     def _read(cls, data: Mapping[str, Any], levels: int, *, is_strict: bool) -> Reason:
+        from lading.scheduling.reason_codes import CODES, UNKNOWN
+        from lading.scheduling.reason_text import parameters
+
         try:
             code = storable(data["code"])[:LONGEST_CODE]
-            named = {*_named(CODES.get(code, UNKNOWN)), "site"} - {"code", "also"}
+            named = {*parameters(CODES.get(code, UNKNOWN)), "site"} - {"code", "also"}
             params = {name: _value(each) for name, each in dict(data.get("params") or {}).items() if name in named}
             if is_strict and (missing := sorted(named - params.keys() - {"site"})):
                 raise ValueError(f"{', '.join(missing)} is missing")
@@ -300,16 +214,13 @@ def combined(reasons: Iterable[Reason]) -> Reason:
 
     :raises ValueError: there are no reasons
     """
+    from lading.scheduling.reason_codes import RANKS
+
     each = list(reasons)
     if len(each) == 1:
         return each[0]
-    first = min(range(len(each)), key=lambda number: (_RANKS.get(each[number].code, len(_RANKS)), number))
+    first = min(range(len(each)), key=lambda number: (RANKS.get(each[number].code, len(RANKS)), number))
     return each[first].with_also(*each[:first], *each[first + 1 :])
-
-
-def _named(code: Code) -> set[str]:
-    fields = (*_SENTENCE.parse(code.sentence), *_SENTENCE.parse(code.limit))
-    return {name for _, name, _, _ in fields if name}
 
 
 def _sorted(params: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
@@ -329,5 +240,4 @@ def _value(value: Any) -> Value:
     raise TypeError(f"{value!r} is not a parameter of a reason; valid: text, numbers, and sequences of them")
 
 
-_RANKS = {key: number for number, key in enumerate(CODES)}
 NEW = because("new")

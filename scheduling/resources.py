@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
-from lading.scheduling.text.units import format_count, format_memory
+from lading.scheduling.light_dataclasses import as_dict, dataclass
 
 # Sums of fractions like 0.1 drift by some 1e-16 each; a machine must not look full because of that.
 TOLERANCE = 1e-6
@@ -109,9 +108,7 @@ class Resources:
 
     def lacking(self, room: Resources) -> list[str]:
         """The names of the resources that are insufficient in ``room``, in the order of the fields."""
-        return [
-            field.name for field in fields(self) if getattr(self, field.name) > getattr(room, field.name) + TOLERANCE
-        ]
+        return [name for name, amount in as_dict(self).items() if amount > getattr(room, name) + TOLERANCE]
 
 
 # The assumed capacity of a machine that has never answered: so large that no job is refused before it answers.
@@ -135,6 +132,8 @@ def cpus_of_one(cpus: float, parallelism: int, most: float) -> float:
 
 def format_resources(resources: Resources) -> str:
     """Format resources as text, ``"4 cpus, 16 GiB memory"``, without those that are 0 or unknown."""
+    from lading.scheduling.text.units import format_count, format_memory  # imported late: batch jobs show no amounts
+
     if resources == NOT_KNOWN:
         return "an unknown amount"
     parts = []

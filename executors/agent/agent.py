@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.container import ContainerRunner
+from lading.executors.agent.container_runner import ContainerRunner
 from lading.executors.agent.cpu_groups import CpuGroups, NoCpuGroups
 from lading.executors.agent.end_signals import EndSignals
 from lading.executors.agent.ending import ENDS_AT_VARIABLE, Ending, SpotNotice

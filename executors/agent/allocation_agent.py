@@ -21,8 +21,7 @@ from pathlib import Path
 
 from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.agent import Agent, JobEnvironment
-from lading.executors.agent.batch_job import ANNOUNCEMENTS
-from lading.executors.agent.container import ContainerRunner
+from lading.executors.agent.container_runner import ContainerRunner
 from lading.executors.agent.ending import Ending
 from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
@@ -56,7 +55,7 @@ class AllocationAgent(Agent):
     :param began: when the allocation started, on the monotonic clock
     """
 
-    announcements = ANNOUNCEMENTS
+    announcements = watchdog.ANNOUNCEMENTS
     ending: Ending
 
     def __init__(
@@ -212,7 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
     spool.create(reopens=True)  # a batch system may run an allocation's job again
     # A scheduler marks its children as having database access; this process and its jobs have none.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
-    watched = watchdog.make_for_all(spool, terms.kill_grace, ANNOUNCEMENTS)
+    watched = watchdog.make_for_all(spool, terms.kill_grace)
     process_tree.adopt_orphans()
     runner = JobEnvironment(ContainerRunner(import_module(options.runner)), f"{cluster.root}/logs")
     preload(runner)

@@ -10,167 +10,33 @@ On SIGTERM and the other signals that announce the end of a batch job, it lets t
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import gc
-import logging
 import os
-import select
-import signal
 import sys
-from importlib import import_module
-from pathlib import Path
 
-from lading.executors.agent import process_tree, watchdog
-from lading.executors.agent.container import ContainerRunner
-from lading.executors.agent.end_signals import EndSignals
-from lading.executors.agent.job_folder import TERMINATED, EndCause
-from lading.executors.agent.journal import JobJournal
-from lading.executors.agent.limits import LimitEnforcer
-from lading.executors.agent.running import RunningJobs
-from lading.executors.agent.scratch import Scratch
-from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.warm_pool import HandedOverJob
-from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
-from lading.hooks.files.logs import log_to_stderr
-from lading.hooks.files.safe_files import NotReadable, read_regular
-from lading.hooks.spool.spool import Envelope, Spool
-from lading.hooks.spool.values import asked_reason
-from lading.hooks.ssh.answer import whole_number
-from lading.scheduling.resources import NODES_VARIABLE
-
-log = logging.getLogger(__name__)
+from lading.executors.agent import watchdog
 
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
-# How often the cancel file is checked, seconds: each check is a request to the cluster's file server.
-TICK = 1.0
-# Signals that batch systems send before they kill a job: Grid Engine and LSF send SIGUSR2, Grid Engine also SIGXCPU.
-ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
-
-
-class NothingWaiting:
-    """The empty inbox of a batch job, which runs only one task."""
-
-    def refresh(self) -> None:
-        """Do nothing: no other job arrives."""
-
-    def hold(self, token: str, error: object) -> None:
-        log.error("job %s was not started: %s", token, error)
-
-
-class BatchJob:
-    """The job of this process.
-
-    :param assignment: the job and its scratch folder
-    :param kill_grace: seconds between SIGTERM and SIGKILL
-    :param watched: descriptor that keeps the watcher waiting; the task's processes must not inherit it
-    """
-
-    def __init__(
-        self, spool: Spool, assignment: HandedOverJob, runner: Runner, kill_grace: float, watched: int
-    ) -> None:
-        self.spool = spool
-        self.assignment = assignment
-        self.token = token = assignment.token
-        self.kill_grace = kill_grace
-        self.end_signals = EndSignals(ANNOUNCEMENTS)
-        self.journal = JobJournal(spool, token)
-        self.watched = watched
-        close = watched, *self.end_signals.descriptors
-        # After its only job the supervisor exits, and so wakes this process: a cluster's spool has no bell.
-        self.running = RunningJobs(spool, self.journal, runner, close, most_jobs=1)
-        self.limits = LimitEnforcer()
-        self.inbox = NothingWaiting()
-
-    def run(self) -> int:
-        self.end_signals.receive()
-        envelope = take(self.spool, self.token)
-        if envelope is None:
-            print(f"job {self.token} does not run here: it was cancelled, or another batch job has taken it")
-            return 0
-        watchdog.take_up(self.watched)
-        # Remove the scratch folders of jobs that were killed here.
-        Scratch(self.assignment.scratch, self.assignment.keep_failed).expire()
-        if envelope.layout is not None and envelope.layout.least_nodes is not None:
-            self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
-        limits = envelope.memory_limit, envelope.time_limit
-        self.running.start(self.assignment, envelope.resources, *limits, envelope.runner)
-        pause = 0.0
-        while self.running.jobs or self.journal.pending:
-            with contextlib.suppress(BlockingIOError):
-                if select.select([self.end_signals.wakeup], [], [], min(pause, TICK))[0]:
-                    os.read(self.end_signals.wakeup, 65536)
-            self.end_signals.log_new()
-            pause = self._look()
-        return 0
-
-    def _look(self) -> float:
-        try:
-            self.running.collect(self.inbox)
-            self.running.api_away()
-            self._read_cancel()
-            pause = self.limits.enforce(self.running.jobs.values(), kill_grace=self.kill_grace)
-            self.running.report_memory()
-        except OSError:
-            log.exception("files of the spool cannot be read or written, will try again")
-            pause = TICK
-        self.journal.flush()
-        return TICK if self.journal.pending else pause
-
-    def _read_cancel(self) -> None:
-        cause = TERMINATED if self.end_signals.received else None
-        with contextlib.suppress(FileNotFoundError, NotReadable):  # an unreadable request is ignored
-            cause = EndCause("cancelled", asked_reason(self.spool.request(self.spool.cancel(self.token))))
-        for job in self.running.jobs.values():
-            if cause is not None:
-                job.end(cause, self.kill_grace)
-
-
-def take(spool: Spool, token: str) -> Envelope | None:
-    """Move the job's envelope to its folder, where its process will claim it; None: there is no envelope."""
-    folder = spool.job(token)
-    folder.root.mkdir(mode=0o700, exist_ok=True)
-    try:
-        os.rename(spool.envelope(token), folder.workload)
-    except FileNotFoundError:
-        with contextlib.suppress(OSError):  # another batch job uses the folder, so it is not empty
-            folder.root.rmdir()
-        return None
-    return Envelope.read(folder.workload)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m lading.executors.agent.batch_job", description="Run one task as a job of a batch system."
-    )
-    parser.add_argument("folder", type=Path, help="Lading's folder on the cluster")
-    parser.add_argument("submission", help="the submission that this job belongs to")
-    parser.add_argument("index", type=int, help="the number of the task in the submission, counted from 1")
-    parser.add_argument("--kill-grace", type=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
-    parser.add_argument("--scratch", default="", help="the parent of the job's scratch folder")
-    parser.add_argument("--keep-failed", type=float, default=0.0, help="seconds to keep the folder if the job fails")
-    parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
-    options = parser.parse_args(arguments)
-    log_to_stderr()
+    """Run the task with this number, counted from 1, of a submission: ``FOLDER SUBMISSION INDEX [OPTION VALUE]...``
 
-    folder = ClusterFolder(str(options.folder.absolute()))
-    tokens = read_regular(Path(folder.tokens(options.submission)), MOST_TOKENS_BYTES).decode()
-    token = read_tokens(tokens)[options.index - 1].token
-    # A scheduler marks its children as having database access; this process and its jobs have none.
-    os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
-    # The controller fetches the log from here.
-    os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = folder.logs(token)
-    spool = Spool(Path(folder.spool))
-    watched = watchdog.make(spool.job(token), token, options.kill_grace, ANNOUNCEMENTS)
-    process_tree.adopt_orphans()
-    # Modules imported now stay in memory; garbage collection while importing would take a tenth of the time.
+    ``--kill-grace``: seconds between SIGTERM and SIGKILL; ``--scratch``: the parent of the job's scratch folder;
+    ``--keep-failed``: seconds to keep that folder if the job fails; ``--runner``: the module that runs the task.
+    """
+    root, submission, index, *given = sys.argv[1:] if arguments is None else arguments
+    # Not with argparse, which would take a thirtieth of the CPU time of a job. Only Lading's scripts start this.
+    options = {"--kill-grace": "10", "--scratch": "", "--keep-failed": "0", "--runner": RUNNER}
+    if unknown := sorted(set(given[::2]) - options.keys()):
+        sys.exit(f"unknown: {', '.join(unknown)}; valid: {', '.join(options)}")
+    options |= zip(given[::2], given[1::2], strict=True)
+    watched = watchdog.make(float(options["--kill-grace"]))
+    # Modules imported from now on stay in memory; garbage collection meanwhile would take a tenth of the time.
     gc.disable()
-    runner = ContainerRunner(import_module(options.runner))
-    runner.preload()
-    gc.freeze()
-    gc.enable()
-    assignment = HandedOverJob(token, scratch=options.scratch, keep_failed=options.keep_failed)
-    status = BatchJob(spool, assignment, runner, options.kill_grace, watched).run()
+    from lading.executors.agent import batch_task  # imported late, so that the watcher is a copy of a small process
+
+    status = batch_task.run(root, submission, int(index), options, watched)
     watchdog.revoke(watched)
     return status
 

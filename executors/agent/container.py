@@ -52,44 +52,30 @@ PATIENCE = 60.0
 MOST_REMOVALS = 3
 
 
-class ContainerRunner:
-    """Runs each job on this machine or in a container, as its envelope says.
+def run(workload: dict[str, Any], job: AgentJob, envelope: Envelope, runner: str) -> None:
+    """Run a workload in its container to its end.
 
-    :param runner: the module that runs workloads
+    :param runner: the module that runs the workload
+    :raises AgentJobFailed: the job failed, or its container could not be started
     """
-
-    def __init__(self, runner: Any) -> None:
-        self.runner = runner
-
-    def preload(self, runner: str = "") -> None:
-        self.runner.preload(runner)
-
-    def run(self, workload: dict[str, Any], job: AgentJob) -> None:
-        """Run a workload to its end.
-
-        :raises AgentJobFailed: the job failed, or its container could not be started
-        """
-        if job.envelope is None or job.envelope.container is None:
-            self.runner.run(workload, job)
-            return
-        command = start(job, job.envelope, self.runner.__name__, os.environ)
-        passing = SignalPassing()
-        try:
-            # In the job's folder, because Podman's monitor leaves a file called `oom` where it was started.
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=job.folder.root)
-        except OSError as error:
-            raise AgentJobFailed(because("container_not_started", engine=command[0], text=str(error))) from error
-        passing.start(process.send_signal, is_asked=job.cause() is not None)
-        try:
-            with contextlib.suppress(BrokenPipeError):  # its exit code tells more
-                process.communicate(json.dumps(workload).encode())
-            code = process.wait()
-            # Do this before calling Docker: until then, the agent kills every child of a job that is to be terminated.
-            job.task_has_ended()
-            is_killed = command[0] == "docker" and is_out_of_memory(job.token)
-        finally:
-            remove(job.envelope.container, job.token)
-        conclude(job, code, command[0], is_killed=is_killed)
+    command = start(job, envelope, runner, os.environ)
+    passing = SignalPassing()
+    try:
+        # In the job's folder, because Podman's monitor leaves a file called `oom` where it was started.
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=job.folder.root)
+    except OSError as error:
+        raise AgentJobFailed(because("container_not_started", engine=command[0], text=str(error))) from error
+    passing.start(process.send_signal, is_asked=job.cause() is not None)
+    try:
+        with contextlib.suppress(BrokenPipeError):  # its exit code tells more
+            process.communicate(json.dumps(workload).encode())
+        code = process.wait()
+        # Do this before calling Docker: until then, the agent kills every child of a job that is to be terminated.
+        job.task_has_ended()
+        is_killed = command[0] == "docker" and is_out_of_memory(job.token)
+    finally:
+        remove(envelope.container or "", job.token)
+    conclude(job, code, command[0], is_killed=is_killed)
 
 
 def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[str, str]) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from collections.abc import Iterable
 from typing import Any
 
-log = logging.getLogger(__name__)
+from lading.hooks.files.logs import get_logger
+
+log = get_logger(__name__)
 
 
 class EndSignals:

@@ -10,7 +10,6 @@ import http.client
 import logging
 import os
 import time
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import mktime_tz, parsedate_tz
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
+from lading.scheduling.light_dataclasses import dataclass
 from lading.scheduling.reasons import because
 from lading.scheduling.text.nesting import parse_json
 from lading.scheduling.text.printable import shortened

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lading.hooks.files import host
 from lading.hooks.files.json_model import checked
+from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.spool import job_files, values
 from lading.hooks.spool.spool import JobFolder
+from lading.scheduling.light_dataclasses import as_dict, dataclass, field, replace
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -36,7 +35,7 @@ CLAIM_PATIENCE = 5.0
 # A larger file was not written by an agent or a supervisor.
 MOST_BYTES = 2**24
 # The name of a claim: the pid and the start time of the process that holds it.
-_CLAIM = re.compile(r"claimed\.([0-9]{1,9})\.([0-9]{1,18})\.json")
+_CLAIM = r"claimed\.([0-9]{1,9})\.([0-9]{1,18})\.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Supervisor:
         return self.boot_id == host.boot_id() and host.is_alive(self.pid, self.started)
 
     def write(self, folder: JobFolder) -> None:
-        write_atomically(folder.supervisor, json.dumps(asdict(self)))
+        write_atomically(folder.supervisor, json.dumps({**as_dict(self), "resources": as_dict(self.resources)}))
 
     @classmethod
     def read(cls, folder: JobFolder) -> Supervisor | None:
@@ -76,7 +75,7 @@ class Supervisor:
 
     @classmethod
     def _of(cls, found: Mapping[str, Any]) -> Supervisor:
-        return cls(**{**found, "resources": Resources(**asdict(found["resources"]))})
+        return cls(**{**found, "resources": Resources(**as_dict(found["resources"]))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ TERMINATED = EndCause("terminated", because("batch_asked_to_end"))
 
 def as_written(file: ExitFile | EndCause) -> dict[str, Any]:
     """Return the fields of a job's file by name, without converting nested values."""
-    return {each.name: getattr(file, each.name) for each in fields(file)}
+    return as_dict(file)
 
 
 def claim(folder: JobFolder, pid: int, started: int) -> Path | None:
@@ -173,7 +172,7 @@ def owner(folder: JobFolder) -> Supervisor | None:
     while (supervisor := Supervisor.read(folder)) is None:
         # Ignore files with similar names, which a task may have left.
         claims = (
-            (path, match) for path in folder.root.glob("claimed.*.json") if (match := _CLAIM.fullmatch(path.name))
+            (path, match) for path in folder.root.glob("claimed.*.json") if (match := re.fullmatch(_CLAIM, path.name))
         )
         claimed, claim = next(claims, (None, None))
         if claimed is None or claim is None:
@@ -224,13 +223,19 @@ def remove(folder: JobFolder) -> None:
     hidden = folder.root.with_name(f".{folder.root.name}")
     with contextlib.suppress(FileNotFoundError):
         os.rename(folder.root, hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
+    _delete(hidden)
 
 
 def remove_remains(jobs: Path) -> None:
     """Delete the rest of folders whose deletion was interrupted by a crash."""
     for hidden in jobs.glob(".*"):
-        shutil.rmtree(hidden, ignore_errors=True)
+        _delete(hidden)
+
+
+def _delete(folder: Path) -> None:
+    import shutil  # imported late: in a batch job, the controller removes the folder
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(path: Path, build: Callable[[dict[str, Any]], T]) -> T | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import time
@@ -12,12 +11,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import read_regular, visible, write_atomically
 from lading.hooks.spool.spool import Spool
 from lading.hooks.spool.values import to_json
 from lading.scheduling.reasons import Reason
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # How many finished jobs are remembered: a controller can renew the JWT of a job that has just finished.
 REMEMBERED = 20_000

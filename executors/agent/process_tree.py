@@ -18,8 +18,8 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+
+from lading.scheduling.light_dataclasses import dataclass
 
 from lading.hooks.spool.tokens import JOB_VARIABLE
 
@@ -278,7 +278,8 @@ class WatchedProcess:
         self.measured_faults = self.faults
 
 
-class MemorySamples(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MemorySamples:
     """What samples have shown of the memory of a job's tree, MiB.
 
     :param peak: the largest of them
@@ -453,7 +454,7 @@ class MemoryMeter:
 
 
 # The lines of each mapping that are needed, in the order of the file.
-_OF_MAPPING = re.compile(rb"^(?:Shared_Clean|Shared_Dirty|Anonymous): +([0-9]+)", re.MULTILINE)
+_OF_MAPPING = rb"^(?:Shared_Clean|Shared_Dirty|Anonymous): +([0-9]+)"
 
 
 def _private(smaps: str | int) -> int:
@@ -467,7 +468,7 @@ def _private(smaps: str | int) -> int:
     try:
         with open(smaps, "rb", closefd=isinstance(smaps, str)) as stream:
             stream.seek(0)
-            found = list(map(int, _OF_MAPPING.findall(stream.read())))
+            found = list(map(int, re.findall(_OF_MAPPING, stream.read(), re.MULTILINE)))
     except OSError:
         return 0
     mappings = zip(found[::3], found[1::3], found[2::3], strict=False)

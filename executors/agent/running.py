@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from lading.executors.agent import container, job_folder, process_tree, supervisor
-from lading.executors.agent.cpu_groups import CpuGroups
+from lading.executors.agent import job_folder, process_tree, supervisor
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
 from lading.executors.agent.journal import SECONDS_UNTIL_REPORTED, Journal
 from lading.executors.agent.process_tree import MemoryMeter, MemorySamples, Process
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import MOST_JOBS, HandedOverJob, SupervisorLines, make_line
 from lading.hooks.files import host
-from lading.hooks.files.logs import Trouble
+from lading.hooks.files.logs import Trouble, get_logger
 from lading.hooks.files.safe_files import read_end, visible
 from lading.hooks.spool.job_files import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling.light_dataclasses import dataclass, field, replace
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from lading.executors.agent.cpu_groups import CpuGroups
+
+log = get_logger(__name__)
 
 # After the task's processes have been killed, their supervisor has this long to upload the log, seconds.
 UPLOAD_GRACE = 60.0
@@ -164,16 +165,26 @@ class RunningJobs:
 
     :param close: the agent's descriptors, which the jobs' processes must not inherit
     :param most_jobs: how many jobs a supervisor runs at most, one after another
+    :param has_lines: whether supervisors have lines, which they need to run several jobs, and to show the memory of
+        processes that they fork
     """
 
     def __init__(
-        self, spool: Spool, journal: Journal, runner: Runner, close: Sequence[int], most_jobs: int = MOST_JOBS
+        self,
+        spool: Spool,
+        journal: Journal,
+        runner: Runner,
+        close: Sequence[int],
+        most_jobs: int = MOST_JOBS,
+        *,
+        has_lines: bool = True,
     ) -> None:
         self.spool = spool
         self.journal = journal
         self.runner = runner
         self.close = close
         self.most_jobs = most_jobs
+        self.has_lines = has_lines
         self.cpu_groups: CpuGroups | None = None
         self.boot_id = host.boot_id()
         self.jobs: dict[str, RunningJob] = {}
@@ -254,23 +265,26 @@ class RunningJobs:
         self.journal.started(token, at=now, pid=pid)
 
     def _fork(self, assignment: HandedOverJob) -> int:
-        end, line = make_line()
+        end, line = make_line() if self.has_lines else (None, None)
         # Block signals until the new process has removed the agent's handlers: they would swallow a signal to it.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         try:
             pid = os.fork()
             if pid == 0:
-                end.close()
+                if end is not None:
+                    end.close()
                 self.supervisor_lines.hang_up()
                 supervisor.become(
                     assignment, self.spool, self.runner, line, self.close, self.cpu_groups, self.most_jobs
                 )
         except OSError:
-            end.close()
+            if end is not None:
+                end.close()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
-        self.supervisor_lines.add(pid, end)
+        if end is not None:
+            self.supervisor_lines.add(pid, end)
         return pid
 
     def collect(self, inbox: WaitingJobs) -> None:
@@ -385,6 +399,8 @@ class RunningJobs:
             return
         process_tree.kill_leftovers(job.supervisor.pid, job.supervisor.started, job.token)
         if job.supervisor.container is not None:
+            from lading.executors.agent import container  # imported late: few jobs have one
+
             container.remove(job.supervisor.container, job.token)
         # The agent adopts orphans, too, so processes that the search has missed are its children now.
         supervisors = {other.supervisor.pid for other in self.jobs.values()} | set(self.supervisor_lines.pids)

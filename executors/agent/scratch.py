@@ -12,16 +12,18 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 import stat
-import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lading.hooks.files import child_processes, host
 from lading.hooks.files.safe_files import NotReadable, open_regular, own_folder, own_folders, read_regular
+from lading.scheduling.light_dataclasses import dataclass
+
+if TYPE_CHECKING:
+    import subprocess
 
 MIB = 2**20
 # The variable that names a job's folder, in addition to TMPDIR.
@@ -122,6 +124,8 @@ class Scratch:
 
         :param promised: MiB promised to running jobs, whether they use it or not
         """
+        import shutil
+
         free = shutil.disk_usage(host.scratch(self.configured)).free // MIB
         self.whole = max(self.whole, free) if promised else free
         return max(min(self.whole - promised, free), 0)
@@ -153,6 +157,8 @@ class Scratch:
             self.kept = [each for kept, _ in swept for each in kept]
             hidden = [each for _, hidden in swept for each in hidden]
             if hidden and not self._removes():
+                import subprocess
+
                 # In a process of its own, as it can take minutes; if it is killed, the next sweep starts another.
                 parents = sorted({str(each.parent) for each in hidden})
                 command = child_processes.python_command(__name__, *parents)
@@ -172,12 +178,12 @@ def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[l
     """
     now = host.file_time(parent) if now is None else now
     kept = []
-    for mark in list(parent.glob("*.lock")):
+    for mark in _files(parent, ".lock"):
         with contextlib.suppress(FileNotFoundError):  # another process has removed it
             if (held := _hold(mark)) is not None:
                 _keep(mark, now + keep_failed)
                 os.close(held)
-    for mark in list(parent.glob("*.kept")):
+    for mark in _files(parent, ".kept"):
         with contextlib.suppress(OSError):  # it was removed, or is not ours and is left alone
             found = _kept(mark)
             if found.until > now:
@@ -186,6 +192,10 @@ def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[l
                 _hide(mark.with_suffix(""))
                 mark.unlink()
     return kept, [path for path in parent.iterdir() if path.name.startswith(".")]
+
+
+def _files(parent: Path, suffix: str) -> list[Path]:
+    return [parent / name for name in os.listdir(parent) if name.endswith(suffix)]  # faster than Path.glob
 
 
 def _kept(mark: Path) -> KeptScratch:
@@ -201,6 +211,11 @@ def _kept(mark: Path) -> KeptScratch:
 
 def remove(folder: Path) -> None:
     """Delete a folder, including write-protected contents, without following links; undeletable files stay."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)  # most are empty, and the rest of this function imports shutil
+        return
+    import shutil
+
     with contextlib.suppress(OSError):
         if not stat.S_ISDIR(folder.lstat().st_mode):
             folder.unlink()

@@ -9,35 +9,32 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import logging
 import os
 import resource
 import signal
 import sys
-import tempfile
-import threading
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from lading.executors.agent import job_folder, process_tree
-from lading.executors.agent.cpu_groups import CpuGroups
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.scratch import VARIABLE, JobScratch
 from lading.executors.agent.warm_pool import HandedOverJob, SupervisorLine
 from lading.hooks.batch.environment import strip
-from lading.hooks.dags.teams import VARIABLE as TEAM_VARIABLE
 from lading.hooks.files import child_processes, host
-from lading.hooks.files.addresses import INPUTS_VARIABLE
+from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
 from lading.hooks.spool.tokens import JOB_VARIABLE
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import CPUS_VARIABLE
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from lading.executors.agent.cpu_groups import CpuGroups
+
+log = get_logger(__name__)
 
 # Exit codes of this process, which tell the agent the outcome if the disk had no room for the exit file.
 SUCCEEDED, FAILED, NOT_STARTED = 0, 1, 75
@@ -220,14 +217,14 @@ def become(
     assignment: HandedOverJob,
     spool: Spool,
     runner: Runner,
-    line: SupervisorLine,
+    line: SupervisorLine | None,
     close: Sequence[int],
     cpu_groups: CpuGroups | None,
     most_jobs: int,
 ) -> NoReturn:
     """Turn this newly forked copy of the agent into the process of a job and of its successors. Never returns.
 
-    :param line: to the agent, for further jobs
+    :param line: to the agent, for further jobs and for showing the memory of forks; None: there will be neither
     :param close: descriptors of the agent that the job must not keep, above all its lock
     :param cpu_groups: the cgroups in which this process gets its own; None: cgroups cannot be used
     :param most_jobs: how many jobs it runs at most, one after another
@@ -237,8 +234,10 @@ def become(
         for descriptor in close:
             os.close(descriptor)
         _leave_the_agent()
-        os.register_at_fork(after_in_child=line.show_memory)
+        if line is not None:
+            os.register_at_fork(after_in_child=line.show_memory)
         environment, birth = dict(os.environ), ProcessUsage()
+        folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
         following: HandedOverJob | None = assignment
         for number in range(1, most_jobs + 1):
             if following is None:
@@ -247,13 +246,14 @@ def become(
             code, light = _serve(AgentJob(following.token, spool), runner, following, cpu_groups)
             if light:
                 _tidy_up(environment)
+                os.fchdir(folder)
             spent = number == most_jobs or ProcessUsage().own_peak - birth.own_peak > LIGHT
-            again = light and not spent and line.announce()
+            again = light and not spent and line is not None and line.announce()
             spool.ring()
-            following = line.wait() if again else None
+            following = line.wait() if again and line is not None else None
     except BaseException:
         with contextlib.suppress(BaseException):
-            traceback.print_exc()
+            print_traceback()
     finally:
         if cpu_groups is not None:
             cpu_groups.leave()
@@ -278,9 +278,14 @@ def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob, cpu_groups:
         from lading.hooks.dags import bundles  # only Airflow's jobs need it, and their runner has imported it
 
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
+    # What few jobs need is imported late: each module takes a batch job a tenth of a millisecond.
     if envelope.team is not None:
+        from lading.hooks.dags.teams import VARIABLE as TEAM_VARIABLE
+
         os.environ[TEAM_VARIABLE] = envelope.team
     if envelope.inputs:
+        from lading.hooks.files.addresses import INPUTS_VARIABLE
+
         os.environ[INPUTS_VARIABLE] = json.dumps(dict(envelope.inputs))
     return _run(job, runner, envelope, assignment)
 
@@ -292,9 +297,31 @@ def _tidy_up(environment: Mapping[str, str]) -> None:
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
-    tempfile.tempdir = None
+    forget_temporary_folder()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+
+
+def _has_one_thread() -> bool:
+    if "threading" not in sys.modules:
+        return True
+    import threading
+
+    return threading.active_count() == 1
+
+
+def forget_temporary_folder() -> None:
+    """Let ``tempfile`` determine the folder for temporary files again, if it has been imported."""
+    if "tempfile" in sys.modules:
+        import tempfile
+
+        tempfile.tempdir = None
+
+
+def print_traceback() -> None:
+    import traceback  # imported late, like everything that only failures need
+
+    traceback.print_exc()
 
 
 def _leave_the_agent() -> None:
@@ -363,7 +390,7 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
         job.scratch = _enter_scratch(job, assignment)
         runner.run(envelope.workload, job)
     except BaseException as error:
-        traceback.print_exc()
+        print_traceback()
         failure = AgentJobFailed.of_error(error)
         if failure.exit_code == -signal.SIGKILL and job.cause() is None and host.oom_kills() > killed:
             failure = MachineOutOfMemory()
@@ -383,7 +410,7 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
     written = _write_exit_file(sentinel, job)
     light = clean and written and reason is None and job.cause() is None and peak < LIGHT
     # A connection test runs a hook in this process itself, which may have left anything behind.
-    alone = threading.active_count() == 1 and envelope.workload.get("type") != "TestConnection"
+    alone = _has_one_thread() and envelope.workload.get("type") != "TestConnection"
     return FAILED if reason else SUCCEEDED, light and alone
 
 
@@ -397,7 +424,7 @@ def _enter_scratch(job: AgentJob, assignment: HandedOverJob) -> JobScratch:
     except OSError as error:
         raise NoScratch(because("no_scratch", text=str(error))) from error
     os.environ.update({VARIABLE: str(made.path), "TMPDIR": str(made.path)})
-    tempfile.tempdir = None  # it may have been cached before
+    forget_temporary_folder()
     return made
 
 

@@ -14,14 +14,17 @@ file is opened, so the agent can read through the descriptor that it is sent.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
 import os
-import socket
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from lading.scheduling.light_dataclasses import as_dict, dataclass, field
+
+if TYPE_CHECKING:
+    import socket
 
 # How long an idle supervisor waits for a job, seconds.
 PATIENCE = 5.0
@@ -31,7 +34,6 @@ MOST_JOBS = 100
 READY = b"."
 LONGEST_ORDER = 65536
 LONGEST_ANSWER = 32  # READY, or a pid
-DESCRIPTOR = array.array("i").itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ class SupervisorLine:
 
         It also closes the line in this process. Processes that this one forks therefore show nothing.
         """
+        import array
+        import socket  # imported late: a batch job whose task is a command has no line
+
         with contextlib.suppress(OSError), open("/proc/self/smaps", "rb") as smaps:
             descriptors = array.array("i", [smaps.fileno()])
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)
@@ -77,6 +82,8 @@ class SupervisorLine:
 
     def wait(self) -> HandedOverJob | None:
         """Wait for the next job; None: no job will come."""
+        import socket
+
         try:
             self._end.settimeout(PATIENCE)
             try:
@@ -132,7 +139,7 @@ class SupervisorLines:
         for pid in list(self._ready - set(busy)):
             self._ready.discard(pid)
             try:
-                self._lines[pid].send(json.dumps(asdict(assignment)).encode())
+                self._lines[pid].send(json.dumps(as_dict(assignment)).encode())
             except OSError:  # it has stopped waiting
                 continue
             return pid
@@ -141,10 +148,14 @@ class SupervisorLines:
     def _listen(self, pid: int) -> None:
         if (end := self._lines.get(pid)) is None:
             return
+        import array
+        import socket
+
+        of_one = socket.CMSG_LEN(array.array("i").itemsize)
         with contextlib.suppress(OSError):  # nothing to read yet, or the supervisor is gone
             while True:
                 flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-                message, rights, _, _ = end.recvmsg(LONGEST_ANSWER, socket.CMSG_LEN(DESCRIPTOR), flags)
+                message, rights, _, _ = end.recvmsg(LONGEST_ANSWER, of_one, flags)
                 if not message:
                     break
                 if message == READY:
@@ -160,5 +171,7 @@ class SupervisorLines:
 
 def make_line() -> tuple[socket.socket, SupervisorLine]:
     """Return the two ends of a new line: the agent's and the supervisor's."""
+    import socket
+
     agents, supervisors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return agents, SupervisorLine(supervisors)

@@ -2,6 +2,10 @@
 
 Some batch systems kill without warning, and some kill only the processes that they know. A small process watches the
 batch job. When the batch job dies, the watcher terminates the remaining processes with SIGTERM, then SIGKILL.
+
+The watcher is made before the batch job imports anything large, because it is a copy of that process; what it needs to
+terminate processes, it imports itself. The batch job tells it through a pipe which task it has taken, and that it is
+done. The end of the pipe without that means that the batch job has died.
 """
 
 from __future__ import annotations
@@ -9,45 +13,54 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from lading.executors.agent import process_tree
-from lading.executors.agent.job_folder import TERMINATED, EndCause, Supervisor, task_has_ended
-from lading.hooks.files import host
-from lading.hooks.files.safe_files import visible
-from lading.hooks.spool.spool import JobFolder, Spool
-from lading.hooks.spool.tokens import TOKEN
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-DONE, TAKEN = b".", b"+"
+    from lading.executors.agent.job_folder import Supervisor
+    from lading.hooks.spool.spool import JobFolder, Spool
+
+# Signals that batch systems send before they kill a job: Grid Engine and LSF send SIGUSR2, Grid Engine also SIGXCPU.
+# The watcher ignores them.
+ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
+# The last byte that the watcher receives from a batch job that is done; no path contains it.
+DONE = b"\0"
 # How long to wait for a job's process to write its identity, seconds; it usually takes milliseconds.
 CLAIM_PATIENCE = 5.0
 # A supervisor whose task was killed has this long to upload the log, seconds.
 UPLOAD_GRACE = 10.0
 
 
-def make(folder: JobFolder, token: str, grace: float, deaf_to: tuple[signal.Signals, ...]) -> int:
+def make(grace: float) -> int:
     """Start the watcher of this process. It does nothing before :func:`take_up`.
 
-    Call this before importing anything large, because the watcher is a copy of this process.
-
     :param grace: seconds between SIGTERM and SIGKILL
-    :param deaf_to: signals that the watcher ignores
     :returns: a descriptor that keeps the watcher waiting while it is open; no child must inherit it
     """
 
-    def fulfil_taken(state: bytes) -> None:
-        if state == TAKEN:
-            end_task(folder, token, grace)
+    def fulfil_taken(told: bytes) -> None:
+        if told:
+            from pathlib import Path
 
-    return _watch(fulfil_taken, deaf_to)
+            from lading.hooks.spool.spool import JobFolder
+
+            token, _, path = os.fsdecode(told).partition(" ")
+            end_task(JobFolder(Path(path)), token, grace)
+
+    return _watch(fulfil_taken)
 
 
-def make_for_all(spool: Spool, grace: float, deaf_to: tuple[signal.Signals, ...]) -> int:
+def make_for_all(spool: Spool, grace: float) -> int:
     """Start a watcher like :func:`make`, for a process that runs all jobs of a spool."""
 
-    def fulfil_all(state: bytes) -> None:
+    def fulfil_all(told: bytes) -> None:
+        import threading
+
+        from lading.hooks.files.safe_files import visible
+        from lading.hooks.spool.tokens import TOKEN
+
         threads = [
             threading.Thread(target=end_task, args=(spool.job(path.name), path.name, grace))
             for path in visible(spool.jobs)
@@ -58,16 +71,16 @@ def make_for_all(spool: Spool, grace: float, deaf_to: tuple[signal.Signals, ...]
         for thread in threads:
             thread.join()
 
-    return _watch(fulfil_all, deaf_to)
+    return _watch(fulfil_all)
 
 
-def take_up(descriptor: int) -> None:
+def take_up(descriptor: int, folder: JobFolder, token: str) -> None:
     """Tell the watcher that the batch job has taken its task, whose processes must die with it from now on.
 
     Before that, another batch job of the same task may be running it, possibly on this machine.
     """
     with contextlib.suppress(BrokenPipeError):  # the watcher was killed
-        os.write(descriptor, TAKEN)
+        os.write(descriptor, os.fsencode(f"{token} {folder.root}"))
 
 
 def revoke(descriptor: int) -> None:
@@ -79,6 +92,10 @@ def revoke(descriptor: int) -> None:
 
 def end_task(folder: JobFolder, token: str, grace: float) -> None:
     """Terminate the task of a batch job that has died."""
+    from lading.executors.agent import process_tree
+    from lading.executors.agent.job_folder import TERMINATED, EndCause, Supervisor, task_has_ended
+    from lading.hooks.files import host
+
     deadline = time.monotonic() + CLAIM_PATIENCE
     while (owner := Supervisor.read(folder)) is None:
         if time.monotonic() > deadline:
@@ -98,15 +115,15 @@ def end_task(folder: JobFolder, token: str, grace: float) -> None:
         _wait(owner, UPLOAD_GRACE)
     process_tree.kill_leftovers(owner.pid, owner.started, token)
     if owner.container is not None:
-        from lading.executors.agent import container  # imported late, to keep the watcher small
+        from lading.executors.agent import container
 
         container.remove(owner.container, token)
 
 
-def _watch(will: Callable[[bytes], None], deaf_to: tuple[signal.Signals, ...]) -> int:
+def _watch(will: Callable[[bytes], None]) -> int:
     """Start a process that acts if this one dies before it reports that it is done.
 
-    :param will: called with the last byte that the watcher received
+    :param will: called with what the process has told the watcher
     """
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     if between := os.fork():
@@ -117,14 +134,14 @@ def _watch(will: Callable[[bytes], None], deaf_to: tuple[signal.Signals, ...]) -
         if os.fork():  # the watcher must not be our child, as children left behind by a task are terminated
             os._exit(0)
         os.setsid()
-        for number in deaf_to:
+        for number in ANNOUNCEMENTS:
             signal.signal(number, signal.SIG_IGN)
         os.close(write_end)
-        state = b""
-        while byte := os.read(read_end, 1):
-            state = byte
-        if state != DONE:
-            will(state)
+        told = b""
+        while part := os.read(read_end, 65536):
+            told += part
+        if not told.endswith(DONE):
+            will(told)
     finally:
         os._exit(0)
 

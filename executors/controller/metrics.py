@@ -161,15 +161,16 @@ def by_site(session: Session, *, any_run: bool) -> dict[str, dict[str, float | N
 
     :param any_run: whether any job runs
     """
-    busy = figures.busy(figures.live_jobs(session, [State.RUNNING])) if any_run else {}
-    up, prices, rates = figures.what_is_up(session), figures.prices(session), figures.queues(session)
+    machines = figures.present_machines(session)
+    busy = figures.busy(figures.live_jobs(session, machines, [State.RUNNING])) if any_run else {}
+    prices, rates = figures.prices(machines), figures.queues(session, machines)
     amounts: dict[str, dict[str, float | None]] = {}
-    for site in {*busy, *rates, *prices, *(name for name, _ in up)}:
+    for site in {*busy, *rates, *prices}:
         used, batch = busy.get(site, figures.CpusInUse())
         amounts[site] = {
             "lading.cpus.used": used,
             "lading.cpus.batch": batch,
-            "lading.cpus.up": sum(cpus for name, cpus in up if name == site),
+            "lading.cpus.up": sum(each.cpus for each in machines if each.is_up and each.site == site),
             "lading.usd_per_hour": figures.usd_per_hour(prices.get(site, []), rates.get(site), batch),
         }
     return amounts

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, literal, select, union_all
 
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.jobs import QUEUED
@@ -19,8 +19,47 @@ if TYPE_CHECKING:
 
 CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
 UP = (InstanceState.UP, InstanceState.DRAINING)
-# The site and cpus of something that is up.
-Up = tuple[str, float]
+# The site that a job was given to, or before that the one that it names.
+SITE = func.coalesce(JobRow.site, JobRow.site_hint)
+
+
+class PresentMachine(NamedTuple):
+    """A machine that is up or boots; allocations in a queue are none.
+
+    :param name: of a launched one, its token
+    :param memory: MiB
+    :param usd_per_hour: None: unknown
+    :param is_up: False: it boots
+    """
+
+    site: str
+    name: str
+    cpus: float
+    memory: int
+    usd_per_hour: float | None
+    is_up: bool
+
+
+def present_machines(session: Session) -> list[PresentMachine]:
+    fixed = select(
+        Capacity.site, Capacity.name, Capacity.cpus, Capacity.memory, Capacity.usd_per_hour, literal(1)
+    ).where(Capacity.until.is_(None))
+    is_up = InstanceRow.state.in_(UP)
+    boots = (InstanceRow.state == InstanceState.BOOTING) & InstanceRow.launched_at.is_not(None)
+    amounts = InstanceRow.cpus, InstanceRow.memory, InstanceRow.usd_per_hour
+    launched = select(InstanceRow.site, InstanceRow.token, *amounts, case((is_up, 1), else_=0)).where(is_up | boots)
+    return [
+        PresentMachine(site, name, cpus, int(memory or 0), usd, bool(up))
+        for site, name, cpus, memory, usd, up in session.execute(union_all(fixed, launched))
+    ]
+
+
+def prices(machines: Iterable[PresentMachine]) -> dict[str, list[float | None]]:
+    """Return the USD per hour of each of these machines, by site."""
+    by_site: dict[str, list[float | None]] = {}
+    for machine in machines:
+        by_site.setdefault(machine.site, []).append(machine.usd_per_hour)
+    return by_site
 
 
 class LiveJobs(NamedTuple):
@@ -55,24 +94,26 @@ def count_live(session: Session, queued: QueuedJobs) -> Counter[LiveKey]:
     return found
 
 
-def live_jobs(session: Session, states: Collection[State] = LIVE) -> list[LiveJobs]:
-    """Count the jobs in these states and their cpus by site and state, apart for batch jobs of their own."""
-    site = func.coalesce(JobRow.site, JobRow.site_hint).label("its_site")
+def live_jobs(session: Session, machines: Iterable[PresentMachine], states: Collection[State] = LIVE) -> list[LiveJobs]:
+    """Count the jobs in these states and their cpus by site and state, apart for batch jobs of their own.
+
+    :param machines: all, see :func:`present_machines`
+    """
+    site = SITE.label("its_site")
     # A queue is a location with the name of its site, but so may be a machine.
     as_site = (JobRow.location == JobRow.site).label("as_site")
     query = select(site, JobRow.state, as_site, func.count(), func.sum(CPUS)).where(JobRow.state.in_(states))
-    rows = session.execute(query.group_by(site, JobRow.state, as_site)).all()
-    machines = named_as_site(session)
+    rows = session.execute(query.group_by(site, JobRow.state, as_site))
+    machine_sites = named_as_site(machines)
     return [
-        LiveJobs(name, state, bool(is_as_site) and name not in machines, jobs, float(cpus))
+        LiveJobs(name, state, bool(is_as_site) and name not in machine_sites, jobs, float(cpus))
         for name, state, is_as_site, jobs, cpus in rows
     ]
 
 
-def named_as_site(session: Session) -> set[str]:
+def named_as_site(machines: Iterable[PresentMachine]) -> set[str]:
     """Return the sites that have a machine with the name of the site."""
-    query = select(Capacity.site).where(Capacity.name == Capacity.site, Capacity.until.is_(None))
-    return set(session.scalars(query))
+    return {machine.site for machine in machines if machine.name == machine.site}
 
 
 class CpusInUse(NamedTuple):
@@ -120,20 +161,18 @@ class MemoryInUse(NamedTuple):
     used: int = 0
 
 
-def memory_in_use(session: Session) -> dict[str, MemoryInUse]:
-    fixed = select(Capacity.site, Capacity.name, Capacity.memory).where(Capacity.until.is_(None))
-    launched = select(InstanceRow.site, InstanceRow.token, InstanceRow.memory).where(InstanceRow.state.in_(UP))
-    machines = {(site, name): memory for query in (fixed, launched) for site, name, memory in session.execute(query)}
+def memory_in_use(session: Session, up: Iterable[PresentMachine]) -> dict[str, MemoryInUse]:
     columns = JobRow.site, JobRow.location
     sums = func.sum(JobRow.memory), func.sum(JobRow.peak_memory)
     running = select(*columns, *sums).where(JobRow.state == State.RUNNING).group_by(*columns)
     # Batch jobs are on nodes that are not Lading's to count.
     of_jobs = {(site, name): (int(promised), int(used or 0)) for site, name, promised, used in session.execute(running)}
-    found: dict[str, MemoryInUse] = {}
-    for (site, name), memory in machines.items():
-        before, (promised, used) = found.get(site, MemoryInUse()), of_jobs.get((site, name), (0, 0))
-        found[site] = MemoryInUse(before.promised + promised, before.up + int(memory or 0), before.used + used)
-    return found
+    by_site: dict[str, MemoryInUse] = {}
+    for machine in up:
+        before = by_site.get(machine.site, MemoryInUse())
+        promised, used = of_jobs.get((machine.site, machine.name), (0, 0))
+        by_site[machine.site] = MemoryInUse(before.promised + promised, before.up + machine.memory, before.used + used)
+    return by_site
 
 
 class TeamFigures(NamedTuple):
@@ -164,35 +203,18 @@ def teams(session: Session, states: Collection[State] = LIVE) -> list[TeamFigure
     return [found[team] for team in sorted(found)]
 
 
-def what_is_up(session: Session) -> list[Up]:
-    fixed = select(Capacity.site, Capacity.cpus).where(Capacity.until.is_(None))
-    launched = select(InstanceRow.site, InstanceRow.cpus).where(InstanceRow.state.in_(UP))
-    return [(site, cpus) for query in (fixed, launched) for site, cpus in session.execute(query)]
+def queues(session: Session, machines: Iterable[PresentMachine]) -> dict[str, float | None]:
+    """Return the cost of a cpu-hour at each site that has a location with its own name, as queues have.
 
-
-def prices(session: Session) -> dict[str, list[float | None]]:
-    """Return the USD per hour of each machine that is up or boots, by site. Allocations in a queue cost nothing."""
-    is_billed = InstanceRow.state.in_(UP) | (
-        (InstanceRow.state == InstanceState.BOOTING) & InstanceRow.launched_at.is_not(None)
-    )
-    fixed = select(Capacity.site, Capacity.usd_per_hour).where(Capacity.until.is_(None))
-    launched = select(InstanceRow.site, InstanceRow.usd_per_hour).where(is_billed)
-    found: dict[str, list[float | None]] = {}
-    for query in (fixed, launched):
-        for site, usd in session.execute(query):
-            found.setdefault(site, []).append(usd)
-    return found
-
-
-def queues(session: Session) -> dict[str, float | None]:
-    """Return the cost of a cpu-hour at each site that has a location with its own name, as queues have."""
+    :param machines: all, see :func:`present_machines`
+    """
     rows = session.execute(
         select(LocationRow.site, LocationRow.usd_per_cpu_hour, LocationRow.kind).where(
             LocationRow.name == LocationRow.site
         )
     )
-    machines = named_as_site(session)
-    return {site: rate for site, rate, kind in rows if kind != "local" and site not in machines}
+    machine_sites = named_as_site(machines)
+    return {site: rate for site, rate, kind in rows if kind != "local" and site not in machine_sites}
 
 
 def usd_per_hour(prices: Sequence[float | None], rate: float | None, batch: float) -> float | None:

@@ -714,11 +714,11 @@ def known_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str]
 
 
 def place_text(place: Place) -> str:
-    """Return who finishes the jobs ahead, as subject and verb of a sentence."""
+    """Return where the jobs ahead wait, as text."""
     sort, first, second = place
     if sort == "site":
-        return "all sites finish" if first is None else f"site {first} finishes"
-    return f"task {second} finishes" if sort == "task" else "its run finishes"
+        return "at all sites" if first is None else f"at site {first}"
+    return f"in task {second}" if sort == "task" else "in its run"
 
 
 def waits_of_tasks(session: Session, tasks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[float]]:

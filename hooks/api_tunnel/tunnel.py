@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from lading.hooks.api_tunnel import relay
@@ -26,6 +25,7 @@ from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.session import Session
 from lading.hooks.ssh.steps import RunCommand
 from lading.hooks.ssh.transport import LOOPBACK, Transport
+from lading.scheduling.light_dataclasses import dataclass
 from lading.scheduling.text.nesting import parse_json
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +30,7 @@ from lading.scheduling.catalogue import (
     parse_csv,
     parse_toml,
 )
+from lading.scheduling.light_dataclasses import dataclass
 from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.text.nesting import parse_json
 

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import select
-import shutil
 import stat
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +35,8 @@ class Bell:
         try:
             os.unlink(self.path)
         except IsADirectoryError:
+            import shutil
+
             shutil.rmtree(self.path)
 
     def open(self) -> int:

@@ -9,7 +9,6 @@ import errno
 import os
 import re
 import resource
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -66,6 +65,8 @@ def with_first_open_files_limit(command: Sequence[str]) -> list[str]:
     soft, _ = _original
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] == soft:
         return list(command)
+    import shutil  # imported late, as batch jobs do not start such processes
+
     if shutil.which(command[0]) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
     number = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
@@ -79,7 +80,7 @@ def with_first_open_files_limit(command: Sequence[str]) -> list[str]:
 
 # From Airflow's configuration reference: the settings that sign tokens and sessions, encrypt connections, and open the
 # database and Celery's queue; each also as a command that prints it (_CMD) or a name in a secrets backend (_SECRET).
-_OF_SERVERS = re.compile(
+_OF_SERVERS = (
     r"AIRFLOW__(?:API_AUTH__JWT_(?:SECRET|PRIVATE_KEY_PATH)|(?:API|WEBSERVER)__SECRET_KEY|CORE__FERNET_KEY"
     r"|(?:DATABASE|CORE)__SQL_ALCHEMY_CONN(?:_ASYNC)?|CELERY__(?:BROKER_URL|RESULT_BACKEND|FLOWER_BASIC_AUTH))"
     r"(?:_CMD|_SECRET)?"
@@ -92,5 +93,5 @@ _IS_SERVER = "_AIRFLOW_PROCESS_CONTEXT"
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the secrets of Airflow's servers, for a process that is not a server."""
     return {
-        name: value for name, value in environment.items() if name != _IS_SERVER and not _OF_SERVERS.fullmatch(name)
+        name: value for name, value in environment.items() if name != _IS_SERVER and not re.fullmatch(_OF_SERVERS, name)
     }

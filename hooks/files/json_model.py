@@ -1,9 +1,9 @@
 """Models of JSON that other processes or people wrote; every value is checked when it is read.
 
-A model is a dataclass whose type hints declare what an object can contain: text, numbers, ``bool``, ``None``,
-``Literal``, lists, dicts, other models, and ``Annotated`` with :class:`Within`, :class:`Matching`, :class:`Longest` and
-:class:`ReadWith`. Only the standard library is used, because machines that run commands have nothing but Python, and
-because two different checkers on the two sides could disagree.
+A model is a dataclass of :mod:`lading.scheduling.light_dataclasses` whose type hints declare what an object can
+contain: text, numbers, ``bool``, ``None``, ``Literal``, lists, dicts, other models, and ``Annotated`` with
+:class:`Within`, :class:`Matching`, :class:`Longest` and :class:`ReadWith`. Only the standard library is used, because
+machines that run commands have nothing but Python, and because two different checkers on the two sides could disagree.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from lading.scheduling.light_dataclasses import dataclass, defaults
 from lading.scheduling.text.printable import shortened
 
 Reader = Callable[[Any], Any]
@@ -110,10 +110,8 @@ def _read_fields(model: type[JsonModel]) -> Callable[[object], dict[str, Any]]:
 
 def _fields_of(model: Any) -> Callable[[object], dict[str, Any]]:
     hints = get_type_hints(model, include_extras=True)
-    readers = []
-    for each in fields(model):
-        is_needed = each.default is MISSING and each.default_factory is MISSING
-        readers.append((each.name, _reader(hints[each.name]), is_needed))
+    omitted = defaults(model)
+    readers = [(name, _reader(hint), name not in omitted) for name, hint in hints.items()]
 
     def read(found: object) -> dict[str, Any]:
         if not isinstance(found, dict):

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
-import pwd
-import shutil
 import stat
-import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,6 +45,8 @@ def own_folder(parent: Path, name: str) -> Path:
     except FileExistsError:
         if found := own_folders(parent, name):
             return found[0]
+        import tempfile  # this module is imported by each batch job, which hardly ever comes here
+
         made = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
         if (first := own_folders(parent, name)[0]) != made:  # another process of this user was faster
             made.rmdir()
@@ -58,7 +56,10 @@ def own_folder(parent: Path, name: str) -> Path:
 
 def own_folders(parent: Path, name: str) -> list[Path]:
     """Return all folders that :func:`own_folder` has ever created for this name."""
-    return [each for each in (parent / name, *sorted(parent.glob(f"{glob.escape(name)}-*"))) if _is_own(each)]
+    others: list[str] = []
+    with contextlib.suppress(PermissionError):  # the folder lets users create files in it but not list them
+        others = sorted(each for each in os.listdir(parent) if each.startswith(f"{name}-"))
+    return [parent / each for each in (name, *others) if _is_own(parent / each)]
 
 
 def _is_own(folder: Path) -> bool:
@@ -71,6 +72,8 @@ def _is_own(folder: Path) -> bool:
 
 
 def user_name(uid: int) -> str:
+    import pwd
+
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -94,6 +97,8 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:  # including KeyboardInterrupt
         with contextlib.suppress(OSError):  # it may never have been created
             os.unlink(hidden)  # frees the space if the disk is full
+        import shutil
+
         shutil.rmtree(hidden, ignore_errors=True)  # a folder of that name would block every later write
         raise
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from lading.hooks.spool.job_files import Amounts
 from lading.hooks.spool.values import Date, Name
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import SessionEnded
+from lading.scheduling.light_dataclasses import dataclass, field
 from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.nesting import parse_json

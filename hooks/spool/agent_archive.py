@@ -36,8 +36,12 @@ MODULES = (
     "lading.executors.agent.__main__",
     "lading.executors.agent.allocation_agent",
     "lading.executors.agent.batch_job",
+    "lading.executors.agent.batch_task",
     COMMAND_RUNNER,
     "lading.executors.agent.tasks.inside",
+    "lading.hooks.dags.teams",
+    "lading.hooks.files.addresses",
+    "lading.scheduling.reason_text",
     "lading.executors.host",
 )
 # The folder of the archives, within Lading's folder at a site.
@@ -145,13 +149,17 @@ def archive() -> AgentArchive:
     return AgentArchive(content, hashlib.sha256(content).hexdigest())
 
 
-def command(python: str, root: str, module: str) -> list[str]:
+def command(python: str, root: str, module: str, *, without_site: bool = False) -> list[str]:
     """Return the command that runs a module of the node agent at a site, without its arguments.
 
     :param root: Lading's folder at the site
+    :param without_site: whether the module needs no packages beside the archive. Python then starts without its module
+        ``site``, which finds installed packages and takes a third of Python's start
     """
     found = brought()
-    return [python, *(("-m", module) if found is None else (found.path(root), module))]
+    if found is None:
+        return [python, "-m", module]
+    return [python, *(["-S"] if without_site else ()), found.path(root), module]
 
 
 def bring(transport: Transport, python: str, root: str, setup: str = "") -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from lading.scheduling.light_dataclasses import as_dict, dataclass, field
 
 # The types of such a workload and of a site's trial.
 COMMAND, PROBE = "Command", "Probe"
@@ -41,7 +42,7 @@ class CommandWork:
     runner: str = ""
 
     def to_workload(self) -> dict[str, Any]:
-        return {"type": COMMAND, **asdict(self)}
+        return {"type": COMMAND, **as_dict(self)}
 
     @classmethod
     def from_workload(cls, workload: Mapping[str, Any]) -> CommandWork:

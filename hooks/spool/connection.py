@@ -6,7 +6,6 @@ import binascii
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.spool.values import LATEST, Date, Name
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import Session, SessionEnded
+from lading.scheduling.light_dataclasses import dataclass, field
 from lading.scheduling.text.nesting import parse_json
 
 if TYPE_CHECKING:

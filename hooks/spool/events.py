@@ -7,7 +7,6 @@ does not keep others from being read; an event of an unknown kind is from a newe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from lading.hooks.files.json_model import JsonModel, Within, checked
@@ -24,6 +23,7 @@ from lading.hooks.spool.values import (
     WholeReason,
     Why,
 )
+from lading.scheduling.light_dataclasses import dataclass, field
 from lading.scheduling.text.nesting import parse_json
 
 # The most bytes of a file of events, and of all files of a cluster that travel together; and the most bytes of one

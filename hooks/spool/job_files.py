@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from lading.hooks.files.json_model import JsonModel, Longest, ReadWith, Text, Within, checked
@@ -27,6 +26,7 @@ from lading.hooks.spool.values import (
     WholeReason,
     Why,
 )
+from lading.scheduling.light_dataclasses import dataclass, field
 from lading.scheduling.text.nesting import parse_json
 
 

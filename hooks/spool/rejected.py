@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import shutil
 import stat
 import time
 from pathlib import Path
 
+from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.tokens import JWT
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # The most unreadable files that are kept.
 MOST_REJECTED = 100
@@ -109,6 +108,8 @@ class RejectedFiles:
                     ages.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
         for _, old in sorted(ages)[:-MOST_REJECTED]:
             if os.path.isdir(old) and not os.path.islink(old):
+                import shutil
+
                 shutil.rmtree(old, ignore_errors=True)
             else:
                 with contextlib.suppress(FileNotFoundError):

@@ -18,20 +18,20 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular, visible, write_atomically
 from lading.hooks.spool.command import runner_of
-from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.tokens import checked
+from lading.scheduling.light_dataclasses import as_dict, dataclass, field, replace
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
     from lading.hooks.spool.hold import Hold
+    from lading.hooks.spool.rejected import RejectedFiles
     from lading.scheduling.matching.waiting import WaitingJob
 
 # The most bytes that are read of an envelope and of a request to the agent, and the size at which a log is rotated.
@@ -120,10 +120,8 @@ class Envelope:
         )
 
     def to_json(self) -> str:
-        # Not with asdict, which copies the whole workload: a round may write a thousand of them.
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        layout = asdict(self.layout) if self.layout else None
-        return json.dumps({**values, "resources": asdict(self.resources), "layout": layout})
+        layout = as_dict(self.layout) if self.layout else None
+        return json.dumps({**as_dict(self), "resources": as_dict(self.resources), "layout": layout})
 
     @classmethod
     def from_json(cls, text: str) -> Envelope:
@@ -335,6 +333,8 @@ class Spool:
             yield path, found
 
     def _rejected(self) -> RejectedFiles:
+        from lading.hooks.spool.rejected import RejectedFiles  # imported late, like all that batch jobs do not need
+
         return RejectedFiles(self.rejected)
 
     def log_is_full(self) -> bool:
@@ -456,6 +456,8 @@ def lock_spool(spool: Spool) -> int | None:
     try:
         descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
     except NotReadable as error:
+        from lading.hooks.spool.rejected import RejectedFiles
+
         RejectedFiles(spool.rejected).move(spool.lock, error)
         descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + LOCK_PATIENCE

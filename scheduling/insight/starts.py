@@ -117,14 +117,14 @@ class Backlog:
 
     :param jobs: how many wait for the same room and start before it
     :param per_second: how many finish there per second at full load; None: too few have
-    :param whose: what finishes them, with its verb, as text: "site hpc finishes"
+    :param where: they wait, as text: "at site hpc"
     :param is_shared: whether they are in the queue of a batch system, where jobs of other users come in between
     :param seconds: until the job starts; None: as long as ``jobs`` and one more take at this rate
     """
 
     jobs: float
     per_second: float | None
-    whose: str
+    where: str
     is_shared: bool = False
     seconds: float | None = None
 
@@ -253,20 +253,23 @@ def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedSt
     if last - first < NARROWEST_SECONDS:
         first = max(0.0, left - NARROWEST_SECONDS / 2)
         last = first + NARROWEST_SECONDS
-    # The numbers of the text agree: it is the rate at which the jobs ahead are predicted to finish.
-    per_hour = 3600 * (
-        backlog.jobs / left if backlog.seconds is not None and min(backlog.jobs, left) >= 1 else per_second
-    )
-    ends = f"{per_hour:,.0f}" if per_hour >= 100 else f"{per_hour:.3g}"
-    text = f"{_jobs_ahead(backlog.jobs)}, and {backlog.whose} {ends} jobs per hour"
-    return ExpectedStart(now + first, now + left, now + last, StartSource.BACKLOG, text)
+    return ExpectedStart(now + first, now + left, now + last, StartSource.BACKLOG, _jobs_ahead(backlog, left))
 
 
-def _jobs_ahead(number: float) -> str:
-    jobs = round(number)
+def _jobs_ahead(backlog: Backlog, seconds: float) -> str:
+    """Describe the jobs ahead, which this job follows in that many seconds."""
+    jobs = round(backlog.jobs)
     if not jobs:
-        return "it is next in line"
-    return "1 job ahead of it" if jobs == 1 else f"{jobs:,} jobs ahead of it"
+        return f"no job ahead of it {backlog.where}"
+    if jobs == 1:
+        return f"1 job ahead of it {backlog.where}"
+    between = seconds / (jobs + 1)
+    pace = (
+        f"one of which starts about every {format_time(round(between))}"
+        if between >= 1
+        else f"about {1 / max(between, 0.001):,.0f} of which start per second"
+    )
+    return f"{jobs:,} jobs ahead of it {backlog.where}, {pace}"
 
 
 def around(now: float, at: float, source: StartSource, text: str, early: float = 0.0) -> ExpectedStart:

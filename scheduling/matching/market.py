@@ -12,7 +12,8 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.plan import FORECAST, InstanceLimits
-from lading.scheduling.reasons import MOST_KINDS, Reason, because, combined
+from lading.scheduling.reason_text import MOST_KINDS
+from lading.scheduling.reasons import Reason, because, combined
 from lading.scheduling.resources import Resources
 
 # How many machines are launched at most to learn what an image has.

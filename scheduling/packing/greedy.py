@@ -28,7 +28,8 @@ from lading.scheduling.packing.answer import Packing, take
 from lading.scheduling.packing.limits import Instances
 from lading.scheduling.packing.problem import Problem, Room, Shape, copies, fits
 from lading.scheduling.packing.shelf import Shelf, ShelfSlot
-from lading.scheduling.reasons import MOST_NAMES, NEW, Reason, because
+from lading.scheduling.reason_text import MOST_NAMES
+from lading.scheduling.reasons import NEW, Reason, because
 
 
 def pack(problem: Problem, effort: str = "fast") -> Packing:

@@ -10,7 +10,8 @@ from lading.scheduling.packing.answer import Packing
 from lading.scheduling.packing.problem import UNIT, Bin, Problem
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.quotas import quota, vcpus
-from lading.scheduling.reasons import MOST_NAMES, Reason, because
+from lading.scheduling.reason_text import MOST_NAMES
+from lading.scheduling.reasons import Reason, because
 
 MANY = 2**62
 # Tolerance for the float errors of sums of prices and fractional cpus.

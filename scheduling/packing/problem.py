@@ -18,7 +18,8 @@ from lading.scheduling.gpus import not_supported
 from lading.scheduling.job import PlannedJob, Wish, asks
 from lading.scheduling.location import Location, MachineKind
 from lading.scheduling.plan import InstanceLimits, Objective, Refusal
-from lading.scheduling.reasons import MOST_KINDS, Reason, because
+from lading.scheduling.reason_text import MOST_KINDS
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
 # cpus, memory, disk, gpus

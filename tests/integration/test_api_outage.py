@@ -90,7 +90,8 @@ def hang(airflow: Airflow) -> bool:
 
 
 def test_an_api_server_that_is_away_uses_up_no_try(start_airflow: Callable[..., Airflow], tmp_path: Path) -> None:
-    airflow = start_airflow(config={"workers.execution_api_timeout": 15})
+    constants = {"lading.executors.agent.running.SECONDS_UNTIL_REPORTED": 1.0}
+    airflow = start_airflow(config={"workers.execution_api_timeout": 15}, constants=constants)
     airflow.add_dag("outage", SOURCE.format(folder=str(tmp_path)))
 
     # Tasks that die.
@@ -121,12 +122,16 @@ def test_an_api_server_that_is_away_uses_up_no_try(start_airflow: Callable[..., 
         runs.append(f"outage{len(runs)}")
         airflow.cli("dags", "trigger", "many", "-r", runs[-1])
 
-        def waiting() -> bool:
-            jobs = json.loads(airflow.lading("jobs", "--limit", "1000", "-o", "json"))
-            return any("Airflow's API server has not answered since" in (job["reason"] or "") for job in jobs)
+        def waiting(run: str = runs[-1]) -> bool:
+            with closing(sqlite3.connect(f"file:{airflow.home}/airflow.db?mode=ro", uri=True, timeout=60)) as database:
+                query = "select count(*) from lading_job where run_id = ? and reason_code = 'api_away'"
+                return bool(database.execute(query, [run]).fetchone()[0])
 
         try:
-            assert wait_until(waiting, 120, 1), airflow.lading("jobs")
+            # A command each second would keep the machine busy.
+            assert wait_until(waiting, 120, 0.5), airflow.lading("jobs")
+            jobs = json.loads(airflow.lading("jobs", "--limit", "1000", "-o", "json"))
+            assert any("Airflow's API server has not answered since" in (job["reason"] or "") for job in jobs), jobs
         finally:
             if hangs:
                 os.kill(airflow.pid("api-server"), signal.SIGCONT)

@@ -88,6 +88,7 @@ def test_every_step_is_where_the_file_of_the_step_before_is(tmp_path: Path) -> N
             config={"lading.sites_file": sites},
             components=("dag-processor", "scheduler", "api-server"),
             preloaded=True,
+            constants={"lading.executors.locality.staging.SWEEP_INTERVAL": 2.0},
         )
         for name, host in hosts.items():
             airflow.environment[f"AIRFLOW_CONN_{name.upper()}"] = host.connection()

@@ -290,6 +290,7 @@ def test_the_explorer_finds_the_same_on_every_database(session: Session, monkeyp
         names = {"task_id": f"t_{number % 2}", "run_id": f"scheduled__{number}", "native_id": f"47{number}"}
         add(session, f"{number}", state=State.SUCCEEDED, site="hpc", location=f"L{number}", node="n1", **ran, **names)
     add(session, "F", dag_id="other", state=State.FAILED, ended_at=NOW - 5, cause="error", started_at=NOW - 50)
+    add(session, "W", dag_id="w", task_id="w", state=State.QUEUED, site_hint="gpu")
     session.flush()
     for most in (1_000, 0):  # as names that are asked for one by one, and as too many of them
         monkeypatch.setattr(explorer, "MOST_NAMES", most)
@@ -298,6 +299,7 @@ def test_the_explorer_finds_the_same_on_every_database(session: Session, monkeyp
             ({"q": "473"}, "3"), ({"q": "n1 t_0"}, "02468"), ({"q": "L7"}, "7"), ({"q": "other"}, "F"),
             ({"location": "n1"}, "0123456789"), ({"cause": ("error",)}, "F"), ({"state": ("failed",)}, "F"),
             ({"dag_id": ("d",), "state": ("succeeded", "failed")}, "0123456789"), ({"site": ("hpc",)}, "0123456789"),
+            ({"site": ("gpu",)}, "W"), ({"site": ("gpu", "hpc"), "state": ("queued",)}, "W"),
             ({"dag_id": ("other",), "state": ("failed",)}, "F"), ({"dag_id": ("d",), "state": ("failed",)}, ""),
             ({"dag_id": ("d", "other"), "cause": ("error", "lost")}, "F"),
         ):  # fmt: skip
@@ -384,7 +386,7 @@ def test_the_last_start_of_a_group_is_that_of_its_last_job_on_every_database(ses
     for job in find_jobs(session, EVERYTHING, JobChoice(state=("queued",)), NOW, limit=200).jobs:
         assert job.start is not None
         assert job.start.source == "backlog"
-        is_next = job.start.text.startswith("it is next in line")
+        is_next = job.start.text.startswith("no job ahead")
         rank[int(job.id[1:])] = 0 if is_next else int(job.start.text.partition(" ")[0])
     assert len(rank) == 100
     assert all(abs(rank[number] - number) <= 5 for number in rank), "half a minute's jobs"

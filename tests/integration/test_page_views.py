@@ -30,16 +30,16 @@ PAGE = "/plugin/lading"
 SCREENS = {
     "light": (1440, 1000, False), "dark": (1440, 1000, True), "phone": (390, 844, False), "4k": (3840, 2160, False),
 }  # fmt: skip
-# The address of each view, and the section or table that it has once it is loaded.
+# The address of each view, and the section or table that it has once it is loaded, which the view before it lacks.
 VIEWS = {
     "overview": (PAGE, "Sites"),
     "waits": (f"{PAGE}?view=waits", "Waiting jobs"),
-    "waits-of-a-site": (f"{PAGE}?view=waits&site=hpc", "Waiting jobs"),
     "machines": (f"{PAGE}?view=machines", "Machines"),
+    "waits-of-a-site": (f"{PAGE}?view=waits&site=hpc", "Waiting jobs"),
     "memory-of-a-site": (f"{PAGE}?view=machines&site=cloud&measure=memory", "Machines"),
     "jobs": (f"{PAGE}?view=jobs", "Jobs"),
-    "failed-jobs": (f"{PAGE}?view=jobs&state=failed&within=604800", "Failed jobs"),
     "cost": (f"{PAGE}?view=cost", "Costs by Dag"),
+    "failed-jobs": (f"{PAGE}?view=jobs&state=failed&within=604800", "Failed jobs"),
     "cost-by-site": (f"{PAGE}?view=cost&split=site", "Idle machines"),
     "cost-by-run": (f"{PAGE}?view=cost&split=run&days=6", "Costs by run"),
     "dag": ("/dags/genomes/plugin/lading-dag", "Runs of genomes"),
@@ -53,6 +53,9 @@ FITS = """() => {
     const frame = document.querySelector('.lading'), isTab = location.pathname.includes('/dags/');
     return frame && (isTab || frame.clientWidth <= innerWidth) && frame.scrollWidth <= frame.clientWidth + 1;
 }"""
+# Whether nothing moves any more, but for what always does.
+RESTS = """() => document.getAnimations().every((each) =>
+    each.playState !== 'running' || each.effect.getComputedTiming().iterations === Infinity)"""
 
 expect.set_options(timeout=60_000)
 
@@ -81,8 +84,14 @@ def test_each_view_fits_on_each_screen(house: tuple[Airflow, str, str], browser:
     window = Window(browser, airflow.url, token=token, width=width, height=height)
     window.page.add_init_script(f"localStorage.setItem('theme', '{'dark' if is_dark else 'light'}')")
     titles = set()
+    page = window.page
     for name, (path, table) in VIEWS.items():
-        page = window.open(path.format(run=quote(run, safe="")))
+        address = path.format(run=quote(run, safe=""))
+        # One screen opens each address anew. So is what has no table of its own by which to know that it is there.
+        if screen == "light" or name == "overview" or table is None:
+            window.open(address)
+        else:
+            window.go(address)
         if table is None:
             expect(page.locator(".lading").first).to_be_visible()
         else:
@@ -93,7 +102,7 @@ def test_each_view_fits_on_each_screen(house: tuple[Airflow, str, str], browser:
         if path.startswith(PAGE):
             titles.add(page.title())
         if PICTURES is not None:
-            page.wait_for_timeout(1500)  # until nothing moves any more
+            page.wait_for_function(RESTS)
             window.picture(PICTURES / f"{screen}-{name}.png")
     assert len(titles) == 5, titles
     assert [fault for fault in window.faults if "lading" in fault.lower()] == []
@@ -152,7 +161,7 @@ def test_a_page_that_is_open_for_long_keeps_nothing(house: tuple[Airflow, str, s
     }
     chart = page.locator("[data-testid=packing-chart][data-redraw-ms]")  # a handle of the element would keep it
     amounts = []
-    for _ in range(ROUNDS):
+    for number in range(1, ROUNDS + 1):
         with Session(engine) as session:
             go_on(session, chance, time.time(), 5)
         for view, table in tables.items():
@@ -161,9 +170,10 @@ def test_a_page_that_is_open_for_long_keeps_nothing(house: tuple[Airflow, str, s
         with page.expect_response(lambda answer: "cursor=" in answer.url):  # the chart gets what has changed
             pass
         chart.wait_for()
-        amounts.append(kept())
+        if number % WARM == 0:  # to collect garbage takes as long as a round
+            amounts.append(kept())
     engine.dispose()
     for name in KEPT:
-        assert amounts[-1][name] <= 1.1 * amounts[WARM - 1][name], [each[name] for each in amounts]
+        assert amounts[-1][name] <= 1.1 * amounts[0][name], [each[name] for each in amounts]
     assert [fault for fault in window.faults if "lading" in fault.lower()] == []
     page.close()

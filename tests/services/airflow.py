@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -22,6 +23,7 @@ import httpx
 
 from tests.services import processes
 from tests.services.commands import Answer, Commands, Started
+from tests.services.forking import CONSTANTS
 from tests.services.ports import free_ports
 
 # The command that starts whatever is not forked.
@@ -55,6 +57,8 @@ class Airflow:
     :param components: which of :data:`COMPONENTS` to start
     :param preloaded: whether components are forked from a process that has imported Airflow, in a fraction of the
         time; not where their start or their memory is measured
+    :param constants: of modules, to be changed in each such component, in its controller and in its node agent:
+        ``{"package.module.NAME": value}``
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Airflow:
         config: Mapping[str, object] | None = None,
         components: Iterable[str] = COMPONENTS,
         preloaded: bool = False,
+        constants: Mapping[str, object] | None = None,
     ) -> None:
         self.home = home.resolve()
         self.dags = (dags or self.home / "dags").resolve()
@@ -106,6 +111,9 @@ class Airflow:
         self.environment["AIRFLOW_HOME"] = str(self.home)
         for name, value in options.items():
             self.environment[f"AIRFLOW__{name.replace('.', '__').upper()}"] = str(value)
+        if constants:
+            assert preloaded, "what is not forked has the constants of its modules"
+            self.environment[CONSTANTS] = json.dumps(dict(constants))
         self._is_sqlite = database is None
         self._executor = executor
         self._running: dict[str, subprocess.Popen[bytes] | Started] = {}

@@ -34,6 +34,8 @@ STARTERS = {
     "lading.executors.agent": "lading.hooks.machines.agent_host",
 }
 LONGEST_REQUEST = 2**17
+# The variable of a request that says, in JSON, which constants of modules are changed in the fork.
+CONSTANTS = "LADING_TESTS_CONSTANTS"
 
 
 def preload(components: list[str]) -> None:
@@ -224,6 +226,11 @@ def become(request: dict[str, Any]) -> None:
         os.close(opened)
     os.environ.clear()
     os.environ.update(request["environment"])
+    for name, value in json.loads(os.environ.get(CONSTANTS, "{}")).items():
+        module, _, constant = name.rpartition(".")
+        found = import_module(module)
+        assert hasattr(found, constant), name
+        setattr(found, constant, value)
     sys.argv = ["airflow", *request["arguments"]]
     if "module" in request:
         sys.argv = request["arguments"]

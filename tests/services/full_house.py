@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import subprocess
-import sys
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +42,7 @@ from lading.scheduling.shares.table import Kept, Share, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, share_standings
 from lading.scheduling.shares.who import Who
 from tests.services.airflow import Airflow
+from tests.services.sqlite import open_sqlite
 
 # Who may log in, with the name as the password, and what they see.
 LOGINS = {"admin": "all", "viewer": "one Dag"}
@@ -585,15 +585,14 @@ def full_house(home: Path, waiting: int = 5000, days: int = DAYS) -> Iterator[Ai
 
     :param home: its folder, which is empty
     """
-    airflow = Airflow(home, components=["api-server"], config=logins(home))
-    airflow.migrate()
-    code = "import time; from airflow.utils.session import create_session; from tests.services.full_house import fill\n"
-    code += f"with create_session(scoped=False) as session: fill(session, time.time(), {waiting}, {days})"
-    quiet = {"AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING"}
-    environment = {**airflow.environment, **quiet, "PYTHONPATH": str(Path(__file__).parents[2])}
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True)
-    airflow.start("api-server")
+    airflow = Airflow(home, components=["api-server"], config=logins(home), preloaded=True)
     try:
+        airflow.migrate()
+        engine = open_sqlite(home / "airflow.db")
+        with Session(engine) as session:
+            fill(session, time.time(), waiting, days)
+        engine.dispose()
+        airflow.start("api-server")
         airflow.wait_until_healthy()
         yield airflow
     finally:

@@ -136,8 +136,8 @@ test("Cost says which site idled, for how much, and which setting would cut it",
   expect(rows[1], "its machines are not released").toMatch(/^lab\$1\.00/);
   expect(rows[2]).toMatch(/^cloud.*120unknown: no idle machine was released/);
   expect(idleRemedy("ec2", "cloud")).toContain("idle_seconds of cloud");
-  expect(idleRemedy("ec2", "cloud", {...bill.idle_sites[0], idle_seconds: 0})).toBe("idle_seconds of cloud is 0 already: list fewer large instance_types.");
-  expect(idleRemedy("slurm", "hpc", bill.idle_sites[0], 0.08)).toBe("Most idle cpus of hpc are on allocations that also run jobs, or are idle between two jobs: request smaller allocations. Lowering idle_seconds of hpc, the time for which idle allocations are kept, from 300 to 150 saves less.");
+  expect(idleRemedy("ec2", "cloud", {...bill.idle_sites[0], idle_seconds: 0})).toBe("Lower hurry of cloud, so that Lading uses fewer machines for longer. Its idle_seconds is 0 already.");
+  expect(idleRemedy("slurm", "hpc", bill.idle_sites[0], 0.08)).toBe("Lower hurry of hpc, so that Lading uses fewer allocations for longer: most idle cpus are beside running jobs. Half of idle_seconds would save only 8 %.");
   expect(idleRemedy("ssh", "lab")).not.toContain("idle_seconds");
 });
 
@@ -155,7 +155,7 @@ test("Cost shows the most expensive runs, and not what was charged to no run", a
   expect(shown).toHaveLength(5);
   expect(shown[0]).toContain("r0");
   expect(text()).toContain("All 7 rows");
-  const all = [...box.querySelectorAll("a")].find((each) => each.textContent === "All runs");
+  const all = [...box.querySelectorAll("a")].find((each) => each.textContent === "More runs");
   expect(all?.getAttribute("href")).toContain("split=run");
   await act(async () => root.unmount());
   await open("Cost", "&split=run");

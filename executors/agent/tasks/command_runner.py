@@ -5,10 +5,10 @@ The workload is a :class:`lading.hooks.spool.command.CommandWork`, which orchest
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
 import signal
-import subprocess
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -18,11 +18,12 @@ from lading.executors.agent import process_tree
 from lading.executors.agent.scratch import VARIABLE as SCRATCH_VARIABLE
 from lading.executors.agent.signal_passing import SignalPassing
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, Runner
+from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import make_private, open_regular
 from lading.hooks.spool.command import COMMAND_RUNNER, LOG_FOLDER_VARIABLE, PROBE, CommandWork
 from lading.scheduling.reasons import because
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def preload(runner: str = "") -> None:
@@ -73,14 +74,10 @@ def start(command: CommandWork, job: AgentJob) -> None:
     folder = command.folder or os.environ.get(SCRATCH_VARIABLE)
     passing = SignalPassing()
     try:
-        process = subprocess.Popen(
-            command.arguments,
-            cwd=folder,
-            env={**os.environ, **command.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
+        if folder:
+            os.chdir(folder)
+        os.environ.update(command.environment)
+        pid = _spawn(command.arguments, output)
     except (OSError, ValueError) as error:
         text = f"{command.arguments[0]} cannot be started in {folder or os.getcwd()}: {error}"
         raise AgentJobFailed(because("job_error", text=text)) from error
@@ -88,11 +85,30 @@ def start(command: CommandWork, job: AgentJob) -> None:
         if output is not None:
             os.close(output)
     passing.start(send_to_all, is_asked=job.cause() is not None)
-    code = process.wait()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     # From here on, only processes that it has left running are terminated.
     job.task_has_ended()
     if code != 0:
         raise failure(code)
+
+
+def _spawn(arguments: Sequence[str], output: int | None) -> int:
+    """Start a program in this process's folder and environment, without its other open files; returns its pid.
+
+    ``subprocess`` would do the same, but importing it takes a batch job a twentieth of its CPU time.
+
+    :param output: descriptor of the file for its output; None: that of this process
+    :raises OSError: it cannot be started
+    :raises ValueError: an argument contains a NUL character
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the descriptor of the list itself
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+    files: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+    files += [(os.POSIX_SPAWN_DUP2, output, target) for target in (1, 2) if output is not None]
+    changed_by_python = signal.SIGPIPE, signal.SIGXFSZ
+    return os.posix_spawnp(arguments[0], [*arguments], os.environ, file_actions=files, setsigdef=changed_by_python)
 
 
 def send_to_all(number: int) -> None:

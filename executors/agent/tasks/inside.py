@@ -30,6 +30,7 @@ from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.command import runner_of
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.values import to_json
+from lading.scheduling.light_dataclasses import as_dict
 from lading.scheduling.resources import Resources
 
 # The fields of MemorySamples in the memory shared with the meter.
@@ -92,7 +93,7 @@ def start_meter(token: str, folder: JobFolder) -> mmap.mmap:
         measured = RunningJob(token, folder, root, is_child=False, meter=MemoryMeter(partial(lines.smaps, pid)))
         while root.alive:
             time.sleep(enforcer.enforce([measured], kill_grace=0.0))
-            SAMPLES.pack_into(samples, 0, *measured.samples)
+            SAMPLES.pack_into(samples, 0, *as_dict(measured.samples).values())
     finally:
         os._exit(0)
 

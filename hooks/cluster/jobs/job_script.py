@@ -44,6 +44,7 @@ class ArrayShape:
     :param queue: None: the site's queue
     :param native: native directives by key
     :param gpu_type: in the batch system's notation; None: any
+    :param runner: the module that preloads and runs their commands; empty: none
     """
 
     layout: Layout
@@ -54,6 +55,7 @@ class ArrayShape:
     queue: str | None = None
     native: tuple[tuple[str, str | bool], ...] = ()
     gpu_type: str | None = None
+    runner: str = ""
 
     def within(self, longest: int | None, queue: str) -> ArrayShape:
         """Return the same shape with a time that fits into its queue.
@@ -92,6 +94,7 @@ def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
         envelope.queue,
         tuple(sorted(envelope.native.items())),
         gpu_type(envelope.gpu_type, config),
+        envelope.runner,
     )
 
 
@@ -176,7 +179,8 @@ class ScriptWriter:
         """
         config, folder = self.config, self.folder.submission(name)
         index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
-        agent = agent_archive.command(config.python, self.folder.root, "lading.executors.agent.batch_job")
+        module = "lading.executors.agent.batch_job"
+        agent = agent_archive.command(config.python, self.folder.root, module, without_site=not shape.runner)
         command = [*agent, self.folder.root, name]
         options = [
             *current.deployment().runner_options(),

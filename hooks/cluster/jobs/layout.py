@@ -8,9 +8,9 @@ end.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from lading.hooks.spool.tokens import checked
+from lading.scheduling.light_dataclasses import dataclass
 
 # The folders of the spool on a cluster. It has no bell, because no process on a cluster rings one.
 SPOOL_FOLDERS = ("inbox", "cancel", "events", "jobs")

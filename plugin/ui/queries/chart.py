@@ -13,7 +13,7 @@ from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import Capacity, JobRow, LocationRow, State, capacity
-from lading.executors.store.figures import queues
+from lading.executors.store.figures import present_machines, queues
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.lanes import machine_named
 from lading.hooks.site import LocationState, join
@@ -155,7 +155,7 @@ def packing(
         states=[state.value for state in State],
         jobs=jobs,
         machines=machines(session, since, until, changed),
-        queues=queues(session),
+        queues=queues(session, present_machines(session)),
     )
 
 

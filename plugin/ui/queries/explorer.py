@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Double, String, and_, cast, func, not_, or
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, LocationRow, SiteRow, State, usd_until
-from lading.executors.store.figures import CPUS
+from lading.executors.store.figures import CPUS, SITE
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.jobs import CHUNK, chunks
 from lading.executors.store.leases import database_ahead
@@ -88,6 +88,7 @@ class JobChoice:
     :param q: search terms separated by spaces, all of which must match, written as the page and logs print them: a part
         of a run's id or of ``dag.task[3]``, a site, or the start of ``site/machine``, of the name of a machine or node,
         of a native id or of a token
+    :param site: the site that a job was given to, or that it names while it was given to none
     :param location: the name of a machine, an allocation or a node
     :param reason_site: the site that the reason is about, or the job's site if the reason is about none
     :param since: queued at or after this; ``until``: before this
@@ -145,7 +146,9 @@ class JobChoice:
         :param by: the only columns whose indexes the database can use; None: any
         """
         found: list[Any] = []
-        for name in ("dag_id", "team", "site", "state", "cause", "reason_code"):
+        if self.site:
+            found.append(SITE.in_(self.site))
+        for name in ("dag_id", "team", "state", "cause", "reason_code"):
             if values := getattr(self, name):
                 column = getattr(JobRow, name)
                 if by is not None and name not in by:

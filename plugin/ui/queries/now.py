@@ -22,17 +22,17 @@ from lading.executors.store.figures import (
     CpusInUse,
     LiveJobs,
     MemoryInUse,
-    Up,
+    PresentMachine,
     busy,
     live_jobs,
     memory_in_use,
+    present_machines,
     prices,
     queues,
     teams,
     total,
     usd_per_hour,
     waiting,
-    what_is_up,
 )
 from lading.executors.store.gangs.rows import held_by
 from lading.executors.store.instances import InstanceRow, InstanceState
@@ -207,10 +207,12 @@ class Summary(BaseModel):
 
 def summary(session: Session, sight: Sight, now: float) -> Summary:
     """Read the present state."""
-    live, up, rates, costs = live_jobs(session), what_is_up(session), queues(session), prices(session)
+    machines = present_machines(session)
+    up = [each for each in machines if each.is_up]
+    live, rates, costs = live_jobs(session, machines), queues(session, machines), prices(machines)
     bought, idle, limited = machines_bought(session), machines_idle(session), sites_at_limits(session)
     at_work = busy(live)
-    memory = memory_in_use(session)
+    memory = memory_in_use(session, up)
     lease, unseen = store.lease(session), budgets_out_of_sight(session, sight)
     sites = [
         site_state(
@@ -236,7 +238,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
         machines=len(up),
         cpus_used=sum(each.used for each in at_work.values()),
         cpus_batch=sum(each.batch for each in at_work.values()),
-        cpus_up=sum(cpus for _, cpus in up),
+        cpus_up=sum(each.cpus for each in up),
         usd_per_hour=total([site.usd_per_hour for site in sites]),
         failed=count_failed(session, now - SECONDS_PER_DAY),
         sites=sites,
@@ -318,7 +320,7 @@ def site_state(
     live: Sequence[LiveJobs],
     at_work: CpusInUse,
     memory: MemoryInUse,
-    up: Sequence[Up],
+    up: Sequence[PresentMachine],
     rate: float | None,
     prices: Sequence[float | None],
     bought: Bought,
@@ -335,7 +337,7 @@ def site_state(
     locations = session.scalars(select(LocationRow).where(LocationRow.site == row.name)).all()
     itself = next((each for each in locations if each.name == row.name), None)
     notes = [itself.note] if itself is not None else machine_notes(locations)
-    here = [cpus for site, cpus in up if site == row.name]
+    here = [each.cpus for each in up if each.site == row.name]
     its = [each for each in live if each.site == row.name]
     is_queue = not here and itself is not None and itself.kind != "local"
     takes_jobs = any(each.state == "up" for each in locations)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 import lading.example_dags
 from tests.services import debian, node_python, processes, tutorials
@@ -154,7 +154,8 @@ def cluster(
         "lading.sites_file": home / "sites.toml",
     }
     components = ("dag-processor", "scheduler", "api-server")
-    service = Airflow(home, dags=dags, config=config, components=components, preloaded=True)
+    swept_soon = {"lading.executors.locality.staging.SWEEP_INTERVAL": 2.0}
+    service = Airflow(home, dags=dags, config=config, components=components, preloaded=True, constants=swept_soon)
     service.environment["AIRFLOW_CONN_HPC"] = slurm_login.connection()
     service.environment["AIRFLOW_CONN_SGE"] = gridengine_login.connection()
     service.environment["AIRFLOW_CONN_LAB"] = lab.connection()
@@ -361,34 +362,42 @@ def test_a_node_that_fails_costs_no_try(cluster: Airflow, diary: Path, slurm: Sl
     assert "lading node_failure" in told
 
 
-def see_the_allocation(cluster: Airflow, run: str) -> None:
-    """What the page shows of a run in an allocation: its machine, its native id, and the phases of a try."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
     with chromium() as browser:
-        window = Window(browser, cluster.url, height=1300)
-        page = window.open(f"/dags/packed/runs/{run}/tasks/square/mapped/0/plugin/lading-task")
-        facts = page.locator("[data-testid=lading] dl")
-        for words in ("succeeded", "packed /", "lading script --dag packed --task square"):
-            expect(facts).to_contain_text(words)
-        expect(page.get_by_text("waits for its machine").first).to_be_visible()
-        batch_job = facts.locator("dt", has_text="Native id").locator("xpath=following-sibling::dd[1]").inner_text()
-        assert batch_job.isdigit()
-        page = window.open("/plugin/lading?view=machines")
-        page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
-        tips = page.evaluate(
-            "() => { const chart = document.querySelector('[data-testid=packing-chart]').packingChart;"
-            " return chart.shown.spans.map((_, index) => chart.tip('machines', index)); }"
-        )
-        assert [tip for tip in tips if "packed/" in tip and f"batch job {batch_job}" in tip]
-        page = window.open("/plugin/lading")
-        expect(page.get_by_role("table", name="Sites")).to_contain_text(re.compile("max_allocations: [01] of 1"))
-        page = window.open("/plugin/lading?view=jobs&dag=packed")
-        expect(page.get_by_role("table", name="Jobs", exact=True)).to_contain_text(batch_job)
-        if "LADING_PICTURES" in os.environ:
-            window.picture(Path(os.environ["LADING_PICTURES"]) / "allocation.png")
-        assert window.faults == []
+        yield browser
 
 
-def test_tasks_are_packed_into_an_allocation(cluster: Airflow, account: Account, slurm: Slurm) -> None:
+def see_the_allocation(cluster: Airflow, run: str, browser: Browser) -> None:
+    """What the page shows of a run in an allocation: its machine, its native id, and the phases of a try."""
+    window = Window(browser, cluster.url, height=1300)
+    page = window.open(f"/dags/packed/runs/{run}/tasks/square/mapped/0/plugin/lading-task")
+    facts = page.locator("[data-testid=lading] dl")
+    for words in ("succeeded", "packed /", "lading script --dag packed --task square"):
+        expect(facts).to_contain_text(words)
+    expect(page.get_by_text("waits for its machine").first).to_be_visible()
+    batch_job = facts.locator("dt", has_text="Native id").locator("xpath=following-sibling::dd[1]").inner_text()
+    assert batch_job.isdigit()
+    page = window.go("/plugin/lading?view=machines")
+    page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
+    tips = page.evaluate(
+        "() => { const chart = document.querySelector('[data-testid=packing-chart]').packingChart;"
+        " return chart.shown.spans.map((_, index) => chart.tip('machines', index)); }"
+    )
+    assert [tip for tip in tips if "packed/" in tip and f"batch job {batch_job}" in tip]
+    page = window.go("/plugin/lading")
+    expect(page.get_by_role("table", name="Sites")).to_contain_text(re.compile("max_allocations: [01] of 1"))
+    page = window.go("/plugin/lading?view=jobs&dag=packed")
+    expect(page.get_by_role("table", name="Jobs", exact=True)).to_contain_text(batch_job)
+    if "LADING_PICTURES" in os.environ:
+        window.picture(Path(os.environ["LADING_PICTURES"]) / "allocation.png")
+    assert window.faults == []
+    page.close()
+
+
+def test_tasks_are_packed_into_an_allocation(
+    cluster: Airflow, account: Account, slurm: Slurm, browser: Browser
+) -> None:
     cluster.wait_for_dag("packed")
     run = cluster.trigger("packed")
     assert cluster.wait_for_run("packed", run, timeout=240) == "success"
@@ -396,7 +405,7 @@ def test_tasks_are_packed_into_an_allocation(cluster: Airflow, account: Account,
     assert told == {"sum": sum(number**2 for number in range(20)), "batch_jobs": 1}
     events = {(each["task_id"], each["event"]) for each in cluster.events("packed", run)}
     assert ("dawdler", "lading time_limit") in events
-    see_the_allocation(cluster, run)
+    see_the_allocation(cluster, run, browser)
 
     def copied() -> bool:
         return all(
@@ -411,38 +420,38 @@ def test_tasks_are_packed_into_an_allocation(cluster: Airflow, account: Account,
     assert processes.wait_until(lambda: not any(any((folder / name).iterdir()) for name in left), 90, 0.5)
 
 
-def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, slurm: Slurm) -> None:
+def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, slurm: Slurm, browser: Browser) -> None:
     cluster.wait_for_dag("held")
     run = cluster.trigger("held")
     cluster.wait_for_task("held", run, "holds", "running", timeout=240)
-    with chromium() as browser:
-        window = Window(browser, cluster.url, height=1300)
-        page = window.open("/plugin/lading?view=machines")
-        machines = page.get_by_role("table", name="Machines")
-        row = machines.locator("tbody tr", has_text="packed/")
-        expect(row).to_contain_text("1 / 1")
-        machine = row.locator("td").first.get_by_role("link").inner_text()
-        native = machines.locator("thead th").all_inner_texts().index("Node, native id")
-        batch_job = row.locator("td").nth(native).inner_text().split()[-1]
-        assert "RUNNING" in slurm.command("squeue", "-h", "-o", "%T", "-j", batch_job)
-        asked = page.get_by_role("table", name="Requests")
+    window = Window(browser, cluster.url, height=1300)
+    page = window.open("/plugin/lading?view=machines")
+    machines = page.get_by_role("table", name="Machines")
+    row = machines.locator("tbody tr", has_text="packed/")
+    expect(row).to_contain_text("1 / 1")
+    machine = row.locator("td").first.get_by_role("link").inner_text()
+    native = machines.locator("thead th").all_inner_texts().index("Node, native id")
+    batch_job = row.locator("td").nth(native).inner_text().split()[-1]
+    assert "RUNNING" in slurm.command("squeue", "-h", "-o", "%T", "-j", batch_job)
+    asked = page.get_by_role("table", name="Requests")
 
-        def ask(label: str) -> None:
-            row.get_by_role("button", name=label).click()
-            page.get_by_role("button", name="Yes", exact=True).click()
-            expect(asked.locator("tbody tr").first).to_contain_text(f"{label.lower()} packed/")
-            expect(asked.locator("tbody tr").first).not_to_contain_text("has not processed it yet")
+    def ask(label: str) -> None:
+        row.get_by_role("button", name=label).click()
+        page.get_by_role("button", name="Yes", exact=True).click()
+        expect(asked.locator("tbody tr").first).to_contain_text(f"{label.lower()} packed/")
+        expect(asked.locator("tbody tr").first).not_to_contain_text("has not processed it yet")
 
-        ask("Drain")
-        expect(row).to_contain_text("draining")
-        assert "RUNNING" in slurm.command("squeue", "-h", "-o", "%T", "-j", batch_job), "its job goes on"
-        if "LADING_PICTURES" in os.environ:
-            window.picture(Path(os.environ["LADING_PICTURES"]) / "drained.png")
-        ask("Terminate")
-        expect(page.get_by_role("table", name="Machines").locator("tr", has_text=machine)).to_have_count(0)
-        if "LADING_PICTURES" in os.environ:
-            window.picture(Path(os.environ["LADING_PICTURES"]) / "terminated.png")
-        assert window.faults == []
+    ask("Drain")
+    expect(row).to_contain_text("draining")
+    assert "RUNNING" in slurm.command("squeue", "-h", "-o", "%T", "-j", batch_job), "its job goes on"
+    if "LADING_PICTURES" in os.environ:
+        window.picture(Path(os.environ["LADING_PICTURES"]) / "drained.png")
+    ask("Terminate")
+    expect(page.get_by_role("table", name="Machines").locator("tr", has_text=machine)).to_have_count(0)
+    if "LADING_PICTURES" in os.environ:
+        window.picture(Path(os.environ["LADING_PICTURES"]) / "terminated.png")
+    assert window.faults == []
+    page.close()
     assert cluster.wait_for_run("held", run, timeout=240) == "success"
     assert cluster.xcom("held", run, "holds") != batch_job, "the next try ran in another allocation"
     slurm.wait_until_free(60)

@@ -119,7 +119,7 @@ const SavedInAll = ({found}: {found: Savings}) => (
  */
 function DearestRuns({asked, allPath}: {asked: readonly [Bill | null, string | null]; allPath: string}) {
   const runs = (bill: Bill) => ({...bill, rows: bill.rows.filter(({kind, run_id: run}) => kind === "named" && run !== null)});
-  return <AnswerSection title="Most expensive runs" more={<Link to={allPath}>All runs</Link>} asked={asked}>{(bill) => <Rows bill={runs(bill)} split="run" inUsd={bill.total.usd !== null} name="Most expensive runs" few={5} />}</AnswerSection>;
+  return <AnswerSection title="Most expensive runs" more={<Link to={allPath}>More runs</Link>} asked={asked}>{(bill) => <Rows bill={runs(bill)} split="run" inUsd={bill.total.usd !== null} name="Most expensive runs" few={5} />}</AnswerSection>;
 }
 
 const SAVED = {usd: ({usd: money}: Saving) => money ?? 0, cpus: ({cpu_hours: hours}: Saving) => hours, memory: ({gib_hours: hours}: Saving) => hours};
@@ -161,11 +161,10 @@ const MOSTLY_BETWEEN_JOBS = 0.25;
  */
 export function idleRemedy(kind: string | undefined, site: string, known?: IdleSite, part?: number): string {
   if (kind === "ssh" || kind === "local") return `Machines of ${site} cost the same with or without jobs: send more jobs to this site (accept_untargeted, or the hint site).`;
-  const what = kind === "ec2" ? "machines" : "allocations", more = kind === "ec2" ? "list fewer large instance_types" : "request smaller allocations";
-  if (known?.idle_seconds === 0) return `idle_seconds of ${site} is 0 already: ${more}.`;
-  const lower = `idle_seconds of ${site}, the time for which idle ${what} are kept${known ? `, from ${count(known.idle_seconds)} to ${count(known.idle_seconds / 2)}` : ""}`;
-  if (part !== undefined && part < MOSTLY_BETWEEN_JOBS) return `Most idle cpus of ${site} are on ${what} that also run jobs, or are idle between two jobs: ${more}. Lowering ${lower} saves less.`;
-  return `Lower ${lower}, or ${more}.`;
+  const fewer = `hurry of ${site}, so that Lading uses fewer ${kind === "ec2" ? "machines" : "allocations"} for longer`;
+  if (known?.idle_seconds === 0) return `Lower ${fewer}. Its idle_seconds is 0 already.`;
+  if (part !== undefined && part < MOSTLY_BETWEEN_JOBS) return `Lower ${fewer}: most idle cpus are beside running jobs. Half of idle_seconds would save only ${percent(part, 1)}.`;
+  return `Lower idle_seconds of ${site}${known ? ` from ${count(known.idle_seconds)} to ${count(known.idle_seconds / 2)}` : ""}, or lower ${fewer}.`;
 }
 
 /** The sites with idle machines, what that cost, and which setting would reduce it. */

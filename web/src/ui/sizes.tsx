@@ -25,7 +25,7 @@ function SizeTable({found}: {found: Advice}) {
   // Wraps to two lines in a narrow column.
   const wrapped = (text: string) => <div style={{whiteSpace: "normal"}}>{text.split(" / ").map((part, index, all) => <React.Fragment key={index}><span className="line">{part}{index < all.length - 1 ? " /" : ""}</span> </React.Fragment>)}</div>;
   const sum = (name: "saved_cpu_hours" | "saved_gib_hours") => count(found.tasks.reduce((all, task) => all + task[name], 0));
-  const what = <Muted>For each resource: what 95 % of the tries needed, and what the next try should request. These requests would have saved {sum("saved_cpu_hours")} cpu-hours and {sum("saved_gib_hours")} GiB-hours.</Muted>;
+  const what = <Muted>For each resource: what 95 % of the tries needed, and what the next try should request. In the last tries, these requests would have saved {sum("saved_cpu_hours")} cpu-hours and {sum("saved_gib_hours")} GiB-hours.</Muted>;
   const rows: Part[] = found.tasks.flatMap((task) => [
     {...task, whole: task},
     ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs up to ${memory(part.bytes / 2 ** 20)}`, whole: null})),

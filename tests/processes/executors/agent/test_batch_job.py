@@ -17,8 +17,11 @@ import pytest
 
 from lading.hooks.cluster.jobs.layout import ClusterFolder, Task, write_tokens
 from lading.hooks.files.safe_files import visible
+from lading.hooks.spool import agent_archive
+from lading.hooks.spool.command import COMMAND_RUNNER, CommandWork
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.values import reason_of
+from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Layout, Resources
 from tests.services.forked import Forked
@@ -109,8 +112,8 @@ def test_a_task_succeeds(cluster: Cluster) -> None:
 def test_it_ends_with_its_task_and_not_at_its_next_look(cluster: Cluster) -> None:
     cluster.put("succeed")
     program = (
-        "from lading.executors.agent import batch_job, limits, warm_pool\n"
-        "batch_job.TICK = limits.FIRST_LOOK = warm_pool.PATIENCE = 600.0\n"
+        "from lading.executors.agent import batch_job, batch_task, limits, warm_pool\n"
+        "batch_task.TICK = limits.FIRST_LOOK = warm_pool.PATIENCE = 600.0\n"
         f"batch_job.main([{cluster.folder.root!r}, 'L1', '2', '--runner', 'tests.clusters.agent_runner'])\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
@@ -248,3 +251,57 @@ def test_a_task_reads_the_dags_that_it_is_bound_to_and_sees_no_orders(
     assert seen["SLURM_JOB_ID"] == "7"
     assert "SLURM_NTASKS" not in seen
     assert "LADING_SCHEDULER_VARIABLES" not in seen
+
+
+# Each module that is imported takes the CPU time of every batch job, of which a short task itself needs little. These
+# modules of the standard library take the most; without them, a batch job takes half the time. What only some jobs need
+# is imported where it is used.
+SLOW = {
+    "argparse", "array", "asyncio", "dataclasses", "datetime", "decimal", "email", "fractions", "getopt", "hashlib",
+    "http.client", "inspect", "locale", "logging", "multiprocessing", "random", "selectors", "shutil", "site", "socket",
+    "statistics", "string", "subprocess", "tempfile", "textwrap", "threading", "tokenize", "traceback", "uuid",
+}  # fmt: skip
+# All modules of Lading that a batch job with a command needs.
+NEEDED = """
+lading.executors.agent.batch_task lading.executors.agent.container_runner
+lading.executors.agent.end_signals lading.executors.agent.job_folder
+lading.executors.agent.journal lading.executors.agent.limits lading.executors.agent.process_tree
+lading.executors.agent.running lading.executors.agent.scratch lading.executors.agent.signal_passing
+lading.executors.agent.supervisor lading.executors.agent.tasks.command_runner lading.executors.agent.warm_pool
+lading.executors.agent.watchdog lading.hooks.batch.environment lading.hooks.cluster.jobs.layout lading.hooks.files.bell
+lading.hooks.files.child_processes lading.hooks.files.host lading.hooks.files.json_model lading.hooks.files.logs
+lading.hooks.files.safe_files lading.hooks.spool.command lading.hooks.spool.job_files lading.hooks.spool.spool
+lading.hooks.spool.tokens lading.hooks.spool.values lading.scheduling.light_dataclasses lading.scheduling.reasons
+lading.scheduling.resources lading.scheduling.text.nesting lading.scheduling.text.printable
+"""
+
+
+def test_a_command_needs_few_modules(cluster: Cluster, tmp_path: Path) -> None:
+    work = CommandWork(["true"], log_folder=str(tmp_path / "logs"), log_path="a.log")
+    envelope = Envelope("a", work.to_workload(), Resources(1, 100), 100, 600, 0, 0.0, 2e9)
+    cluster.spool.envelope("a").write_text(envelope.to_json())
+    agent_archive.bring(ShellTransport(), sys.executable, str(tmp_path))
+    archive, module = agent_archive.archive().path(str(tmp_path)), "lading.executors.agent.batch_job"
+    # All its processes end by os._exit: the batch job, its watcher, and the process that runs the command.
+    program = f"""
+import os, runpy, sys
+before, leave = set(sys.modules), os._exit
+def list_modules(code):
+    with open(f"{tmp_path}/{{os.getpid()}}.modules", "w") as file:
+        file.write(" ".join(set(sys.modules) - before))
+    leave(code)
+os._exit = list_modules
+sys.argv = [{archive!r}, {module!r}, {str(tmp_path)!r}, "L1", "2", "--runner", {COMMAND_RUNNER!r}]
+runpy.run_path({archive!r}, run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, cwd="/")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (cluster.end()["cause"], cluster.end()["exit_code"]) == (None, 0)
+    files = list(tmp_path.glob("*.modules"))
+    assert len(files) == 4, "also the one between the batch job and its watcher"
+    imported = set().union(*(file.read_text().split() for file in files))
+    assert imported & SLOW == set()
+    packages = {name.rpartition(".")[0] for name in imported}
+    assert {name for name in imported - packages if name.startswith("lading")} == set(NEEDED.split())
+    small = min((set(file.read_text().split()) for file in files), key=len)
+    assert {name for name in small - packages if name.startswith("lading")} == {"lading.executors.agent.watchdog"}

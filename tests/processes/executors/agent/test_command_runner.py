@@ -161,26 +161,26 @@ def test_a_cancelled_one_may_tidy_up(agent: NodeAgent, put: Callable[..., None],
 
 
 ASKED_WHILE_IT_STARTS = """
-import os, signal, subprocess, sys, time
+import os, signal, sys, time
 from lading.executors.agent.supervisor import AgentJobFailed
 from lading.executors.agent.tasks import command_runner
 from lading.hooks.spool.command import CommandWork
 
 begun, tidied, cause = sys.argv[1:]
-start = subprocess.Popen
+start = os.posix_spawnp
 
 class Job:
     cause = staticmethod(lambda: cause or None)
     task_has_ended = staticmethod(lambda: None)
 
 def asked_meanwhile(*given, **options):
-    process = start(*given, **options)
+    pid = start(*given, **options)
     while not os.path.exists(begun):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
-    return process
+    return pid
 
-subprocess.Popen = asked_meanwhile
+os.posix_spawnp = asked_meanwhile
 # A second signal would end what the shell starts to tidy up.
 script = f"trap 'sleep 0.2 && touch {tidied}; exit 3' TERM; touch {begun}; while :; do sleep 0.1; done"
 try:
@@ -198,6 +198,35 @@ def test_one_that_is_cancelled_while_it_starts_may_tidy_up(tmp_path: Path, cause
     process = subprocess.run([sys.executable, "-c", ASKED_WHILE_IT_STARTS, *given], timeout=PATIENCE)
     assert process.returncode == 3
     assert tidied.exists()
+
+
+RUNS_A_COMMAND = """
+import os, sys
+from lading.executors.agent.tasks import command_runner
+from lading.hooks.spool.command import CommandWork
+
+class Job:
+    cause = staticmethod(lambda: None)
+    task_has_ended = staticmethod(lambda: None)
+
+os.set_inheritable(os.open("/dev/null", os.O_RDONLY), True)
+folder, programs = sys.argv[1:]
+environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
+command_runner.run(CommandWork(["mine"], folder=folder, environment=environment).to_workload(), Job())
+"""
+
+
+def test_a_command_gets_its_folder_its_path_and_no_open_files(tmp_path: Path) -> None:
+    programs, folder = tmp_path / "programs", tmp_path / "folder"
+    programs.mkdir()
+    folder.mkdir()
+    (programs / "mine").write_text("#!/bin/sh\npwd; ls /proc/self/fd; head -c 1; yes | head -n 1\n")
+    (programs / "mine").chmod(0o755)
+    command = [sys.executable, "-c", RUNS_A_COMMAND, str(folder), str(programs)]
+    done = subprocess.run(command, input="x", capture_output=True, text=True, timeout=PATIENCE)
+    # The last descriptor is that of ls, and SIGPIPE ends yes without a message.
+    assert done.stdout.split() == [str(folder), "0", "1", "2", "3", "y"]
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_agent_that_was_killed_has_its_commands_adopted(

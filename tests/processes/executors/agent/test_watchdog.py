@@ -54,10 +54,10 @@ def test_a_batch_job_ends_only_what_it_has_taken(
     """The second batch job of a task is killed before it sees that there is nothing to do for it."""
     run_by(folder, process.pid)
     read_end, write_end = os.pipe()
-    descriptor = watchdog.make(folder, "a", 5.0, ())
+    descriptor = watchdog.make(5.0)
     os.close(write_end)
     if taken:
-        watchdog.take_up(descriptor)
+        watchdog.take_up(descriptor, folder, "a")
     os.close(descriptor)  # it is killed
     assert os.read(read_end, 1) == b"", "its watcher has ended"
     os.close(read_end)

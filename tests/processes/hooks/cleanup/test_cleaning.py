@@ -25,6 +25,7 @@ from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.ssh.answer import TransportError
 from tests.clusters.paper import Paper
 from tests.clusters.toy_batch import Toy, ToyCluster
+from tests.services import processes
 from tests.services.outside_clocks import off, set_clock
 
 DAY = 86400.0
@@ -349,9 +350,10 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchHook]
 
 
 def test_runs_of_a_hook(hook: BatchHook, tmp_path: Path) -> None:
-    old, young, live = (hook.submit(JobScript(body)) for body in ("echo 1", "echo 2", "sleep 60"))
+    old, young, live = (hook.submit(JobScript(body)) for body in ("echo 1", "echo 2", "sleep 600"))
     for run in (old, young):
         assert run.get(180) == 0
+    assert processes.wait_until(lambda: live.status == "running", 180, 0.1)
     age(tmp_path / "runs" / f"{old.key}.json")
     torn = tmp_path / "runs" / ".key.0a1b"
     torn.write_text("{")

@@ -748,7 +748,7 @@ def test_where_jobs_are_commands_the_agent_is_brought_while_none_waits_yet(comma
     commands.give("a")
     commands.go()
     script = commands.read("script.1")
-    assert f"exec /usr/bin/python3 {path} lading.executors.agent.batch_job {commands.root} " in script
+    assert f"exec /usr/bin/python3 -S {path} lading.executors.agent.batch_job {commands.root} " in script
     assert " -m lading" not in script
     path.unlink()
     commands.give("b")

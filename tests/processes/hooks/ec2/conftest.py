@@ -56,4 +56,7 @@ def make(
         gate.set()
     for each in made:
         each.site.close("cancel", 120)
+        if "price_rounds" in vars(each.site):  # a site that closes does not wait for an answer about prices
+            each.site.price_rounds.stop(120)
+            assert not each.site.price_rounds.is_alive
     assert service.living() == []

@@ -39,6 +39,7 @@ from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
+from tests.clusters import workflow_runs
 from tests.clusters.bought import Clock
 from tests.clusters.sites import make_settings
 from tests.clusters.workflow_runs import SaidRuns, WorkflowRuns
@@ -112,6 +113,7 @@ def test_what_comes_after_a_known_length_does_not_wait_in_a_queue(
     its_end = [replace(each, job=replace(each.job, resources=Resources(4, 1024), time=200.0)) for each in its_end]
     market = replace(MARKET, most=2)
     with monkeypatch.context() as patch:
+        patch.setattr(workflow_runs, "TICK", 1.0)  # nothing wakes the controller when room is to be requested ahead
         house = WorkflowRuns(airflow_database, {"d": its_end}, market, tmp_path, patch, queue=QUEUE, ahead=True)
         first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
         house.close()

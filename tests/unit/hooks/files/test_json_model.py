@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -15,6 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from typing_extensions import TypedDict
 
 from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadWith, Text, Within, checked
+from lading.scheduling.light_dataclasses import dataclass, field
 from lading.scheduling.text.nesting import parse_json
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -20,7 +21,7 @@ from lading.hooks.files.logs import VARYING, Trouble
     ],
 )
 def test_times_ids_and_counts_are_no_other_trouble(text: str, sign: str) -> None:
-    assert VARYING.sub("#", text) == sign
+    assert re.sub(VARYING, "#", text) == sign
 
 
 def test_long_texts_are_read_in_linear_time(caplog: pytest.LogCaptureFixture) -> None:

@@ -116,11 +116,11 @@ def test_it_starts_from_bytecode_and_with_another_python_from_the_sources(tmp_pa
         program = (
             "import runpy, sys\n"
             "sys.addaudithook(lambda event, of: event == 'compile' and print(of[1], file=sys.stderr))\n"
-            f"sys.argv = [{there!r}, 'lading.executors.agent.batch_job', '--help']\n"
+            f"sys.argv = [{there!r}, 'lading.executors.agent.allocation_agent', '--help']\n"
             f"runpy.run_path({there!r}, run_name='__main__')\n"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert "Run one task as a job of a batch system" in done.stdout
+        assert "Run the node agent of an allocation" in done.stdout
         return {line for line in done.stderr.splitlines() if line.startswith(there)}
 
     assert compiled_at_the_start() == set()
@@ -131,7 +131,7 @@ def test_it_starts_from_bytecode_and_with_another_python_from_the_sources(tmp_pa
     with zipfile.ZipFile(there, "w") as packed:
         for name, content in files.items():
             packed.writestr(name, other + content[4:] if name.endswith("c") else content)
-    assert f"{there}/lading/executors/agent/batch_job.py" in compiled_at_the_start()
+    assert f"{there}/lading/executors/agent/allocation_agent.py" in compiled_at_the_start()
 
 
 def test_what_has_arrived_in_part_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

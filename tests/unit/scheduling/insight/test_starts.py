@@ -69,23 +69,27 @@ def test_what_a_batch_system_expects_has_a_margin() -> None:
 
 def test_of_a_long_queue_of_unknown_speed_earlier_waits_say_nothing() -> None:
     past = [KnownWaits([60.0] * 20, "task align")]
-    assert expected_start(NOW, NOW, past=past, backlog=Backlog(2500, None, "site hpc finishes")) is None
-    shared = expected_start(NOW, NOW, past=past, backlog=Backlog(2500, None, "site hpc finishes", is_shared=True))
-    near = expected_start(NOW, NOW, past=past, backlog=Backlog(2, None, "site hpc finishes"))
+    assert expected_start(NOW, NOW, past=past, backlog=Backlog(2500, None, "at site hpc")) is None
+    shared = expected_start(NOW, NOW, past=past, backlog=Backlog(2500, None, "at site hpc", is_shared=True))
+    near = expected_start(NOW, NOW, past=past, backlog=Backlog(2, None, "at site hpc"))
     assert shared is not None
     assert shared == near
     assert shared.source is StartSource.PAST_WAITS
-    known = expected_start(NOW, NOW, past=past, backlog=Backlog(2500, 76 / 3600, "site hpc finishes"))
+    known = expected_start(NOW, NOW, past=past, backlog=Backlog(2500, 76 / 3600, "at site hpc"))
     assert known is not None
     assert (known.source, known.text) == (
         StartSource.BACKLOG,
-        "2,500 jobs ahead of it, and site hpc finishes 76 jobs per hour",
+        "2,500 jobs ahead of it at site hpc, one of which starts about every 47 s",
     )
-    texts = {0: "it is next in line", 1: "1 job ahead of it", 2: "2 jobs ahead of it"}
+    texts = {
+        0: "no job ahead of it at site hpc",
+        1: "1 job ahead of it at site hpc",
+        2: "2 jobs ahead of it at site hpc, one of which starts about every 47 s",
+    }
     for jobs, text in texts.items():
-        found = expected_start(NOW, NOW, backlog=Backlog(jobs, 76 / 3600, "site hpc finishes"))
+        found = expected_start(NOW, NOW, backlog=Backlog(jobs, 76 / 3600, "at site hpc"))
         assert found is not None
-        assert found.text == f"{text}, and site hpc finishes 76 jobs per hour"
+        assert found.text == text
     assert known.since <= NOW + 33 * 3600 <= known.until
     assert abs(known.until - NOW - 3 * (known.since - NOW)) < 1
 

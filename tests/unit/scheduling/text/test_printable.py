@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.hooks.files.logs import PlainFormatter
+from lading.hooks.files.logs import plain_formatter
 from lading.plugin.offline.command import main
 from lading.scheduling.catalogue import COLUMNS
 from lading.scheduling.text.printable import cut, json_beginning, printable, printable_lines, shortened
@@ -118,7 +118,7 @@ def test_the_tables_of_commands(capsys: pytest.CaptureFixture[str], output: str,
 def test_the_lines_of_logs(text: str) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(PlainFormatter("%(levelname)s %(message)s"))
+    handler.setFormatter(plain_formatter("%(levelname)s %(message)s"))
     log = logging.Logger("here")
     log.addHandler(handler)
     log.error("job %s", text)
