@@ -19,9 +19,8 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from lading.scheduling.light_dataclasses import dataclass
-
 from lading.hooks.spool.tokens import JOB_VARIABLE
+from lading.scheduling.light_dataclasses import dataclass
 
 PAGE = resource.getpagesize()
 MIB = 2**20

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from lading.hooks.batch.request import BatchJobRequest
 from lading.hooks.files.json_model import JsonModel, Longest, Within, checked
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import Get, RunCommand, quoted
+from lading.scheduling.light_dataclasses import as_dict, dataclass
 
 # The kind of such a job, and the type of its workload.
 JOB_SCRIPT = "JobScript"
@@ -71,7 +71,7 @@ class ScriptRequest(JsonModel):
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in as_dict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, found: object) -> ScriptRequest:
