@@ -33,13 +33,14 @@ from lading.executors import retry_credits, spans, store
 from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller_process import ControllerProcess
 from lading.executors.migrations.db_manager import ensure_tables
-from lading.executors.orchestrator import airflow_schedulers
+from lading.executors.orchestrator import airflow_schedulers, airflow_scripts
 from lading.executors.orchestrator.airflow_facts import DagFacts
 from lading.executors.orchestrator.kept_connection import poll
 from lading.executors.scheduler_parts import SchedulerParts, parts_of
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.executors.tasklog import append_to_task_log
+from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.files.safe_files import make_private
 from lading.hooks.files.version import check_versions
 from lading.scheduling.hints.hints import HintError
@@ -166,10 +167,14 @@ class LadingExecutor(BaseExecutor):
                 waits = self.wait_events.choose(session, jobs, time.monotonic())
                 session.add_all(map(wait_entry, waits))
                 session.add_all(retry_credits.give_back(session, jobs, self.settings.infrastructure_retries))
+                airflow_scripts.fail_deferred(session, jobs)
                 spans.trace_ended(session, jobs)
                 session.flush()
                 session.expunge_all()
             self.wait_events.keep(jobs, waits, time.monotonic())
+            for job in waits:
+                if job.kind == JOB_SCRIPT:  # its task has begun, so its log is what people read
+                    append_to_task_log(log_path(job), f"The batch job {job.reason}", None, "info")
             for job in jobs:
                 self._report(job)
             self.reported = jobs
@@ -181,15 +186,13 @@ class LadingExecutor(BaseExecutor):
         self.live[job.token] = job.state
         if job.state in store.ENDED:
             self.live.pop(job.token)
-        if key is None:
+        if key is None or job.kind == JOB_SCRIPT:  # the trigger of a script reports its end to Airflow
             return
         if job.state == State.SUCCEEDED or was_settled(job):
             self.success(key)  # with this, Airflow queues a task again that was cleared while it ran
         elif has_failed(job):
             if not reported_itself(job):
-                append_to_task_log(
-                    json.loads(job.workload).get("log_path"), str(job.reason or failure_message(job)), job.cause
-                )
+                append_to_task_log(log_path(job), str(job.reason or failure_message(job)), job.cause)
             self.fail(key, info=failure_message(job))
         elif job.state == State.RUNNING and not isinstance(key, TaskInstanceKey):
             # For a task instance the event would only overwrite external_executor_id, which is our token.
@@ -333,6 +336,12 @@ def job_key(job: store.JobRow) -> WorkloadKey | None:
     if job.kind == "TestConnection":
         return ConnectionTestKey(id=job.subject)
     return None
+
+
+def log_path(job: store.JobRow) -> str | None:
+    """Return the path of a task's log, relative to Airflow's log folder; None: it has none."""
+    path: str | None = json.loads(job.workload).get("log_path")
+    return path
 
 
 def has_failed(job: store.JobRow) -> bool:

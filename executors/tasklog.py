@@ -13,21 +13,21 @@ from airflow.sdk.log import init_log_file
 END = 16 * 1024
 
 
-def append_to_task_log(log_path: str | None, message: str, cause: str | None = None) -> None:
+def append_to_task_log(log_path: str | None, message: str, cause: str | None = None, level: str = "error") -> None:
     """Append a line in Airflow's own format to the log of one try on this machine.
 
     If the supervisor of the task has already written the message, nothing is added; it has not if it never started or
     died. A log that cannot be written is ignored, because the event log has the same message.
 
     :param log_path: the workload's ``log_path``, relative to ``[logging] base_log_folder``; None: it has no log
-    :param message: what is wrong
+    :param message: what is wrong, or what the task waits for
     :param cause: Lading's cause of the job's end
     """
     if not log_path:
         return
     line = {
         "timestamp": datetime.now(timezone.utc).isoformat().replace("+00:00", "Z"),
-        "level": "error",
+        "level": level,
         "event": message,
         "cause": cause,
         "logger": "lading",

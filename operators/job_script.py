@@ -21,7 +21,7 @@ from lading.hooks.job_scripts.result import JobFailed, SubmitRejected, variables
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite, open_site
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
-from lading.hooks.job_scripts.task_run import full_script, new_run, refuse_array, token
+from lading.hooks.job_scripts.task_run import controller_request, full_script, new_run, refuse_array, token
 from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
 
@@ -128,8 +128,10 @@ class JobScriptOperator(BaseOperator):
             if self.deferrable:
                 from lading.operators.job_script_trigger import SETTLING, JobScriptTrigger
 
+                request = controller_request(site, script)
+                job = None if request is None else request.to_json()
                 self.defer(
-                    trigger=JobScriptTrigger(self.site, asked.options()),
+                    trigger=JobScriptTrigger(self.site, asked.options(), job=job),
                     method_name="execute_complete",
                     # With a shorter timeout, Airflow would consider the task killed and its job would not be cancelled.
                     timeout=self.execution_timeout and max(self.execution_timeout, timedelta(seconds=SETTLING)),

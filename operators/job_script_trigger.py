@@ -13,12 +13,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from lading.hooks.batch.script_jobs import ScriptRequest
 from lading.hooks.dags.teams import team_of_triggerer
 from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, pauses
@@ -193,22 +195,30 @@ class JobScriptTrigger(BaseTrigger):
     :param site: as named by the task; of a cluster with several accounts, the Dag's account is used
     :param properties: the script's, as returned by :meth:`JobScript.options`
     :param record: passed by triggers of earlier versions instead; only values that a script can set are taken from it
+    :param job: what Lading's controller must admit before the run is submitted, as
+        :class:`lading.hooks.batch.script_jobs.ScriptRequest` writes it; None: no controller decides
     """
 
     def __init__(
-        self, site: str, properties: Mapping[str, Any] | None = None, record: Mapping[str, Any] | None = None
+        self,
+        site: str,
+        properties: Mapping[str, Any] | None = None,
+        record: Mapping[str, Any] | None = None,
+        job: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.site = site
+        self.job = None if job is None else dict(job)
         self.properties = dict(properties or {})
         if record is not None:
             self.properties |= _in_script(record)
         self.record: RunRecord | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        given = {"site": self.site, "properties": self.properties}
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
-            {"site": self.site, "properties": self.properties},
+            given if self.job is None else {**given, "job": self.job},
         )
 
     @asynccontextmanager
@@ -222,8 +232,11 @@ class JobScriptTrigger(BaseTrigger):
         dag_id, team = ti.dag_id, team_of_triggerer()
         async with SiteWatch.at(self.site, dag_id, team) as watch:
             if self.record is None:
+                if self.job is not None:
+                    ScriptRequest.from_json(self.job)  # the controller admits nothing else
                 script = full_script(watch.site, JobScript("", **self.properties), dag_id, team)
-                self.record = await _when_reached(new_run, watch.site, script, ti)
+                record = await _when_reached(new_run, watch.site, script, ti)
+                self.record = replace(record, held=self.job is not None)
             yield watch, self.record
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -232,6 +245,8 @@ class JobScriptTrigger(BaseTrigger):
         lines = Lines(self.log)
         async with self._own() as (watch, first), watch.following(first) as follower:
             last = first
+            if first.held:
+                self.log.info("%s", "Waiting for Lading's controller to let the batch job start")
             while True:
                 sighting = await follower.news.get()
                 lines.show(last, sighting)

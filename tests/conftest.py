@@ -49,6 +49,7 @@ APART = {
         "expected_starts",
         "gangs",
         "launch_failures",
+        "script_jobs",
         "site_conformance",
     ),
     "clusters of jobs": ("batch_services", "cluster_faults", "job_runs", "job_script_operator", "live_conformance"),

@@ -2,7 +2,7 @@
 
 The root of a job's tree is its supervisor. It is a session leader and adopts orphans (PR_SET_CHILD_SUBREAPER), so
 whatever a job starts stays below it while it is alive. After its death, the remaining processes are found by session,
-by descent and by the environment variable :data:`MARK`, which a child process inherits unless it clears its
+by descent and by the environment variable ``LADING_JOB``, which a child process inherits unless it clears its
 environment.
 
 A process is identified by its pid and its start in clock ticks after boot, which guards against reused pids.
@@ -19,9 +19,8 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from lading.hooks.spool.tokens import JOB_VARIABLE
 from lading.scheduling.light_dataclasses import dataclass
-
-MARK = "LADING_JOB"  # the token of the job, in the environment of all its processes
 
 PAGE = resource.getpagesize()
 MIB = 2**20
@@ -156,7 +155,7 @@ def leftovers(leader: int, started: int, token: str) -> list[Process]:
 def _is_marked(pid: int, token: str) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
-            return f"{MARK}={token}".encode() in stream.read().split(b"\0")
+            return f"{JOB_VARIABLE}={token}".encode() in stream.read().split(b"\0")
     except OSError:
         return False
 

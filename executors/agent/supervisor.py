@@ -27,6 +27,7 @@ from lading.hooks.files import child_processes, host
 from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
+from lading.hooks.spool.tokens import JOB_VARIABLE
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import CPUS_VARIABLE
 
@@ -261,7 +262,7 @@ def become(
 
 def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob, cpu_groups: CpuGroups | None) -> tuple[int, bool]:
     """Run one job; returns its exit code, and whether this process is fit for another job."""
-    os.environ[process_tree.MARK] = job.token
+    os.environ[JOB_VARIABLE] = job.token
     if assignment.gpu_site:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.devices)
     strip(os.environ)

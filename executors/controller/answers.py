@@ -332,7 +332,10 @@ def relocations(moved: Mapping[str, str]) -> list[Change]:
 
 
 def lost(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float) -> list[Change]:
-    """Fail running jobs that their site has not listed for :data:`SECONDS_UNTIL_LOST`: missing is never success."""
+    """Fail running jobs that their site has not listed for :data:`SECONDS_UNTIL_LOST`: missing is never success.
+
+    The triggerer follows job scripts, and tells how they end.
+    """
     values = {
         "state": State.FAILED,
         "cause": "lost",
@@ -342,12 +345,13 @@ def lost(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float) -> l
     return [
         Change(job.token, values, report=True)
         for job in jobs
-        if job.state == State.RUNNING and absent.get(job.token, 0.0) > SECONDS_UNTIL_LOST
+        if job.state == State.RUNNING and not job.is_script and absent.get(job.token, 0.0) > SECONDS_UNTIL_LOST
     ]
 
 
 def repeats(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, jwt_seconds: float) -> list[str]:
-    """Return the placed jobs to send again: they did not arrive, or their JWT may expire soon.
+    """Return the placed jobs to send again: they did not arrive, or their JWT may expire soon. A running job script is
+    sent again if its site does not follow it.
 
     A JWT that expires later than a new one would was made on another machine whose clock is ahead, so its remaining
     time is unknown here.
@@ -359,9 +363,11 @@ def repeats(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, j
     def due(job: GivenJob) -> bool:
         if job.token in absent:
             return absent[job.token] > SECONDS_UNTIL_REPEATED
+        if job.is_script:
+            return job.expires_at is None
         return job.expires_at is None or not now + jwt_seconds / 2 <= job.expires_at <= now + jwt_seconds
 
-    return [job.token for job in jobs if job.state == State.PLACED and due(job)]
+    return [job.token for job in jobs if (job.is_script or job.state == State.PLACED) and due(job)]
 
 
 def strangers(unknown: Mapping[str, float]) -> dict[str, Reason]:

@@ -33,6 +33,7 @@ from lading.executors.controller.leadership import Leadership
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
 from lading.executors.controller.plugin_mark import PluginMark
+from lading.executors.controller.script_jobs import ScriptJobs
 from lading.executors.controller.shares import Budgets, FairShares
 from lading.executors.controller.site_memory import MissingSince, Throughput
 from lading.executors.controller.site_threads import SiteThread, SiteThreads
@@ -134,6 +135,7 @@ class Controller:
         self.housekeeping = housekeeping.Housekeeping(
             settings, managed, sites, needs_inputs=self.placing.extensions.ask_of_all
         )
+        self.script_jobs = ScriptJobs(sites, self.housekeeping.largest)
         self.budgets = Budgets(settings)
         self.shares = FairShares(settings, sites, self.housekeeping.potential, self.budgets, self.durations.known)
         self.compared = {name: Comparison() for name in sites}
@@ -237,6 +239,9 @@ class Controller:
         if self.managed and was_stopped(self.settings):
             self.stop()
             return
+        if self.script_jobs.is_sweep_due:
+            with open_session() as session:
+                self.script_jobs.sweep(session)
         if not self.idle_detector.lasts(self.threads) or self.any_wait():
             begun = time.monotonic()
             with self.metrics.tick(), self.site_plans.paused():
@@ -247,6 +252,8 @@ class Controller:
 
     def _work(self, started: float) -> None:
         seen = self.observe()
+        if self.script_jobs.any_live:
+            self.settle_scripts()
         any_wait = self.any_wait()
         if any_wait:
             self.drop_unwanted()
@@ -310,6 +317,7 @@ class Controller:
             short = site_memory.short(changes, time.time())
             located = store.locations(session, short)
             self.placing.note_events(session, site.name, news, changes)
+            self.script_jobs.add(session, [each.token for each in changes if _has_succeeded(each)])
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
         is_all = thread.settle()
@@ -318,6 +326,18 @@ class Controller:
         self.throughput[site.name].note((location, *short[token]) for token, location in located.items())
         self._publish(changes)
         return is_all
+
+    def settle_scripts(self) -> None:
+        """End the job scripts whose tasks no longer wait for them, before anything is placed."""
+        with open_session() as session:
+            changes = self.script_jobs.settle(session, time.time())
+            places = queue.places(session, [each.token for each in changes])
+            for site in {site for site, _ in places.values()} & self.sites.keys():
+                self.placing.note_events(session, site, (), changes)
+        self._publish(changes)
+        for token, (site, location) in places.items():
+            if site in self.sites:  # so that the site does not follow it any longer
+                self.threads.threads[site].cancel({location: {token: housekeeping.UNWANTED}})
 
     def any_wait(self) -> bool:
         """Return whether any job or gang waits, after reading users' requests and the jobs that wait.
@@ -605,6 +625,10 @@ class Controller:
             asked = queue.cancellations(session)
         for thread in self.threads:
             thread.cancel(asked.get(thread.site.name, {}))
+
+
+def _has_succeeded(change: Change) -> bool:
+    return change.values.get("state") == State.SUCCEEDED
 
 
 class IdleDetector:

@@ -19,6 +19,7 @@ from lading.executors.sizing import sizing
 from lading.executors.store import Change, JobRow, groups, queue
 from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.queued import QueuedJobs
+from lading.hooks.batch.script_jobs import JOB_SCRIPT, STARTED_AT
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gpus import type_of
 from lading.scheduling.insight.auto import at_least_default, from_text, is_limit
@@ -153,9 +154,12 @@ def envelope(job: JobRow, jwt: str, expires_at: float, database_ahead: float = 0
     :param database_ahead: seconds by which the database's clock, which dates queueing, is ahead of ours
     :param rest: longest remaining path of its run in seconds; 0: it is ordered by arrival
     """
+    workload = {**json.loads(job.workload), "token": jwt}
+    if job.kind == JOB_SCRIPT:
+        workload = {"type": JOB_SCRIPT, STARTED_AT: job.started_at}
     return Envelope(
         token=job.token,
-        workload={**json.loads(job.workload), "token": jwt},
+        workload=workload,
         resources=job.resources,
         memory_limit=job.memory_limit,
         time_limit=job.time_limit,

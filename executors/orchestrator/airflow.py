@@ -12,7 +12,9 @@ from lading.executors.orchestrator.orchestrator import (
     Forecaster,
     MetricsBackend,
     Orchestrator,
+    OrderedScript,
     Roster,
+    ScriptEnd,
     TaskNote,
 )
 from lading.executors.store.gangs.runs import DagRunKey
@@ -55,6 +57,16 @@ class AirflowOrchestrator(Orchestrator):
 
     def controller_command(self) -> list[str]:
         return child_processes.python_command("lading.plugin", "controller", "--managed")
+
+    def ordered_scripts(self, session: Session, jobs: Sequence[str] | None) -> Sequence[OrderedScript]:
+        from lading.executors.orchestrator import airflow_scripts
+
+        return airflow_scripts.ordered(session, jobs)
+
+    def ended_scripts(self, session: Session, tokens: Sequence[str]) -> Sequence[ScriptEnd]:
+        from lading.executors.orchestrator import airflow_scripts
+
+        return airflow_scripts.ended(session, tokens)
 
     def forecaster(self) -> Forecaster:
         from lading.executors.orchestrator.airflow_dags import Dags

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunKey, RunRequest
+from lading.hooks.batch.script_jobs import ScriptRequest
 from lading.scheduling.reasons import Reason
 
 if TYPE_CHECKING:
@@ -144,6 +145,41 @@ class Roster:
     hindrances: tuple[Reason, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class OrderedScript:
+    """A job script that a task has left to the triggerer, and that is to start when the controller says so.
+
+    :param token: of its run
+    :param subject: the id of the task instance
+    :param job: the token of the job that has left it there
+    :param request: what it requests
+    """
+
+    token: str
+    subject: str
+    job: str
+    request: ScriptRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptEnd:
+    """How a job script has ended.
+
+    :param cause: None: it has succeeded
+    :param text: what its run tells about the end; None: the orchestrator no longer wants it
+    :param started_at: epoch seconds; so is ``ended_at``; None: unknown
+    """
+
+    token: str
+    cause: str | None
+    text: str | None = None
+    exit_code: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    native_id: str | None = None
+    node: str | None = None
+
+
 class MetricsBackend(Protocol):
     """A destination for metrics, with the interface of Airflow's ``Stats``."""
 
@@ -243,6 +279,19 @@ class Orchestrator(ABC):
     @abstractmethod
     def controller_command(self) -> list[str]:
         """Return the command of a controller that exits once nothing needs it; it has the argument ``controller``."""
+
+    # Job scripts that the orchestrator submits itself, once the controller lets it.
+
+    def ordered_scripts(self, session: Session, jobs: Sequence[str] | None) -> Sequence[OrderedScript]:
+        """Return the job scripts that wait for the controller and are not in the store.
+
+        :param jobs: only those that these jobs have left; None: all
+        """
+        return ()
+
+    def ended_scripts(self, session: Session, tokens: Sequence[str]) -> Sequence[ScriptEnd]:
+        """Return those of these job scripts that have ended, or are no longer wanted."""
+        return ()
 
     # Upcoming tasks.
 

@@ -26,6 +26,7 @@ from lading.executors.sizing.file_sizes import MOST_INPUTS, FileSizes, addresses
 from lading.executors.sizing.inputs import Inputs, kept
 from lading.executors.sizing.xcom_json import Unknown
 from lading.executors.store import Change, JobRow, State, strikes, usage
+from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.files.addresses import normal_path
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints, largest_of
@@ -388,7 +389,7 @@ def _input_size(facts: Sequence[JobFacts]) -> int | None:
 
 
 def earlier_tries(session: Session, jobs: Sequence[UnsizedJob]) -> dict[int, list[JobRow]]:
-    """Return the stored tries of these jobs by map index."""
+    """Return the stored tries of these jobs by map index, without the job scripts that they have submitted."""
     retried = sorted({job.map_index for job in jobs if job.try_number > 1})
     dag_id, run_id, task_id = jobs[0].task
     history: dict[int, list[JobRow]] = {}
@@ -399,6 +400,7 @@ def earlier_tries(session: Session, jobs: Sequence[UnsizedJob]) -> dict[int, lis
                 JobRow.run_id == run_id,
                 JobRow.task_id == task_id,
                 JobRow.map_index.in_(retried[start : start + store.CHUNK]),
+                JobRow.kind != JOB_SCRIPT,
             )
         )
         for row in rows:

@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from lading.executors.store import JobRow, State
 from lading.executors.store.tables import InstanceRow
+from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.scheduling.matching.market import queue_of
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.prediction import ENOUGH, History, Prediction
@@ -33,6 +34,7 @@ COLUMNS = (
     JobRow.disk,
     JobRow.gpus,
     JobRow.time_limit,
+    JobRow.kind,
 )
 
 
@@ -89,10 +91,16 @@ class Durations:
 
 
 def levels(row: Any) -> tuple[tuple[Hashable, str], ...]:
-    """Return the groups of similar jobs to which a job belongs, narrowest first, each with a description."""
+    """Return the groups of similar jobs to which a job belongs, narrowest first, each with a description.
+
+    A job script is not similar to the short jobs of its task, which write it to its site and receive its result.
+    """
     if row.task_id is None:
         return ()
-    task, name = (row.dag_id, row.task_id), f"{row.dag_id}.{row.task_id}"
+    task: tuple[Hashable, ...] = row.dag_id, row.task_id
+    name = f"{row.dag_id}.{row.task_id}"
+    if row.kind == JOB_SCRIPT:
+        task, name = (*task, JOB_SCRIPT), f"the script of {name}"
     size = Resources(row.cpus, row.memory, row.disk, row.gpus)
     return ((*task, size), f"{name} of this size"), ((*task, row.run_id), f"{name} in this run"), (task, name)
 

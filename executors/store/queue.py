@@ -12,13 +12,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 
 from lading.executors import store
 from lading.executors.store import JobRow, State, fair_queue, groups, shapes
 from lading.executors.store.durations import Durations
 from lading.executors.store.fair_queue import FairTurns, TenantTerms
 from lading.executors.store.queued import COLUMNS, QueueColumns, QueuedJobs
+from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.scheduling.job import Budget
 from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import AssignedJob, Location
@@ -44,6 +45,7 @@ class GivenJob:
     :param terms: the rules of its tenant; None: not needed
     :param hours: the cpu-hours it is predicted to use from now on, if a budget limits them
     :param gang: the name of its gang; None: it starts alone
+    :param is_script: whether it is the run of a job script, which the triggerer submits
     """
 
     job: WaitingJob
@@ -56,6 +58,7 @@ class GivenJob:
     terms: TenantTerms | None = None
     hours: float = 0.0
     gang: str | None = None
+    is_script: bool = False
 
     @property
     def token(self) -> str:
@@ -292,6 +295,7 @@ def given(
             None if terms is None else terms(row),
             hours(row),
             _gang(row.gang_terms),
+            row.kind == JOB_SCRIPT,
         )
         for row in session.execute(select(*COLUMNS, *columns, JobRow.gang_terms).where(*at_work))
     ]
@@ -307,6 +311,16 @@ def cancellations(session: Session) -> dict[str, dict[str, dict[str, Reason]]]:
         if site is not None and location is not None and reason is not None:
             found.setdefault(site, {}).setdefault(location, {})[token] = reason
     return found
+
+
+def places(session: Session, tokens: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the sites and locations of those of these jobs that were given to one, by token."""
+    query = select(JobRow.token, JobRow.site, JobRow.location).where(JobRow.location.is_not(None))
+    return {
+        token: (str(site), str(location))
+        for chunk in store.chunks(tokens)
+        for token, site, location in session.execute(query.where(JobRow.token.in_(chunk)))
+    }
 
 
 def on_machines(session: Session, waiting: Iterable[WaitingJob]) -> list[tuple[WaitingJob, str, str]]:
@@ -330,11 +344,16 @@ def busy(session: Session, site: str) -> set[str]:
 
 
 def to_send(session: Session, tokens: Sequence[str]) -> list[JobRow]:
-    """Return the rows of placed jobs; those that have ended meanwhile are left out."""
+    """Return the rows of placed jobs; those that have ended meanwhile are left out.
+
+    A job script that runs is sent, too, so that its site follows it again after a restart of the controller.
+    """
+    is_followed = and_(JobRow.state == State.RUNNING, JobRow.kind == JOB_SCRIPT)
+    can_be_sent = or_(JobRow.state == State.PLACED, is_followed)
     return [
         job
         for chunk in store.chunks(tokens)
-        for job in session.scalars(select(JobRow).where(JobRow.token.in_(chunk), JobRow.state == State.PLACED))
+        for job in session.scalars(select(JobRow).where(JobRow.token.in_(chunk), can_be_sent))
     ]
 
 

@@ -83,6 +83,7 @@ class QueueColumns(NamedTuple):
     input_values: str | None
     dag_owner: str | None
     dag_tags: str | None
+    kind: str | None
 
 
 COLUMNS = tuple(getattr(JobRow, name) for name in QueueColumns._fields)

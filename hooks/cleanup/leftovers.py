@@ -20,6 +20,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lading.hooks.batch import script_jobs
 from lading.hooks.batch.canceller import NOTES
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.site import RemovedLeftovers
@@ -66,7 +67,7 @@ class LeftoverKind:
 
 
 RUNS = (
-    LeftoverKind("runs", "scripts", [_TOKEN]),
+    LeftoverKind("runs", script_jobs.RUNS, [_TOKEN]),
     LeftoverKind("notes of cancelled runs", NOTES, [_TOKEN, f"{_TOKEN}.*"], files=True),
 )
 # Cleaned last, after everything that refers to them.

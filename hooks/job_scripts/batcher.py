@@ -107,7 +107,7 @@ class Batcher:
     ) -> frozenset[str]:
         """Return the tokens of the runs that can be submitted now; the others are given the reason why they wait."""
         another = f"{HELD}: another job is submitted first"
-        submitted = sum(not record.ended and not record.gathering for record in records)
+        submitted = sum(not (record.ended or record.gathering or record.held) for record in records)
         room, why = self.pressure.allow(self.site.system.name, self.site.profile.profile, submitted)
         most, message = min(len(ready), room), f"{HELD}: {why.sentence}"
         if self.pressure.chunk == 1 < self.pressure.largest:

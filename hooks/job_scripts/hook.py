@@ -276,7 +276,7 @@ def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
     interval = PollInterval(options.min_poll_interval, options.max_poll_interval, SHARE_OF_QUIET)
 
     def next_pause(record: RunRecord) -> float:
-        now = [record.state, record.attempt, record.gone_since]
+        now = [record.state, record.attempt, record.gone_since, record.held]
         if now != last or record.gone_since:
             interval.changed()
         last[:] = now

@@ -12,6 +12,7 @@ process succeed in that:
 * ``exit``: the sentinel: the exit status of the script, the seconds since the epoch at which it started and finished,
   and ``out_of_memory`` if it was refused more memory; written, then renamed.
 * ``cancelled``: nothing may start any more.
+* ``granted``: a controller lets the run be submitted (see :mod:`lading.hooks.batch.script_jobs`).
 * ``epilogue``: the process that runs the epilogue.
 * ``output``: what the script prints, unless the user has named a file; ``batch.log``: what the batch system adds.
 * ``element.3``: in a run that is a job array, the folder of element 3, with its own ``job``, ``exit``, ``output``,
@@ -28,6 +29,7 @@ from pathlib import PurePosixPath
 
 from lading.hooks.batch.native import once, over
 from lading.hooks.batch.outcome import Sentinel
+from lading.hooks.batch.script_jobs import CANCELLED, EXIT, GRANTED, JOB
 from lading.hooks.batch.system import BatchJobRequest, BatchSystem, Profile
 from lading.hooks.job_scripts.local_script import interpreter
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
@@ -35,8 +37,8 @@ from lading.hooks.ssh.answer import whole_number
 from lading.hooks.ssh.steps import RunCommand
 
 WRAPPER = "lading.sh"
-JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE = "job", "exit", "output", "batch.log", "cancelled", "epilogue"
-OWN_NAMES = frozenset({WRAPPER, JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE})
+OUTPUT, BATCH_LOG, EPILOGUE = "output", "batch.log", "epilogue"
+OWN_NAMES = frozenset({WRAPPER, JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE, GRANTED})
 # Submissions and elements of a job array, by number.
 _NUMBERED = re.compile(r"(attempt|element)\.[0-9]+", re.ASCII)
 # Seconds that a submit command may take; qsub waits long for a busy server.

@@ -53,6 +53,7 @@ class RunRecord:
     :ivar not_before: when the submission is tried, seconds since the epoch
     :ivar doubtful_since: since when a submission has had no answer
     :ivar look_up: whether its job must be looked up by name in the batch system before the next submission
+    :ivar held: whether it waits for a controller to let it start; it is not submitted until then
     :ivar shared: what it has in common with other runs while it waits to be submitted with them as a job array: see
         :class:`lading.hooks.job_scripts.array.ArrayKey`; None: it is submitted by itself
     :ivar array: the folder of the array in which it is being submitted
@@ -111,6 +112,7 @@ class RunRecord:
     nodes: str | None = None
     time: int | None = None
     clusters: tuple[str, ...] = ()
+    held: bool = False
 
     @property
     def ended(self) -> bool:
@@ -144,7 +146,8 @@ class RunRecord:
     @property
     def gathering(self) -> bool:
         """Whether it waits for other runs to be submitted with."""
-        return self.waiting and self.shared is not None and self.array is None and not self.cancelling
+        is_ready = self.waiting and not (self.cancelling or self.held)
+        return is_ready and self.shared is not None and self.array is None
 
     @property
     def name(self) -> str | None:

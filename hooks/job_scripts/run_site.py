@@ -26,7 +26,7 @@ from datetime import datetime
 from itertools import accumulate, islice
 from pathlib import Path
 
-from lading.hooks.batch import canceller
+from lading.hooks.batch import canceller, script_jobs
 from lading.hooks.batch.canceller import Canceller
 from lading.hooks.batch.outcome import TAIL_BYTES
 from lading.hooks.batch.refusals import CancelError
@@ -93,6 +93,7 @@ class RunSite:
     :param name: as shown to users
     :param profile: how the site differs from others with that batch system
     :param given_transport: the transport to use; None: that of the options
+    :param has_queue: whether each task of a controller is a batch job there, as a job script is
     :ivar submitted_single: whether the last round has submitted jobs that are in no array
     """
 
@@ -101,6 +102,7 @@ class RunSite:
     profile: SiteProfile = field(default_factory=SiteProfile)
     options: SiteOptions = field(default_factory=SiteOptions)
     given_transport: Transport | None = None
+    has_queue: bool = True
 
     def __post_init__(self) -> None:
         self.transport = self.given_transport or self.options.transport()
@@ -129,13 +131,13 @@ class RunSite:
                 user, home = lines
                 root = self.options.work_dir
                 root = f"{home}/{root[2:]}" if root.startswith("~/") else root
-                self._login = user, f"{root.rstrip('/')}/scripts"
+                self._login = user, f"{root.rstrip('/')}/{script_jobs.RUNS}"
             return self._login
 
     @property
     def _work_dir(self) -> str:
         """Lading's folder at the site, absolute."""
-        return self.login()[1].removesuffix("/scripts")
+        return self.login()[1].removesuffix(f"/{script_jobs.RUNS}")
 
     def folder(self, token: str) -> str:
         """Return the folder of a run, absolute.
@@ -458,7 +460,12 @@ class RunLook:
     ) -> None:
         self.site, self.user, self.root, self.records, self.offsets, self.now = site, user, root, records, offsets, now
         waiting = [each for each in records if each.waiting]
-        alone = [each for each in waiting if not each.look_up and (each.cancelling or each.shared is None)]
+        self.locked = [each for each in waiting if each.held and not each.cancelling]
+        alone = [
+            each
+            for each in waiting
+            if not each.look_up and (each.cancelling or (each.shared is None and not each.held))
+        ]
         due = [each for each in alone if each.not_before <= now or each.cancelling]
         self.arrays = {
             array: elements
@@ -496,6 +503,7 @@ class RunLook:
             if answers["submit", record.token].stdout.strip() != layout.HELD
         }
         new |= self._elements(answers)
+        new |= self._unlocked(answers.get(("decided", "")))
         self._learn(answers)
         jobs = self._jobs(answers.get(("status", "")))
         if jobs is not None:
@@ -528,6 +536,8 @@ class RunLook:
         for array in self.arrays:
             steps["put", array.folder] = array.put()
             steps["submit", array.folder] = array.submit(system)
+        if self.locked:
+            steps["decided", ""] = self._decided
         if self.shown:
             steps["outputs", ""] = self._parts
         return steps
@@ -555,6 +565,23 @@ class RunLook:
             for record in elements:
                 new[record.token] = array.after(record, answer, self.site.system, self.now)
         return new
+
+    def _unlocked(self, answer: CommandResult | None) -> dict[str, RunRecord]:
+        """Return the runs for which a controller has decided; a cancelled one ends when it is to be submitted."""
+        if answer is None:
+            return {}
+        what = f"site {self.site.name}: the grants of runs"
+        try:
+            found = script_jobs.decided(self._decided, answer)
+        except TransportError as error:
+            self.site.trouble.begin(what, error)
+            return {}
+        self.site.trouble.end(what)
+        return {each.token: replace(each, held=False) for each in self.locked if each.token in found}
+
+    @property
+    def _decided(self) -> Get:
+        return script_jobs.ask_decided(self.root, [each.token for each in self.locked])
 
     @property
     def _files(self) -> Get:
@@ -719,4 +746,5 @@ def read_site(path: Path, name: str) -> RunSite:
         system = batch_system(profile.kind or "")
     except ValueError as error:
         raise ProfileError(f"{where}: job scripts need a batch cluster, but kind = {profile.kind!r}: {error}") from None
-    return RunSite(name, system, profile, SiteOptions.of_table(tables[name], where))
+    options = SiteOptions.of_table(tables[name], where)
+    return RunSite(name, system, profile, options, has_queue=tables[name].get("mode", "job") == "job")

@@ -7,6 +7,9 @@ import re
 # A token becomes a file name, so nothing else may reach the file system.
 TOKEN = re.compile(r"[0-9A-Za-z-]{1,64}")
 
+# The environment variable with the token of the job, in all processes of a job.
+JOB_VARIABLE = "LADING_JOB"
+
 # A JWT, or the first part of one: it starts with a JSON object in Base64.
 JWT = re.compile(r"eyJ[\w.-]*")
 

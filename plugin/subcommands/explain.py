@@ -69,7 +69,9 @@ def explain(args: Namespace) -> None:
     """Print the steps for the last try of a task instance, with the current state of the sites, and its own state."""
     with reading_store() as session:
         of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)
-        query = select(JobRow).where(*of_task, JobRow.map_index == args.map_index).order_by(JobRow.try_number.desc())
+        # A task that waits for a job script has several jobs in one try.
+        order = (JobRow.try_number.desc(), JobRow.queued_at.desc())
+        query = select(JobRow).where(*of_task, JobRow.map_index == args.map_index).order_by(*order)
         if (job := session.scalars(query.limit(1)).first()) is None:
             if not has_records(session, args.dag_id, args.run_id):
                 raise SystemExit(unknown(session, args.dag_id, args.run_id, time.time()))

@@ -16,6 +16,7 @@ from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now
 from lading.executors.store.starts import NoStart, show_starts
+from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, format_length, show, with_unit, without_empty
@@ -26,7 +27,7 @@ from lading.scheduling.resources import Resources, format_resources
 from lading.scheduling.text.units import format_memory, format_moment
 
 # Kinds of jobs that are tries of an Airflow task or a Snakemake rule.
-OF_TASKS = ("ExecuteTask", "Command")
+OF_TASKS = ("ExecuteTask", "Command", JOB_SCRIPT)
 ROWS_AT_A_TIME = 1000
 
 

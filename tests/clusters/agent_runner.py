@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy
 
-from lading.executors.agent import process_tree
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
+from lading.hooks.spool.tokens import JOB_VARIABLE
 from lading.scheduling.reasons import free_text
 
 PR_SET_DUMPABLE = 4
@@ -186,7 +186,7 @@ def environment(job: AgentJob, path: str) -> None:
 
 
 def mark(job: AgentJob, path: str) -> None:
-    Path(path).write_text(os.environ[process_tree.MARK])
+    Path(path).write_text(os.environ[JOB_VARIABLE])
 
 
 def surroundings(job: AgentJob, path: str) -> None:

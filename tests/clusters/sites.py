@@ -20,6 +20,7 @@ from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
+from airflow.models.trigger import Trigger
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -75,7 +76,7 @@ def empty_store() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         engine = open_sqlite(Path(folder, "empty.db"))
         store.metadata.create_all(engine)
-        for model in (DagBundleModel, DagModel, DagRun, Pool, TaskInstance):
+        for model in (DagBundleModel, DagModel, DagRun, Pool, Trigger, TaskInstance):
             model.__table__.create(engine)
         engine.dispose()
         return Path(folder, "empty.db").read_bytes()

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lading.hooks.batch import outcome
+from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_REPORTED, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
+from lading.hooks.cluster.jobs.script_runs import ScriptLook, ScriptRuns
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.spool import events
+from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import GetAll, Put
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +41,13 @@ class _Look(ClusterLook):
 
     :param reading: the step that reads the events
     :param doubtful: jobs that may have ended without reporting it
+    :param scripts: what it does about the runs of job scripts
     """
 
     reading: GetAll
     live: list[TrackedBatchJob]
     doubtful: list[TrackedBatchJob]
+    scripts: ScriptLook
 
 
 class JobMode(ClusterPoller):
@@ -50,9 +56,36 @@ class JobMode(ClusterPoller):
     def _set_up(self, api: str) -> None:
         self.submitter: Submitter = Submitter(self.context, api)
         self.post_mortem = PostMortem(self.context, self._conclude)
+        self.scripts = ScriptRuns(self.folder.root)
         self._letting_go = False
         self._recalled: set[str] = set()
         self._said: list[TrackedBatchJob] = []
+
+    def give(self, envelopes: Iterable[Envelope]) -> None:
+        given = list(envelopes)
+        self.scripts.give(each for each in given if each.workload.get("type") == JOB_SCRIPT)
+        super().give(each for each in given if each.workload.get("type") != JOB_SCRIPT)
+
+    def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
+        scripts = self.scripts.known()
+        others = {token: reason for token, reason in reasons.items() if token not in scripts}
+        are_new = self.scripts.cancel(reasons)
+        return super().ask_to_cancel(others) or are_new
+
+    def known(self) -> frozenset[str]:
+        return super().known() | self.scripts.known()
+
+    def acknowledge(self, count: int) -> list[dict[str, Any]]:
+        stored = super().acknowledge(count)
+        self.scripts.forget(event["token"] for event in stored if event["event"] == "finished")
+        return stored
+
+    def pause(self) -> float:
+        return self.interval.pause(has_jobs=bool(self.tracker.jobs) or bool(self.scripts.due_actions().waiting))
+
+    def _has_errands(self) -> bool:
+        scripts = self.scripts.due_actions()
+        return bool(scripts.granted or scripts.doomed) or super()._has_errands()
 
     def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
         with self.tracker.lock:
@@ -128,7 +161,7 @@ class JobMode(ClusterPoller):
         look = self._prepare()
         answers = self._send(look)
         files = look.reading.files(answers["events"])
-        self.interval.looked(has_jobs=bool(self.tracker.jobs))
+        self.interval.looked(has_jobs=bool(self.tracker.jobs) or bool(look.scripts.waiting))
         for name, why in look.reading.left_out(answers["events"]).items():
             self.rejected.report(name, why)
         self._read_events(files)
@@ -142,16 +175,30 @@ class JobMode(ClusterPoller):
         if "remains" in answers and known is not None:
             self.post_mortem.judge(look.doubtful, answers["remains"], self._accounts(look), known)
         self._press(look.asked_at)
+        self._read_scripts(look)
+
+    def _read_scripts(self, look: _Look) -> None:
+        trouble = None
+        try:
+            found = self.scripts.read(look.scripts, look.answers)
+        except TransportError as error:
+            found, trouble = [], error
+        self._troubles.note("the runs of job scripts", trouble)
+        for event in found:
+            self.event_buffer.add(event)
+        if found or look.scripts.granted:
+            self.interval.changed()
 
     def _prepare(self) -> _Look:
         live = list(self.tracker.live())
         doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
         reading = GetAll(self.folder.events, largest=events.MOST_BYTES)
-        look = _Look(reading=reading, live=live, doubtful=doubtful, **self._due())
+        look = _Look(reading=reading, live=live, doubtful=doubtful, scripts=self.scripts.due_actions(), **self._due())
         removals = [f"spool/events/{name}" for name in look.files]
         removals += [name for token in look.done for name in self.folder.files_of(token)]
         self._ask(look, [*removals, *sorted(look.pending.leftovers)], live, doubtful)
         look.steps["events"] = look.reading
+        look.steps |= self.scripts.steps(look.scripts)
         if doubtful and look.status is not None:
             look.steps["remains"] = self.post_mortem.question(doubtful)
         return look

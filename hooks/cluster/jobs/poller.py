@@ -262,10 +262,11 @@ class ClusterPoller(ClusterPart, ABC):
     def unread(self) -> list[dict[str, Any]]:
         return self.event_buffer.unread()
 
-    def acknowledge(self, count: int) -> None:
-        """Note that the first ``count`` of the unread events have been stored."""
-        ended = [event["token"] for event in self.event_buffer.acknowledge(count) if event["event"] == "finished"]
-        self.tracker.acknowledge(ended)
+    def acknowledge(self, count: int) -> list[dict[str, Any]]:
+        """Note that the first ``count`` of the unread events have been stored, and return them."""
+        stored = self.event_buffer.acknowledge(count)
+        self.tracker.acknowledge(event["token"] for event in stored if event["event"] == "finished")
+        return stored
 
     # -- the rounds
 

@@ -187,6 +187,40 @@ def test_deferring(cluster: ToyCluster) -> None:
         task.resume_execution("execute_complete", {"event": event}, attempt.context)
 
 
+@pytest.mark.parametrize(
+    ("is_ours", "has_queue", "job"),
+    [
+        (True, True, {"site": "toy", "nodes": 2, "ppn": 4, "threads": 1, "mem": 2048, "time": 3600, "queue": "long"}),
+        (True, False, None),
+        (False, True, None),
+    ],
+)
+def test_a_controller_decides_under_ladings_executor_alone(
+    cluster: ToyCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    is_ours: bool,
+    has_queue: bool,
+    job: dict[str, Any] | None,
+) -> None:
+    opened = job_script.open_site
+
+    def with_queue(*whose: Any) -> RunSite:
+        site = opened(*whose)
+        site.has_queue = has_queue
+        return site
+
+    monkeypatch.setattr(job_script, "open_site", with_queue)
+    monkeypatch.delenv("LADING_JOB", raising=False)
+    if is_ours:
+        monkeypatch.setenv("LADING_JOB", "token")
+    properties = {"nodes": 2, "ppn": 4, "mem": "2 GiB", "time": "1h", "queue": "long"}
+    with pytest.raises(TaskDeferred) as caught:
+        operator("true", deferrable=True, properties=properties).execute(Try().context)
+    _, given = caught.value.trigger.serialize()
+    assert given == {"site": "toy", "properties": properties, **({} if job is None else {"job": job})}
+    assert JobScriptTrigger(**given).job == job
+
+
 def test_a_trigger_that_took_too_long(cluster: ToyCluster) -> None:
     attempt, task = Try(), operator("sleep 60", deferrable=True)
     submit_deferred(task, attempt)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.batch import canceller
+from lading.hooks.batch import canceller, script_jobs
+from lading.hooks.batch.script_jobs import ScriptRequest
 from lading.hooks.batch.system import Profile
 from lading.hooks.job_scripts import batcher
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
@@ -69,8 +70,8 @@ def submitted(site: RunSite, body: str, count: int = 1) -> list[tuple[Task, RunR
     return [(task, sighting.record) for (task, _), sighting in zip(pairs, sightings, strict=True)]
 
 
-def trigger(task: Task) -> tuple[JobScriptTrigger, Log]:
-    made, log = JobScriptTrigger("toy", {}), Log()
+def trigger(task: Task, job: dict[str, Any] | None = None) -> tuple[JobScriptTrigger, Log]:
+    made, log = JobScriptTrigger("toy", {}, job=job), Log()
     made._log, made.task_instance = log, task  # type: ignore[assignment]
     return made, log
 
@@ -335,6 +336,78 @@ def test_a_job_of_another_name_is_not_cancelled_by_its_id(site: RunSite) -> None
     assert asked_to_end(site) == 0
     site.cancel([own, other])
     assert asked_to_end(site) == 1
+
+
+JOB = ScriptRequest(site="toy").to_json()
+
+
+def test_a_run_is_submitted_once_a_controller_lets_it(site: RunSite) -> None:
+    tasks = [placed(site, "echo done") for _ in range(2)]
+    cluster = site.transport
+    assert isinstance(cluster, ToyCluster)
+    runs = site.folder("").rstrip("/")
+
+    async def followed() -> tuple[Any, list[str]]:
+        (first, log), (second, _) = (trigger(task, JOB) for task, _ in tasks)
+        both = asyncio.gather(event(first), event(second))
+        await asyncio.sleep(1)
+        held = cluster.jobs
+        cluster.run([script_jobs.grant(runs, [tasks[0][1].token])])
+        await until(lambda: cluster.jobs > held)
+        assert (held, cluster.jobs) == (0, 1), "the other one still waits"
+        cluster.run([script_jobs.forbid(runs, [tasks[1][1].token])])
+        payloads = await both
+        await idle()
+        return payloads, log.lines
+
+    (granted, forbidden), lines = asyncio.run(followed())
+    assert (granted["record"]["state"], granted["last_line"]) == ("succeeded", "done")
+    assert (forbidden["record"]["state"], forbidden["record"]["cause"]) == ("cancelled", "cancelled")
+    assert cluster.jobs == 1
+    assert lines[0] == "Waiting for Lading's controller to let the batch job start"
+
+
+def test_a_run_that_waits_for_a_controller_is_cancelled(site: RunSite) -> None:
+    task, record = placed(site, "echo done")
+    made, _ = trigger(task, JOB)
+
+    async def killed() -> None:
+        following = asyncio.create_task(event(made))
+        await asyncio.sleep(0.5)
+        following.cancel()
+        await made.on_kill()
+        await idle()
+
+    asyncio.run(killed())
+    assert Path(record.folder, "cancelled").exists()
+    assert isinstance(site.transport, ToyCluster)
+    assert site.transport.jobs == 0
+
+
+def test_a_request_that_no_controller_would_admit_fails_at_once(site: RunSite) -> None:
+    task, _ = placed(site, "echo done")
+    made, _ = trigger(task, {**JOB, "nodes": -1})
+    with pytest.raises(ValueError, match="nodes"):
+        asyncio.run(event(made))
+
+
+def test_mapped_runs_that_are_granted_together_are_one_array(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher, "WINDOW", (0.3, 5.0))
+    tasks = [placed(site, "echo done", is_mapped=True) for _ in range(3)]
+    cluster = site.transport
+    assert isinstance(cluster, ToyCluster)
+
+    async def followed() -> list[Any]:
+        all_of_them = asyncio.gather(*(event(trigger(task, JOB)[0]) for task, _ in tasks))
+        await asyncio.sleep(1)
+        cluster.run([script_jobs.grant(site.folder("").rstrip("/"), [record.token for _, record in tasks])])
+        payloads = await all_of_them
+        await idle()
+        return payloads
+
+    payloads = asyncio.run(followed())
+    assert {payload["record"]["state"] for payload in payloads} == {"succeeded"}
+    assert cluster.jobs == 1
 
 
 def test_a_trigger_of_no_task_follows_nothing(site: RunSite) -> None:

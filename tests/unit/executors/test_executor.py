@@ -21,6 +21,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancekey import TaskInstanceKey
+from airflow.models.trigger import Trigger
 from airflow.utils.state import TaskInstanceState
 from airflow.utils.types import DagRunType
 from sqlalchemy import event, insert, select, update
@@ -535,3 +536,37 @@ def test_schedulers_that_died_are_not_looked_for_in_every_loop(
     scheduler.next_adoption = time.monotonic()
     sync(scheduler)
     assert job(engine, "a").owner == OWNER
+
+
+def test_a_job_script_is_not_reported_and_its_wait_is_in_the_log_of_its_task(
+    engine: Engine, scheduler: LadingExecutor, logs: list[tuple[Any, ...]]
+) -> None:
+    """Its trigger reports to Airflow. One that Lading refuses fails its trigger."""
+    with Session(engine) as session:
+        trigger = Trigger(classpath="x.y", kwargs={})
+        session.add(trigger)
+        session.flush()
+        id = add_task(session, "script", "worker", state="deferred", trigger_id=trigger.id, next_method="done")
+        row: dict[str, Any] = {
+            "token": "run",
+            "kind": "JobScript",
+            "subject": str(id),
+            "dag_id": "dag",
+            "run_id": "run",
+        }
+        row |= {"task_id": "script", "map_index": -1, "try_number": 1, "owner": OWNER, "state": State.QUEUED}
+        row |= {"cpus": 1.0, "memory": 0, "disk": 0, "gpus": 0.0, "priority": 0, "workload": '{"log_path": "a.log"}'}
+        store.add_jobs(session, [{**row, "unreported": False, "news": 0}])
+        session.commit()
+    change(engine, "run", reason=free_text("the budget is spent"))
+    assert sync(scheduler) == {}
+    assert logs == [("a.log", "The batch job the budget is spent", None, "info")]
+    assert entries(engine) == [("lading waits", "the budget is spent")]
+    change(engine, "run", **{**FAILED, "cause": "error"})
+    assert sync(scheduler) == {}
+    assert not scheduler.live
+    with Session(engine) as session:
+        task = session.scalars(select(TaskInstance).where(TaskInstance.id == id)).one()
+        assert (task.state, task.next_method) == (TaskInstanceState.SCHEDULED, "__fail__")
+    sync(scheduler)
+    assert not job(engine, "run").unreported

@@ -1,0 +1,247 @@
+"""Job scripts of deferred tasks as rows of the store, in the tables of Airflow and Lading on the real databases."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.models import import_all_models
+from airflow.models.base import Base
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.trigger import Trigger, handle_event_submit
+from airflow.triggers.base import TriggerEvent
+from airflow.utils.state import TaskInstanceState
+from airflow.utils.types import DagRunType
+from cryptography.fernet import Fernet
+from sqlalchemy import create_engine, insert, select, update
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+from uuid6 import uuid7
+
+from lading.executors import store
+from lading.executors.controller.script_jobs import ScriptJobs
+from lading.executors.orchestrator import airflow_scripts
+from lading.executors.store import Change, JobRow, State, queue
+from lading.executors.store.durations import levels
+from lading.hooks.batch.script_jobs import JOB_SCRIPT, ScriptRequest
+from lading.hooks.job_scripts.run import RunRecord
+from lading.hooks.job_scripts.task_run import token
+from lading.operators.job_script_trigger import JobScriptTrigger
+from lading.scheduling.reasons import because
+from lading.scheduling.resources import Resources
+from tests.conftest import DATABASES
+
+REQUEST = ScriptRequest(site="hpc", nodes=2, ppn=4, threads=2, mem=4000, time=600, queue="long")
+NODE: Any = SimpleNamespace(memory_overhead=384)
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def engine(
+    request: pytest.FixtureRequest, database_url: Callable[[str], str | None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    url = database_url(request.param) or f"sqlite:///{tmp_path_factory.mktemp('scripts')}/airflow.db"
+    made = create_engine(url)
+    import_all_models()
+    Base.metadata.create_all(made)
+    store.metadata.create_all(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", Fernet.generate_key().decode())
+    with Session(engine) as session:
+        session.add(DagBundleModel(name="bundle"))
+        session.flush()
+        session.add(DagModel(dag_id="dag", bundle_name="bundle"))
+        session.add(DagRun(dag_id="dag", run_id="run", run_type=DagRunType.MANUAL, state="running"))
+        session.flush()
+        yield session
+        session.rollback()
+
+
+@pytest.fixture
+def scripts() -> ScriptJobs:
+    return ScriptJobs({"hpc": NODE}, lambda name: Resources(16, 3700, 0, 0))
+
+
+def deferred(session: Session, task_id: str, job: Any = REQUEST, classpath: str | None = None, **columns: Any) -> Any:
+    """A task that has left its job script to the triggerer, and the row of the job that did."""
+    given = job.to_json() if isinstance(job, ScriptRequest) else job
+    path, kwargs = JobScriptTrigger("hpc", {"nodes": 2}, job=given).serialize()
+    trigger = Trigger(classpath=classpath or path, kwargs=kwargs)
+    session.add(trigger)
+    session.flush()
+    ours = {"dag_id": "dag", "run_id": "run", "task_id": task_id, "map_index": -1, "try_number": 1}
+    its = {"id": uuid7(), "state": "deferred", "trigger_id": trigger.id, "next_method": "execute_complete"}
+    its |= {"pool": "default_pool", "pool_slots": 1, "max_tries": 0, "external_executor_id": f"job of {task_id}"}
+    session.execute(insert(TaskInstance).values(**ours, **its))
+    row = {"token": f"job of {task_id}", "kind": "ExecuteTask", "subject": str(its["id"]), "state": State.SUCCEEDED}
+    row |= {"cpus": 1.0, "memory": 1, "disk": 0, "gpus": 0.0, "priority": 5, "workload": '{"log_path": "a.log"}'}
+    row |= {"owner": 7, "team": "genomics", "dag_owner": "me", "executor_team": "genomics", "max_jobs": 3}
+    row |= {"started_at": 1.0, "ended_at": 2.0, "unreported": False, "news": 0, **columns}
+    store.add_jobs(session, [{**ours, **row}])
+    return SimpleNamespace(**its, **ours)
+
+
+def row_of(session: Session, task: Any) -> JobRow:
+    session.expire_all()
+    return session.scalars(select(JobRow).where(JobRow.token == token(task))).one()
+
+
+def task_of(session: Session, task: Any) -> TaskInstance:
+    session.expire_all()
+    return session.scalars(select(TaskInstance).where(TaskInstance.id == task.id)).one()
+
+
+def placed(session: Session, task: Any, **values: Any) -> float:
+    now = time.time()
+    where = {"state": State.PLACED, "site": "hpc", "location": "hpc", "placed_at": now - 60}
+    store.apply(session, [Change(token(task), {**where, **values})])
+    return now
+
+
+def test_a_deferral_orders_a_job_of_the_tenant(session: Session, scripts: ScriptJobs) -> None:
+    task = deferred(session, "script")
+    scripts.add(session, [])
+    scripts.add(session, ["job of another"])
+    assert not scripts.any_live
+    scripts.add(session, ["job of script"])
+    row = row_of(session, task)
+    assert (row.kind, row.state, row.subject, row.try_number) == (JOB_SCRIPT, State.QUEUED, str(task.id), 1)
+    assert (row.team, row.dag_owner, row.owner, row.priority, row.max_jobs) == ("genomics", "me", 7, 5, 3)
+    assert (row.cpus, row.nodes, row.ppn, row.threads, row.time_limit) == (8.0, 2, 4, 2, 600)
+    # A node has 384 MiB more for a script than for a task, and the script requests a part of those.
+    assert (row.site_hint, row.queue_hint, row.memory, row.workload) == (
+        "hpc",
+        "long",
+        3700,
+        '{"type": "JobScript", "log_path": "a.log"}',
+    )
+    [job] = queue.waiting(session)
+    assert (job.name, job.site, job.nodes, job.team) == (token(task), "hpc", 2, "genomics")
+    scripts.add(session, ["job of script"])
+    scripts.sweep(session)
+    assert scripts.settle(session, time.time()) == [], "the task still waits for it"
+
+
+def test_what_is_no_order_of_lading(session: Session, scripts: ScriptJobs) -> None:
+    """Triggers of other tasks, executors and versions, and arguments that a task made up."""
+    tasks = [
+        deferred(session, "other", classpath="airflow.providers.standard.triggers.temporal.TimeDeltaTrigger"),
+        deferred(session, "elsewhere", kind="TestConnection"),
+        deferred(session, "ungated", job=None),
+        deferred(session, "forged", job={"site": "hpc", "nodes": -1}),
+        deferred(session, "strange", job={"site": ["hpc"]}),
+        deferred(session, "again", token="job of an earlier try"),
+    ]
+    scripts.sweep(session)
+    assert not scripts.any_live
+    assert store.find(session, [token(task) for task in tasks]) == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "cause"),
+    [
+        ({"state": "succeeded", "exit_code": 0}, State.SUCCEEDED, None),
+        ({"state": "failed", "cause": "time_limit", "reason": "it took too long"}, State.FAILED, "time_limit"),
+        ({"state": "failed", "cause": "never heard of", "reason": "why"}, State.FAILED, "error"),
+        ({"state": "cancelled", "cause": "cancelled", "reason": "it was cancelled"}, State.CANCELLED, "cancelled"),
+    ],
+)
+def test_the_trigger_tells_how_it_has_ended(
+    session: Session, scripts: ScriptJobs, told: dict[str, Any], state: State, cause: str | None
+) -> None:
+    task = deferred(session, "script")
+    scripts.sweep(session)
+    now = placed(session, task)
+    record = RunRecord(token(task), "/x", job_id="17", nodes="n1", started_at=now - 40, ended_at=now - 10)
+    event = TriggerEvent({"record": {**record.to_json(), **told}, "last_line": None})
+    handle_event_submit(event, task_instance=task_of(session, task), session=session)
+    session.flush()
+    [change] = scripts.settle(session, now)
+    row = row_of(session, task)
+    assert (change.token, row.state, row.cause) == (token(task), state, cause)
+    assert (row.native_id, row.node, row.exit_code) == ("17", "n1", told.get("exit_code"))
+    assert (row.started_at, row.ended_at) == (pytest.approx(now - 40), pytest.approx(now - 10))
+    assert not scripts.any_live
+    assert scripts.settle(session, now) == []
+
+
+def test_times_that_cannot_be_are_limited(session: Session, scripts: ScriptJobs) -> None:
+    """A task can resume with anything, and a triggerer's clock may be wrong."""
+    task = deferred(session, "script")
+    scripts.sweep(session)
+    now = placed(session, task)
+    record = RunRecord(token(task), "/x", state="succeeded", started_at=1.0, ended_at=now + 9999)
+    event = TriggerEvent({"record": record.to_json()})
+    handle_event_submit(event, task_instance=task_of(session, task), session=session)
+    session.flush()
+    scripts.settle(session, now)
+    row = row_of(session, task)
+    assert (row.started_at, row.ended_at) == (pytest.approx(now - 60), pytest.approx(now))
+
+
+@pytest.mark.parametrize(
+    ("values", "state"),
+    [
+        ({"state": "failed", "next_method": None, "next_kwargs": None}, State.CANCELLED),
+        ({"state": "success"}, State.CANCELLED),
+        ({"state": None, "next_method": None}, State.CANCELLED),
+        ({"id": uuid.UUID(int=5), "state": "deferred"}, State.CANCELLED),
+        ({"state": "scheduled", "next_method": "__fail__", "next_kwargs": {"error": "Trigger timeout"}}, State.FAILED),
+        ({"state": "scheduled", "next_kwargs": {"event": {"record": "odd"}}}, State.FAILED),
+    ],
+)
+def test_a_task_that_no_longer_waits_ends_its_script(
+    session: Session, scripts: ScriptJobs, values: dict[str, Any], state: State
+) -> None:
+    task = deferred(session, "script")
+    scripts.sweep(session)
+    session.execute(update(TaskInstance).where(TaskInstance.id == task.id).values(**values))
+    [change] = scripts.settle(session, time.time())
+    row = row_of(session, task)
+    assert (row.state, row.started_at, change.report) == (state, None, True)
+    assert (row.reason == because("unwanted")) == (state == State.CANCELLED)
+
+
+def test_a_script_that_lading_refuses_fails_its_trigger(session: Session, scripts: ScriptJobs) -> None:
+    tasks = [deferred(session, name) for name in ("refused", "fine")]
+    scripts.sweep(session)
+    values = {"state": State.FAILED, "cause": "error", "reason": because("row_unreadable", text="why"), "ended_at": 9.0}
+    store.apply(session, [Change(token(tasks[0]), values, report=True)])
+    airflow_scripts.fail_deferred(session, [row_of(session, task) for task in tasks])
+    session.flush()
+    refused, fine = (task_of(session, task) for task in tasks)
+    assert (refused.state, refused.next_method, refused.trigger_id) == (TaskInstanceState.SCHEDULED, "__fail__", None)
+    assert "why" in str(refused.next_kwargs)
+    assert fine.state == TaskInstanceState.DEFERRED
+
+
+def test_a_script_is_sent_again_while_it_runs_and_a_task_is_not(session: Session, scripts: ScriptJobs) -> None:
+    task = deferred(session, "script")
+    scripts.sweep(session)
+    placed(session, task)
+    store.apply(session, [Change(token(task), {"state": State.RUNNING, "started_at": time.time()})])
+    session.execute(update(JobRow).where(JobRow.token == "job of script").values(state=State.RUNNING, site="hpc"))
+    assert [each.token for each in queue.to_send(session, [token(task), "job of script"])] == [token(task)]
+    assert {each.token: each.is_script for each in queue.given(session, "hpc")} == {
+        token(task): True,
+        "job of script": False,
+    }
+
+
+def test_a_script_is_not_predicted_by_the_short_jobs_of_its_task(session: Session, scripts: ScriptJobs) -> None:
+    task = deferred(session, "script")
+    scripts.sweep(session)
+    worker = session.scalars(select(JobRow).where(JobRow.token == "job of script")).one()
+    of_script, of_worker = ({level for level, _ in levels(row)} for row in (row_of(session, task), worker))
+    assert of_script.isdisjoint(of_worker)

@@ -1,0 +1,76 @@
+"""The runs of job scripts that a controller lets start at a cluster, with mocks of SLURM's commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lading.hooks.batch.script_jobs import JOB_SCRIPT, STARTED_AT
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.reasons import because
+from lading.scheduling.resources import Resources
+from tests.clusters.paper import Paper
+
+ONE, TWO = "0b8c6a52-3c43-4f0e-9d0b-6f0c8f6a9a1e", "1b8c6a52-3c43-4f0e-9d0b-6f0c8f6a9a1e"
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Paper:
+    return Paper(tmp_path)
+
+
+def script(token: str, started_at: float | None = None) -> Envelope:
+    return Envelope(token, {"type": JOB_SCRIPT, STARTED_AT: started_at}, Resources(4, 0), None, None, 0, 1.0, 2000.0)
+
+
+def test_a_run_is_granted_and_seen_to_start_and_never_submitted(paper: Paper) -> None:
+    runs = paper.root / "scripts"
+    paper.give("task")
+    paper.poller.give([script(ONE), script(TWO)])
+    assert paper.go() == []
+    assert {path.name for path in runs.iterdir()} == {ONE, TWO}
+    assert (runs / ONE / "granted").exists()
+    assert paper.read("submissions").split() == ["x"], "only the task is submitted here"
+    assert paper.poller.known() == {"task", ONE, TWO}
+    (runs / ONE / "job").write_text("17 3\n")
+    [event] = paper.go()
+    assert (event["event"], event["token"], event["native_id"]) == ("started", ONE, "17")
+    assert paper.go() == []
+
+
+def test_a_running_run_is_followed_again_by_the_next_controller(paper: Paper) -> None:
+    paper.poller.give([script(ONE)])
+    paper.go()
+    (paper.root / "scripts" / ONE / "job").write_text("17")
+    assert [event["event"] for event in paper.go()] == ["started"]
+    paper.poller = paper.controller()
+    paper.poller.give([script(ONE, started_at=5.0)])
+    assert (paper.go(), paper.poller.known()) == ([], {ONE})
+
+
+def test_a_cancelled_run_is_marked_unless_it_has_ended(paper: Paper) -> None:
+    runs, why = paper.root / "scripts", because("unwanted")
+    paper.poller.give([script(ONE), script(TWO)])
+    paper.go()
+    (runs / TWO / "exit").write_text("0 1700000000 1700000001")
+    assert paper.poller.ask_to_cancel({ONE: why, TWO: why})
+    assert not paper.poller.ask_to_cancel({ONE: why})
+    events = paper.go()
+    assert [(event["event"], event["token"], event["reason"]) for event in events] == [
+        ("finished", ONE, why),
+        ("finished", TWO, why),
+    ]
+    assert ((runs / ONE / "cancelled").exists(), (runs / TWO / "cancelled").exists()) == (True, False)
+    assert paper.poller.known() == frozenset()
+
+
+def test_what_a_site_has_not_done_is_repeated(paper: Paper) -> None:
+    runs = paper.root / "scripts"
+    paper.go()
+    runs.write_text("not a folder")
+    paper.poller.give([script(ONE)])
+    assert paper.go() == []
+    runs.unlink()
+    assert paper.go() == []
+    assert (runs / ONE / "granted").exists()
