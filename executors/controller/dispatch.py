@@ -123,7 +123,10 @@ def to_send(
         try:
             made = envelope(job, jwt, expires_at, database_ahead, rests.get(job.token, 0.0))
             if fair is not None:
-                made = replace(made, turn=fair.turn(job.token), priority=fair.priority(job))
+                # A new JWT does not move a job behind those that the site got meanwhile.
+                sent_at = None if job.expires_at is None else job.placed_at
+                turn = fair.turn(job.token) if sent_at is None else sent_at
+                made = replace(made, turn=turn, priority=fair.priority(job))
             values: dict[str, Any] = {"expires_at": expires_at}
             if job.chosen is not None and (
                 site.requests_are_limits or is_limit(getattr(site.config, "container", None))

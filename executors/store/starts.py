@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -36,7 +36,16 @@ from lading.scheduling.insight.starts import (
 )
 from lading.scheduling.prediction import ASSUMED_SPREAD, WEIGHT_WITHIN_A_RUN
 from lading.scheduling.reason_codes import CODES
-from lading.scheduling.shares.queue_ahead import Alike, QueueAhead, Running, ShareLine
+from lading.scheduling.shares.queue_ahead import (
+    LONGEST_DRAWN,
+    MOST_BEFORE_DRAWN,
+    Alike,
+    Arrival,
+    DrawnStarts,
+    QueueAhead,
+    Running,
+    ShareLine,
+)
 from lading.scheduling.shares.who import Tenant
 from lading.scheduling.unfinished import MOST_SPREAD_OF_ONE_KIND, censored_shift, even_quantile, seconds_left
 
@@ -73,6 +82,8 @@ CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
 LEAST_SECONDS = 0.001
 # Running jobs that are counted together are split into at most this many parts, which do not finish together.
 MOST_PARTS = 20
+# Jobs are expected to be queued as often as in these seconds, of which the last jobs are read.
+SECONDS_OF_ARRIVALS, MOST_ARRIVALS = 3 * 3600.0, 1000
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,
     JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
@@ -141,11 +152,14 @@ class Outlook:
         sites = {job.site for job in unsaid if job.site is not None} - self.sites.keys()
         self.sites |= waits_of_sites(self.session, sites, self.now)
 
-    def start(self, job: Any, *, is_last: bool = False, by_task: bool = True) -> ExpectedStart | NoStart | None:
+    def start(
+        self, job: Any, *, is_last: bool = False, by_task: bool = True, is_drawn: bool = True
+    ) -> ExpectedStart | NoStart | None:
         """Return when a waiting job will start, or what holds it; None: there is no estimate.
 
         :param is_last: whether to estimate the last of the jobs counted together with it
         :param by_task: whether earlier tries of its task may be used; the estimate then names the task
+        :param is_drawn: whether the interval matters; otherwise only the most likely start does
         """
         if (text := self.held.by(job)) is not None:
             return NoStart(text)
@@ -154,7 +168,7 @@ class Outlook:
             past.append(KnownWaits(known, f"task {job.task_id}"))
         if job.site is not None and (known := self.sites.get(job.site)):
             past.append(KnownWaits(known, f"site {job.site}"))
-        before = self.backlogs.before(job, is_last=is_last) if self.is_unsaid(job) else None
+        before = self.backlogs.before(job, is_last=is_last, is_drawn=is_drawn) if self.is_unsaid(job) else None
         queued_at = job.queued_at - self.ahead
         return expected_start(self.now, queued_at, job.planned_start, job.native_start, past, before)
 
@@ -350,6 +364,11 @@ class Length(NamedTuple):
     def median(self) -> float:
         return self.mean / math.exp(self.spread**2 / 2)
 
+    @property
+    def doubt(self) -> float:
+        """The standard error of the logarithm of the mean."""
+        return self.spread / math.sqrt(self.tries)
+
     def with_running(self, passed: Iterable[float]) -> Length:
         """Return the length that also takes into account for how many seconds others run already."""
         median = self.median
@@ -366,6 +385,7 @@ class Turn:
     :param cpus: the cpus that all of them request
     :param seconds: how long all of them together are expected to run
     :param spread: the sum of the spreads of their lengths
+    :param task: one of their tasks, whose mean has the standard error ``doubt`` (of its logarithm)
     """
 
     jobs: int
@@ -374,10 +394,14 @@ class Turn:
     cpus: float = 0.0
     seconds: float = 0.0
     spread: float = 0.0
+    task: tuple[str, str] | None = None
+    doubt: float = 0.0
 
     @property
     def alike(self) -> Alike:
-        return Alike(self.jobs, self.cpus / self.jobs, self.seconds / self.jobs, self.spread / self.jobs)
+        return Alike(
+            self.jobs, self.cpus / self.jobs, self.seconds / self.jobs, self.spread / self.jobs, self.task, self.doubt
+        )
 
     def before(self, queued_at: float) -> float:
         """Return how many of them start before one, as if they had been queued at equal intervals."""
@@ -394,6 +418,7 @@ class BacklogLines:
     :param given_ahead: see :class:`QueueAhead`
     :param lengths: when jobs were queued, their cpus, and whether the length of their task is known; of those that run
         as well
+    :param arrivals: returns what was queued lately, and in how many seconds
     """
 
     def __init__(
@@ -406,6 +431,7 @@ class BacklogLines:
         site: str | None,
         given_ahead: float,
         lengths: Sequence[tuple[float, float, bool]],
+        arrivals: Callable[[], tuple[Sequence[Arrival], float]],
     ) -> None:
         lengths = sorted(lengths)
         self.queued = [queued for queued, _, _ in lengths]
@@ -421,13 +447,19 @@ class BacklogLines:
             self.sums[line] = [0, *accumulate(turn.jobs for _, turn in its)]
             alike[line] = [turn.alike for _, turn in its]
         self.ahead = QueueAhead(alike, running, cpus, shares, lately, site, given_ahead)
+        self.arrivals = arrivals
+
+    @cached_property
+    def drawn(self) -> DrawnStarts:
+        return DrawnStarts(self.ahead, *self.arrivals())
 
     def before(
-        self, line: ShareLine, key: tuple[int, float], queued_at: float, *, is_last: bool
-    ) -> tuple[float, float]:
-        """Return how many jobs start before one, and after how many seconds it starts.
+        self, line: ShareLine, key: tuple[int, float], queued_at: float, *, is_last: bool, is_drawn: bool
+    ) -> tuple[float, float, Sequence[float]]:
+        """Return how many jobs start before one, after how many seconds it starts, and after how many in each draw.
 
         :param is_last: whether to estimate the last of the jobs counted together with it
+        :param is_drawn: whether to draw anything
         """
         order, sums = self.order.get(line, []), self.sums.get(line, [0])
         at = bisect_right(order, key, key=lambda each: each[0])
@@ -436,7 +468,8 @@ class BacklogLines:
             is_last = is_last or queued_at == with_it.newest > with_it.oldest
             before = before - 1 if is_last else sums[at - 1] + with_it.before(queued_at)
         seconds, jobs = self.ahead.start(line, before)
-        return jobs, seconds
+        is_near = seconds <= LONGEST_DRAWN and jobs <= MOST_BEFORE_DRAWN
+        return jobs, seconds, self.drawn.seconds(line, before) if is_drawn and is_near else ()
 
     def known(self, queued_at: float) -> float:
         """Return which part of the cpus of the jobs that run or were queued before a job is used by jobs of tasks whose
@@ -523,6 +556,7 @@ class Backlogs:
                 turn.cpus += row.cpus * jobs / row.jobs
                 turn.seconds += jobs * (length := lengths[task_of(row)]).mean
                 turn.spread += jobs * length.spread
+                turn.task, turn.doubt = task_of(row), length.doubt
                 turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
             at_work, number = [], Counter[tuple[str, str]]()
             for each in running:
@@ -531,7 +565,8 @@ class Backlogs:
                 for _ in range(parts):
                     quantile = even_quantile(number[task_of(each)])
                     left = seconds_left(self._elapsed(each), length.median, length.spread, quantile)
-                    at_work.append(Running(share, each.cpus / parts, left))
+                    its = self._elapsed(each), length.median, length.spread, task_of(each), length.doubt
+                    at_work.append(Running(share, each.cpus / parts, left, *its))
                     number[task_of(each)] += 1
             cpus = sum(each.cpus for each in at_work)
             if not cpus:
@@ -547,8 +582,44 @@ class Backlogs:
             site = place[1] if is_site else None
             # A site is given as much again as it can run. A limit of a Dag gives nothing ahead.
             given_ahead = cpus if is_site else 0.0
-            self.lines[place] = BacklogLines(turns, at_work, cpus, self.shares, self.lately, site, given_ahead, ahead)
+            self.lines[place] = BacklogLines(
+                turns, at_work, cpus, self.shares, self.lately, site, given_ahead, ahead,
+                # What is queued within a limit of a Dag waits behind its own jobs.
+                lambda: self.arrivals(site, lengths) if is_site else ((), 0.0),
+            )  # fmt: skip
         return self.lines[place]
+
+    def arrivals(self, site: str | None, lengths: Mapping[tuple[str, str], Length]) -> tuple[Sequence[Arrival], float]:
+        """Return the jobs that were queued lately, and in how many seconds.
+
+        :param site: the site that they can wait for; None: any
+        :param lengths: for how long jobs of each task are expected to run
+        """
+        names = ["dag_id", "task_id", "priority", *(TENANT if self.shares.table else ())]
+        for_site = JobRow.site_hint.is_(None) | (JobRow.site_hint == site)
+        there = () if site is None else (or_(JobRow.site == site, and_(JobRow.site.is_(None), for_site)),)
+        now = self.now + self.database_ahead
+        begin = now - SECONDS_OF_ARRIVALS
+        last = select(*(getattr(JobRow, name) for name in names), JobRow.queued_at, CPUS.label("cpus"))
+        last = last.where(JobRow.queued_at >= begin, *there).order_by(JobRow.queued_at.desc()).limit(MOST_ARRIVALS)
+        each = last.subquery().c
+        whose = [each[name] for name in names]
+        sums = func.count().label("jobs"), func.sum(each.cpus).label("cpus"), func.min(each.queued_at).label("oldest")
+        bursts = select(*whose, *sums).group_by(*whose, cast(each.queued_at / SECONDS_OF_A_BURST, Integer))
+        rows = self.session.execute(bursts).all()
+        is_first = self.session.scalar(select(JobRow.token).where(JobRow.queued_at < begin).limit(1)) is None
+        if rows and (is_first or sum(row.jobs for row in rows) >= MOST_ARRIVALS):
+            # The period begins with the first jobs, so they were not queued within it.
+            begin = min(row.oldest for row in rows)
+            rows = [row for row in rows if row.oldest > begin + SECONDS_OF_A_BURST]
+        self.lengths |= known_lengths(self.session, [row for row in rows if task_of(row) not in self.lengths])
+        found = []
+        for row in rows:
+            length = self.lengths.get(task_of(row), lengths[task_of(row)])
+            line = ShareLine((True, 0 if self.shares.table else -row.priority, 0), self.share_of(row))
+            seconds = length.mean, length.spread, task_of(row), length.doubt
+            found.append(Arrival(line, Alike(row.jobs, float(row.cpus) / row.jobs, *seconds)))
+        return found, now - begin
 
     def _is_known(self, row: Any) -> bool:
         """Whether the length of a row's task is known; of tasks whose tries are not read, it is assumed to be."""
@@ -581,10 +652,11 @@ class Backlogs:
         query = select(JobRow.site, func.sum(CPUS)).where(JobRow.state == State.RUNNING).group_by(JobRow.site)
         return {site: float(cpus) for site, cpus in self.session.execute(query)}
 
-    def before(self, job: Any, *, is_last: bool = False) -> Backlog:
+    def before(self, job: Any, *, is_last: bool = False, is_drawn: bool = False) -> Backlog:
         """Return the backlog ahead of a job.
 
         :param is_last: whether to estimate the last of the jobs counted together with it
+        :param is_drawn: whether to draw when it starts, which takes longer
         """
         place = place_of(job)
         # The queue of an agent, unlike that of a batch system, has no jobs of others.
@@ -595,10 +667,10 @@ class Backlogs:
             return Backlog(max(0, ahead - 1), None, place_text(place), is_shared)
         key = -job.priority, job.queued_at
         lines = self.lines_of(place, rate)
-        jobs, seconds = lines.before(self.line_of(job), key, job.queued_at, is_last=is_last)
+        jobs, seconds, draws = lines.before(self.line_of(job), key, job.queued_at, is_last=is_last, is_drawn=is_drawn)
         if lines.known(job.queued_at) < LEAST_KNOWN:
             return Backlog(jobs, None, place_text(place), is_shared)
-        return Backlog(jobs, rate.jobs, place_text(place), is_shared, seconds)
+        return Backlog(jobs, rate.jobs, place_text(place), is_shared, seconds, draws)
 
     def rate(self, place: Place) -> Rate | None:
         """Return how fast jobs finish there at full load; None: unknown."""

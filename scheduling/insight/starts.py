@@ -9,6 +9,7 @@ something that does not pass with time.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -120,6 +121,7 @@ class Backlog:
     :param where: they wait, as text: "at site hpc"
     :param is_shared: whether they are in the queue of a batch system, where jobs of other users come in between
     :param seconds: until the job starts; None: as long as ``jobs`` and one more take at this rate
+    :param draws: the same if lengths and upcoming jobs are drawn at random; empty: nothing was drawn
     """
 
     jobs: float
@@ -127,6 +129,7 @@ class Backlog:
     where: str
     is_shared: bool = False
     seconds: float | None = None
+    draws: Sequence[float] = ()
 
 
 def held_because(code: str | None, limit: str | None, site: str | None) -> str | None:
@@ -248,12 +251,34 @@ def is_still_expected(now: float, native: float | None) -> bool:
 def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedStart:
     """The interval around the time at which the jobs ahead have made room."""
     left = (backlog.jobs + 1) / per_second if backlog.seconds is None else backlog.seconds
-    first = left / math.sqrt(WIDEST)
-    last = WIDEST * first
-    if last - first < NARROWEST_SECONDS:
-        first = max(0.0, left - NARROWEST_SECONDS / 2)
-        last = first + NARROWEST_SECONDS
-    return ExpectedStart(now + first, now + left, now + last, StartSource.BACKLOG, _jobs_ahead(backlog, left))
+    if backlog.draws:
+        first, last = likely_interval(backlog.draws)
+    else:
+        first = left / math.sqrt(WIDEST)
+        last = WIDEST * first
+        if last - first < NARROWEST_SECONDS:
+            first = max(0.0, left - NARROWEST_SECONDS / 2)
+            last = first + NARROWEST_SECONDS
+    likely = min(max(left, first), last)
+    return ExpectedStart(now + first, now + likely, now + last, StartSource.BACKLOG, _jobs_ahead(backlog, left))
+
+
+def likely_interval(draws: Sequence[float]) -> tuple[float, float]:
+    """Return the interval that contains most of the draws of a start, in its middle: its end is :data:`WIDEST` times as
+    far away as its beginning, or :data:`NARROWEST_SECONDS` later.
+
+    :param draws: seconds until the start, at least one
+    """
+    draws = sorted(draws)
+    ends = (bisect_right(draws, max(WIDEST * first, first + NARROWEST_SECONDS)) for first in draws)
+    # Of intervals with equally many, the first one counts.
+    _, begin, end = max((end - begin, -begin, end) for begin, end in enumerate(ends))
+    first, last = draws[-begin], draws[end - 1]
+    if first + last < 2 * NARROWEST_SECONDS:
+        first = max(0.0, (first + last - NARROWEST_SECONDS) / 2)
+        return first, first + NARROWEST_SECONDS
+    first = math.sqrt(first * last / WIDEST)
+    return first, WIDEST * first
 
 
 def _jobs_ahead(backlog: Backlog, seconds: float) -> str:

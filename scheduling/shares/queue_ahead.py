@@ -2,27 +2,38 @@
 
 Room is given to one job at a time in the order of :mod:`lading.scheduling.shares.fair_order`: to the share with the
 smallest use relative to its weight, after shares that have less than is kept for them. All room counts as one large
-machine, and the next job waits until it fits.
+machine, which starts jobs by the rule of :mod:`lading.scheduling.queueing`.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Mapping, Sequence, Set
+import math
+import random
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from lading.scheduling.shares.table import Share, Shares
 from lading.scheduling.shares.usage import Mean
 from lading.scheduling.site_names import is_named
-from lading.scheduling.unfinished import typical_length
+from lading.scheduling.unfinished import seconds_left, typical_length
 
 # Lines are compared this often at most, which takes a fraction of a second; later jobs are assumed to start at the same
 # rate.
 MOST_COMPARED = 100_000
+# How often lengths and arrivals are drawn. This is done only for jobs that are expected to start within
+# ``LONGEST_DRAWN`` seconds and have at most ``MOST_BEFORE_DRAWN`` jobs before them: nobody knows whether jobs will be
+# queued as often much later, and the lengths of many jobs even out.
+DRAWS, LONGEST_DRAWN, MOST_BEFORE_DRAWN = 12, 600.0, 150
+# Because of arrivals, these jobs can start later: a draw ends after this many times as many seconds or jobs.
+LONGER, MORE = 3.0, 2
+# Arrivals are repeated for at most this many times the period in which they were counted.
+MOST_PERIODS = 8
 # Sums of cpus differ by less.
 TOLERANCE = 1e-6
+# The default of sites: seconds for which jobs that need less can overtake a job.
+PATIENCE = 60.0
 
 
 class ShareLine(NamedTuple):
@@ -41,12 +52,16 @@ class Alike(NamedTuple):
     :param cpus: of one of them
     :param seconds: how long one runs on average
     :param spread: the standard deviation of the logarithm of their lengths; 0: all run equally long
+    :param task: jobs of one task are all longer, or all shorter, than expected
+    :param doubt: the standard error of the logarithm of ``seconds``
     """
 
     jobs: int
     cpus: float
     seconds: float
     spread: float = 0.0
+    task: Hashable = None
+    doubt: float = 0.0
 
 
 class Running(NamedTuple):
@@ -54,11 +69,33 @@ class Running(NamedTuple):
 
     :param cpus: of all of them
     :param left: seconds until they are expected to finish
+    :param passed: seconds since they started
+    :param median: of the lengths of such jobs, seconds; 0: ``left`` is certain
+    :param spread: as of :class:`Alike`, like ``task`` and ``doubt``
     """
 
     share: str
     cpus: float
     left: float
+    passed: float = 0.0
+    median: float = 0.0
+    spread: float = 0.0
+    task: Hashable = None
+    doubt: float = 0.0
+
+
+class Arrival(NamedTuple):
+    """Jobs that are likely to be queued again.
+
+    :param line: the line in which they waited
+    """
+
+    line: ShareLine
+    jobs: Alike
+
+
+# By line and number in it: seconds from now, and how many jobs start before it.
+Starts = dict[ShareLine, dict[int, tuple[float, int]]]
 
 
 class QueueAhead:
@@ -81,62 +118,215 @@ class QueueAhead:
         site: str | None = None,
         given_ahead: float = 0.0,
     ) -> None:
-        self.starts: dict[ShareLine, list[tuple[float, int]]] = {line: [] for line in lines}
-        """Seconds from now, and how many jobs start before it."""
-        self.count, self.last = 0, 0.0
-        room = _Room({line.share for line in lines}, running, cpus, shares, lately, site)
-        self._run({line: _jobs(its, cpus) for line, its in lines.items()}, room, given_ahead)
+        self.lines, self.running, self.cpus, self.shares = lines, running, cpus, shares
+        self.lately, self.site, self.given_ahead = lately, site, given_ahead
+        self.starts, self.count, self.last = self.run(_Typical(), MOST_COMPARED)
 
-    def _run(self, lines: dict[ShareLine, list[_Jobs]], room: _Room, given_ahead: float) -> None:
-        # By level, the last one first: only lines of the first level can be given a job.
-        waiting: list[list[ShareLine]] = []
-        for line in sorted((line for line, its in lines.items() if its), key=lambda line: line.level, reverse=True):
-            if waiting and waiting[-1][0].level == line.level:
-                waiting[-1].append(line)
-            else:
-                waiting.append([line])
-        given = dict.fromkeys(lines, 0)
+    def run(
+        self,
+        lengths: _Lengths,
+        most_compared: float = math.inf,
+        most_started: float = math.inf,
+        most_seconds: float = math.inf,
+        arrivals: Sequence[_Later] = (),
+    ) -> tuple[Starts, int, float]:
+        """Let the jobs start; return when they do, how many do, and after how many seconds the last one does.
 
-        def key(line: ShareLine) -> tuple[bool, float, str]:
-            return *room.key(line.share, lines[line][-1].cpus), line.share
-
-        compared = 0
-        while (waiting or room.ahead) and compared < MOST_COMPARED:
-            while waiting:
-                first = waiting[-1]
-                compared += len(first)
-                line = min(first, key=key) if len(first) > 1 else first[0]
-                jobs = lines[line][-1]
-                is_given = not line.level[0]
-                if not is_given and room.cpus_ahead + jobs.cpus > room.free + given_ahead + TOLERANCE:
-                    break
-                room.give(line, jobs.cpus, typical_length(jobs.seconds, jobs.spread, given[line]))
-                given[line] += 1
-                jobs.left -= 1
-                if not jobs.left:
-                    lines[line].pop()
-                    if not lines[line]:
-                        first.remove(line)
-                        if not first:
-                            waiting.pop()
-            if room.has_next:
-                self.starts[room.start()].append((room.now, self.count))
-                self.count, self.last = self.count + 1, room.now
-            else:
-                compared += room.advance()
+        :param arrivals: jobs that are queued later, last ones first
+        """
+        queues = {line: _jobs(its, self.cpus, lengths) for line, its in self.lines.items()}
+        names = {line.share for line in queues} | {each.line.share for each in arrivals}
+        running = [lengths.running(each) for each in self.running]
+        room = _Room(names, running, self.cpus, self.shares, self.lately, self.site)
+        return _run(queues, room, self.given_ahead, lengths, [*arrivals], (most_compared, most_started, most_seconds))
 
     def start(self, line: ShareLine, before: float) -> tuple[float, float]:
         """Return the seconds until a job starts, and how many jobs start before it.
 
         :param before: how many jobs of its line start before it
         """
-        starts = self.starts.get(line, [])
-        if (at := int(before + 0.5)) < len(starts):
+        starts = self.starts.get(line, {})
+        if (at := int(before + 0.5)) in starts:
             return starts[at]
         # Beyond the simulated jobs.
         further = at - len(starts)
         rate = self.count / self.last if self.last > 0 else 0.0
         return self.last + (further / rate if rate else 0.0), self.count + further
+
+
+class DrawnStarts:
+    """When jobs start if lengths, and the jobs that are queued later, are drawn at random, always the same ones.
+
+    :param arrivals: what was queued in the last ``period`` seconds; as much is expected in the next ones
+    """
+
+    def __init__(self, queue: QueueAhead, arrivals: Sequence[Arrival], period: float) -> None:
+        self.drawn = list[Starts]()
+        most_seconds, most_started = LONGER * min(LONGEST_DRAWN, queue.last), MORE * MOST_BEFORE_DRAWN
+        periods = min(MOST_PERIODS, math.ceil(most_seconds / period)) if arrivals else 0
+        for number in range(DRAWS):
+            lengths = _Drawn(number)
+            later = [
+                _Later((passed + lengths.random()) * period, each.line, _jobs([each.jobs], queue.cpus, lengths))
+                for passed in range(periods)
+                for each in arrivals
+            ]
+            later.sort(key=lambda each: -each.after)
+            course = queue.run(lengths, most_started=most_started, most_seconds=most_seconds, arrivals=later)
+            self.drawn.append(course[0])
+
+    def seconds(self, line: ShareLine, before: float) -> list[float]:
+        """Return after how many seconds a job starts in each of the draws; empty: in most of them it does not.
+
+        :param before: how many jobs of its line start before it
+        """
+        found = (each.get(line, {}).get(int(before + 0.5)) for each in self.drawn)
+        known = [each[0] for each in found if each is not None]
+        return known if 2 * len(known) > DRAWS else []
+
+
+class _Lengths(Protocol):
+    """How long jobs run."""
+
+    def running(self, jobs: Running) -> Running: ...
+    def mean(self, jobs: Alike) -> float: ...
+    def length(self, mean: float, spread: float, number: int) -> float: ...
+
+
+class _Typical:
+    """Lengths that vary as those of many jobs do."""
+
+    def running(self, jobs: Running) -> Running:
+        return jobs
+
+    def mean(self, jobs: Alike) -> float:
+        return jobs.seconds
+
+    def length(self, mean: float, spread: float, number: int) -> float:
+        return typical_length(mean, spread, number)
+
+
+class _Drawn:
+    """Lengths drawn at random; the same number draws the same ones."""
+
+    def __init__(self, number: int) -> None:
+        generator = random.Random(number)
+        self.random, self.gauss = generator.random, generator.gauss
+        self.factors: dict[Hashable, float] = {}
+
+    def factor(self, task: Hashable, doubt: float) -> float:
+        """Return by what all jobs of a task are longer than expected."""
+        if task not in self.factors:
+            self.factors[task] = math.exp(doubt * self.gauss(0.0, 1.0))
+        return self.factors[task]
+
+    def running(self, jobs: Running) -> Running:
+        if not jobs.median:
+            return jobs
+        median = jobs.median * self.factor(jobs.task, jobs.doubt)
+        return jobs._replace(left=seconds_left(jobs.passed, median, jobs.spread, 1.0 - self.random()))
+
+    def mean(self, jobs: Alike) -> float:
+        return jobs.seconds * self.factor(jobs.task, jobs.doubt)
+
+    def length(self, mean: float, spread: float, number: int) -> float:
+        return mean * math.exp(spread * self.gauss(0.0, 1.0) - spread**2 / 2)
+
+
+class _Waiting:
+    """The lines with waiting jobs by level; only lines of the first level can be given a job."""
+
+    def __init__(self, lines: Iterable[ShareLine]) -> None:
+        self.levels: dict[tuple[bool, int, int], list[ShareLine]] = {}
+        for line in lines:
+            self.add(line)
+
+    def add(self, line: ShareLine) -> None:
+        self.levels.setdefault(line.level, []).append(line)
+        if len(self.levels[line.level]) == 1:
+            # The last one first.
+            self.order = sorted(self.levels, reverse=True)
+
+    def remove(self, line: ShareLine) -> None:
+        self.levels[line.level].remove(line)
+        if not self.levels[line.level]:
+            del self.levels[line.level]
+            self.order.remove(line.level)
+
+    @property
+    def first(self) -> list[ShareLine]:
+        return self.levels[self.order[-1]]
+
+
+def _run(
+    lines: dict[ShareLine, list[_Jobs]],
+    room: _Room,
+    given_ahead: float,
+    lengths: _Lengths,
+    arrivals: list[_Later],
+    most: tuple[float, float, float],
+) -> tuple[Starts, int, float]:
+    """Let the jobs of lines start until none waits; see :meth:`QueueAhead.run`.
+
+    :param most: how often lines are compared, how many jobs start, and how many seconds pass at most
+    """
+    most_compared, most_started, most_seconds = most
+    waiting = _Waiting(line for line, its in lines.items() if its)
+    given, number = dict.fromkeys(lines, 0), {line: sum(each.left for each in its) for line, its in lines.items()}
+    starts: Starts = {line: {} for line in lines}
+    sizes = [each.cpus for its in (*lines.values(), *(each.jobs for each in arrivals)) for each in its]
+    least, left = min(sizes, default=0.0), sum(number.values())
+
+    def key(line: ShareLine) -> tuple[bool, float, str]:
+        return *room.key(line.share, lines[line][-1].cpus), line.share
+
+    compared, count, last = 0, 0, 0.0
+    while left and compared < most_compared and count < most_started and room.now < most_seconds:
+        while waiting.levels:
+            first = waiting.first
+            compared += len(first)
+            line = min(first, key=key) if len(first) > 1 else first[0]
+            jobs = lines[line][-1]
+            is_given = not line.level[0]
+            if not is_given and room.cpus_ahead + jobs.cpus > room.free + given_ahead + TOLERANCE:
+                break
+            room.give(line, given[line], jobs.cpus, lengths.length(jobs.seconds, jobs.spread, given[line]))
+            given[line] += 1
+            jobs.left -= 1
+            if not jobs.left:
+                lines[line].pop()
+                if not lines[line]:
+                    waiting.remove(line)
+        if started := room.start(least):
+            for each in started:
+                if each.number < number.get(each.line, 0):
+                    starts[each.line][each.number] = room.now, count
+                    left -= 1
+                count, last = count + 1, room.now
+            continue
+        compared += room.advance(arrivals[-1].after if arrivals else math.inf)
+        while arrivals and arrivals[-1].after <= room.now:
+            later = arrivals.pop()
+            if not lines.get(later.line):
+                waiting.add(later.line)
+                given.setdefault(later.line, 0)
+            lines[later.line] = [*later.jobs, *lines.get(later.line, [])]
+    return starts, count, last
+
+
+@dataclass(slots=True)
+class _Given:
+    """A job that is given and has not started.
+
+    :param number: in its line
+    :param overtaken: when a job behind it started first; None: none has
+    """
+
+    line: ShareLine
+    number: int
+    cpus: float
+    seconds: float
+    overtaken: float | None = None
 
 
 @dataclass(slots=True)
@@ -149,13 +339,25 @@ class _Jobs:
     spread: float
 
 
-def _jobs(alike: Sequence[Alike], cpus: float) -> list[_Jobs]:
+class _Later(NamedTuple):
+    """Jobs that are queued later.
+
+    :param after: how many seconds later
+    :param jobs: last ones first
+    """
+
+    after: float
+    line: ShareLine
+    jobs: list[_Jobs]
+
+
+def _jobs(alike: Sequence[Alike], cpus: float, lengths: _Lengths) -> list[_Jobs]:
     """Return jobs, last ones first."""
     found = []
     for each in reversed(alike):
         # A job that needs more cpus than are known counts as using all of them for longer.
         size = max(1.0, each.cpus / cpus)
-        found.append(_Jobs(each.jobs, each.cpus / size, each.seconds * size, each.spread))
+        found.append(_Jobs(each.jobs, each.cpus / size, lengths.mean(each) * size, each.spread))
     return found
 
 
@@ -164,7 +366,7 @@ class _Room:
 
     :ivar now: seconds
     :ivar free: cpus on which nothing runs
-    :ivar ahead: line, cpus and seconds of the jobs that are given and have not started
+    :ivar ahead: the jobs that are given and have not started
     :ivar cpus_ahead: of these together
     """
 
@@ -191,7 +393,7 @@ class _Room:
         # A share has what it uses and what is given ahead.
         self.had = dict(self.used)
         self.now, self.free = 0.0, cpus - sum(self.used.values())
-        self.ahead, self.cpus_ahead = deque[tuple[ShareLine, float, float]](), 0.0
+        self.ahead, self.cpus_ahead = list[_Given](), 0.0
         # A share without measurements counts as unused for as long as the others have been measured.
         unused = Mean(0.0, max((mean.weight for mean in lately.values()), default=0.0))
         self.means = {name: lately.get(name, unused) for name in names if lately}
@@ -205,34 +407,57 @@ class _Room:
         part = self.parts.get(share, 0.0) + (self.had[share] + need / 2) / self.cpus
         return not is_kept, part / self.weights[share]
 
-    @property
-    def has_next(self) -> bool:
-        """Whether the next job fits."""
-        return bool(self.ahead) and self.ahead[0][1] <= self.free + TOLERANCE
-
-    def give(self, line: ShareLine, need: float, seconds: float) -> None:
-        self.ahead.append((line, need, seconds))
+    def give(self, line: ShareLine, number: int, need: float, seconds: float) -> None:
+        self.ahead.append(_Given(line, number, need, seconds))
         self.had[line.share] += need
         self.cpus_ahead += need
 
-    def start(self) -> ShareLine:
-        """Start the next job, and return its line."""
-        line, need, seconds = self.ahead.popleft()
-        self.used[line.share] += need
-        self.free -= need
-        self.cpus_ahead -= need
-        heapq.heappush(self.ends, (self.now + seconds, line.share, need))
-        return line
+    def start(self, least: float) -> list[_Given]:
+        """Start the given jobs that fit, and return them.
 
-    def advance(self) -> int:
-        """Let the next jobs finish; return how many shares were looked at."""
-        before, (self.now, name, cpus) = self.now, heapq.heappop(self.ends)
+        :param least: no job needs fewer cpus
+        """
+        free, started = self.free + TOLERANCE, list[_Given]()
+        if free < least or not self.ahead:
+            return started
+        skipped, fresh = list[_Given](), list[_Given]()
+        for number, each in enumerate(self.ahead):
+            if each.cpus <= free:
+                free -= each.cpus
+                started.append(each)
+                for other in fresh:
+                    other.overtaken = self.now
+                fresh.clear()
+            else:
+                skipped.append(each)
+                if each.overtaken is None:
+                    fresh.append(each)
+                elif self.now - each.overtaken >= PATIENCE:
+                    free = max(0.0, free - each.cpus)
+            if free < least:
+                skipped += self.ahead[number + 1 :]
+                break
+        for each in started:
+            self.used[each.line.share] += each.cpus
+            self.free -= each.cpus
+            self.cpus_ahead -= each.cpus
+            heapq.heappush(self.ends, (self.now + each.seconds, each.line.share, each.cpus))
+        if started:
+            self.ahead = skipped
+        return started
+
+    def advance(self, until: float) -> int:
+        """Let the next jobs finish, or nothing until a time before that; return how many shares were looked at."""
+        before = self.now
+        is_end = bool(self.ends) and self.ends[0][0] <= until
+        self.now, name, cpus = heapq.heappop(self.ends) if is_end else (until, "", 0.0)
         for share, mean in self.means.items():
             self.means[share] = mean.after(self.now - before, min(1.0, self.used[share] / self.cpus), self.half_life)
             self.parts[share] = self.means[share].part
-        self.used[name] -= cpus
-        self.had[name] -= cpus
-        self.free += cpus
+        if is_end:
+            self.used[name] -= cpus
+            self.had[name] -= cpus
+            self.free += cpus
         return len(self.means)
 
 

@@ -321,7 +321,7 @@ def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> tuple[dict[st
 
 def last_start(outlook: starts.Outlook, row: Any) -> float | None:
     """Return when the last of the jobs counted together is expected to start if no plan predicts it; None: unknown."""
-    start = outlook.start(row, is_last=True)
+    start = outlook.start(row, is_last=True, is_drawn=False)
     if isinstance(start, ExpectedStart):
         return start.at
     # A job that was just queued, or that is next in line, can start at once.

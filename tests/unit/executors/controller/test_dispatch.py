@@ -15,6 +15,7 @@ from lading.executors import store
 from lading.executors.controller import answers
 from lading.executors.controller.dispatch import BEHIND_OTHERS, decided, envelope, to_send
 from lading.executors.store import JobRow, State, metadata, queue
+from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.queue import GivenJob
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs.job_script import shape
@@ -28,6 +29,8 @@ from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Resources
+from lading.scheduling.shares.table import Shares
+from lading.scheduling.shares.usage import Standing
 from tests.reasons import told
 
 NOW = 1000.0
@@ -134,6 +137,23 @@ def test_a_job_at_a_site_that_is_closed_to_its_dag_is_not_sent_there(tmp_path: P
     [change] = changes
     assert change.token == "theft"
     assert "site 'lab' has allowed_teams = ['genes']" in str(told(change.values["reason"]))
+
+
+def test_a_new_jwt_keeps_the_turn_of_a_job(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+    metadata.create_all(engine)
+    site: Any = SimpleNamespace(
+        name="lab", admission=Admission(), jwt_seconds=600.0, requests_are_limits=False, occupied=lambda asked: asked
+    )
+    with Session(engine) as session:
+        for token, expires_at in (("old", NOW), ("new", None)):
+            row = a_row(token, "genes", expires_at)
+            row.placed_at = NOW - 300
+            session.add(row)
+        session.flush()
+        fair = FairTurns(Shares(), Standing(), NOW)
+        sent, _ = to_send(session, {"here": ["old", "new"]}, lambda subject, seconds: "jwt", site, fair=fair)
+    assert [each.turn for each in sent["here"]] == [NOW - 300, NOW]
 
 
 @pytest.mark.parametrize(

@@ -367,6 +367,27 @@ def test_a_share_with_little_weight_waits_longer_behind_jobs_of_the_same_length(
     assert starts.Outlook(session, NOW).last_start({starts.why_of(FULL, row(session, "a00"))}, {"d"}) == found["b39"]
 
 
+def test_runs_that_another_share_often_queues_are_expected_to_overtake(session: Session) -> None:
+    table = Shares((Share("a", Who(team="a"), 2), Share("b", Who(team="b"), 1)))
+    share_rows.save_standings(session, share_standings(table, Standing(ShareAmounts(4))), NOW)
+    for number in range(40):
+        began = NOW - 2200 + 50 * number
+        times = {"queued_at": began - 100, "started_at": began, "ended_at": began + 200}
+        add(session, f"old{number:02}", state=State.SUCCEEDED, site="hpc", team="b", **times)
+    for number in range(4):
+        times = {"started_at": NOW - 50 * number, "queued_at": NOW - 300}
+        add(session, f"runs{number}", state=State.RUNNING, site="hpc", team="b", **times)
+    for number in range(40):
+        add(session, f"b{number:02}", team="b", site_hint="hpc", queued_at=NOW - 290 + number / 100)
+    alone = all_starts(session)["b07"]
+    session.execute(update(JobRow).where(JobRow.token.like("old%")).values(team="a"))
+    overtaken = all_starts(session)["b07"]
+    assert isinstance(alone, ExpectedStart)
+    assert isinstance(overtaken, ExpectedStart)
+    assert overtaken.since > alone.since + 20
+    assert overtaken.until > alone.until + 60
+
+
 def test_the_shares_that_were_stored_are_those_of_the_sites_file(session: Session) -> None:
     kept = (Kept("hpc", {"cpus": 8.0}), Kept(None, {"memory": 4096.0}))
     table = (

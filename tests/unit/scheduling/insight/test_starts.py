@@ -15,6 +15,7 @@ from lading.scheduling.insight.starts import (
     StartSource,
     end_interval,
     expected_start,
+    likely_interval,
     rate_at_full_load,
 )
 
@@ -92,6 +93,26 @@ def test_of_a_long_queue_of_unknown_speed_earlier_waits_say_nothing() -> None:
         assert found.text == text
     assert known.since <= NOW + 33 * 3600 <= known.until
     assert abs(known.until - NOW - 3 * (known.since - NOW)) < 1
+
+
+@given(st.lists(st.floats(0, 1e5), min_size=1, max_size=20))
+def test_an_interval_contains_most_of_the_draws(draws: list[float]) -> None:
+    first, last = likely_interval(draws)
+    assert last <= 3 * first + 1e-6 or last - first <= 60 + 1e-6
+
+    def inside(since: float, until: float) -> int:
+        return sum(since - 1e-6 <= each <= until + 1e-6 for each in draws)
+
+    assert inside(first, last) >= max(inside(each, max(3 * each, each + 60)) for each in draws)
+
+
+@pytest.mark.parametrize(("seconds", "at"), [(500, 300), (150, 150), (20, 100)])
+def test_an_interval_is_around_most_of_the_draws(seconds: float, at: float) -> None:
+    backlog = Backlog(20, 0.1, "site hpc finishes", seconds=seconds, draws=(100, 110, 300, 900, 4000))
+    found = expected_start(NOW, NOW, backlog=backlog)
+    assert found is not None
+    assert (found.since - NOW, found.until - NOW) == (pytest.approx(100), pytest.approx(300))
+    assert found.at - NOW == pytest.approx(at), "the most likely start is within"
 
 
 @given(left=st.floats(0, 1e6))

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.shares import queue_ahead
-from lading.scheduling.shares.queue_ahead import Alike, QueueAhead, Running, ShareLine
+from lading.scheduling.shares.queue_ahead import (
+    DRAWS,
+    Alike,
+    Arrival,
+    DrawnStarts,
+    QueueAhead,
+    Running,
+    ShareLine,
+)
 from lading.scheduling.shares.table import Kept, Share, Shares
 from lading.scheduling.shares.usage import Mean
 from lading.scheduling.shares.who import Who
@@ -107,6 +115,51 @@ def test_jobs_beyond_those_that_are_simulated_start_at_the_same_rate(monkeypatch
     assert at == pytest.approx(exact[0], rel=0.1)
 
 
+def test_a_smaller_job_overtakes_for_a_minute() -> None:
+    """Three cpus are free, and a job needs four. After a minute, they are kept free for it."""
+    lines = {A: [Alike(1, 4, 10)], B: [Alike(1, 1, 10), Alike(10, 1, 40)]}
+    found = QueueAhead(lines, [Running("a", 1, 200)], 4, shares(a=100, b=1), {}, given_ahead=4)
+    assert found.start(A, 0)[0] == 200
+    assert [at for at in starts(found, B, 11) if at < 200] == [0, 0, 0, 10, 40, 40, 50]
+
+
+def test_draws_vary_as_lengths_do_and_are_the_same_each_time() -> None:
+    running = [Running("a", 1, 10, 0.0, 10.0, 0.5, "task", 0.1)]
+    lines = {A: [Alike(40, 1, 10, 0.5, "task", 0.1)]}
+    first, again = (DrawnStarts(QueueAhead(lines, running, 1, Shares(), {}), [], 0.0) for _ in range(2))
+    found = first.seconds(A, 20)
+    assert found == again.seconds(A, 20)
+    assert len(found) == DRAWS
+    assert 0.6 * 200 < min(found) < 200 < max(found) < 1.6 * 200
+    queue = QueueAhead({A: [Alike(40, 1, 10)]}, [Running("a", 1, 10)], 1, Shares(), {})
+    assert DrawnStarts(queue, [], 0.0).seconds(A, 20) == [queue.start(A, 20)[0]] * DRAWS
+
+
+def test_draws_of_all_jobs_of_a_task_are_longer_or_shorter() -> None:
+    unsure, sure = (
+        DrawnStarts(QueueAhead({A: [Alike(100, 1, 5, 0.1, "task", doubt)]}, [], 1, Shares(), {}), [], 0.0)
+        for doubt in (0.4, 0.0)
+    )
+    spans = [max(its) / min(its) for its in (unsure.seconds(A, 90), sure.seconds(A, 90))]
+    assert spans[0] > 2
+    assert spans[1] < 1.2
+
+
+def test_jobs_of_another_share_that_are_likely_to_be_queued_are_expected_to_overtake() -> None:
+    queue = QueueAhead({A: [Alike(100, 1, 10)]}, [], 2, shares(a=1, b=2), {})
+    without, some = DrawnStarts(queue, [], 0.0), DrawnStarts(queue, [Arrival(B, Alike(20, 1, 10))], 200.0)
+    assert without.seconds(A, 90) == [45 * 10] * DRAWS
+    assert min(some.seconds(A, 90)) > 45 * 10
+    behind = DrawnStarts(queue, [Arrival(A, Alike(20, 1, 10))], 200.0)
+    assert behind.seconds(A, 90) == without.seconds(A, 90), "its own share starts jobs in the order of their queueing"
+
+
+def test_late_starts_are_not_drawn() -> None:
+    drawn = DrawnStarts(QueueAhead({A: [Alike(2000, 1, 60)]}, [], 10, Shares(), {}), [], 0.0)
+    assert drawn.seconds(A, 90)
+    assert not drawn.seconds(A, 1999)
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 20), st.integers(0, 8), st.floats(0, 1000)), max_size=8),
     st.lists(st.tuples(st.sampled_from("ab"), st.floats(0.1, 4), st.floats(0, 1000)), min_size=1, max_size=5),
@@ -123,5 +176,9 @@ def test_jobs_of_a_line_start_in_order_whatever_is_known(
     found = QueueAhead(lines, at_work, room, shares(a=2, b=1), {"a": Mean(0.3, 1.0)}, given_ahead=ahead * room)
     for line, alike in lines.items():
         its = starts(found, line, sum(each.jobs for each in alike))
-        assert its == sorted(its)
         assert all(at >= 0 for at in its)
+        sizes = [each.cpus for each in alike for _ in range(each.jobs)]
+        for size in {*sizes}:
+            # A smaller job can overtake a larger one.
+            its_size = [at for at, cpus in zip(its, sizes, strict=True) if cpus == size]
+            assert its_size == sorted(its_size)
