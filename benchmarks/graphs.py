@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.machine_traits import DEFAULT_ARCH
@@ -99,19 +100,15 @@ def layers(times: float, seed: int) -> list[Arrival]:
     return graph.jobs
 
 
+# By seed, by how much the lengths of layers are multiplied.
+TIMES = (10, 30, 100, 300, 1000, 30, 300)
 GENERATED: dict[str, Callable[[], list[Arrival]]] = {
-    "fan-30s": lambda: fan(100, 30.0, 0.0, 1),
-    "fan-split-30s": lambda: fan(100, 30.0, 0.0, 1, is_split=True),
-    "fan-lognormal": lambda: fan(100, 420.0, 0.9, 26),
-    "fan-4-cpus": lambda: fan(100, 400.0, 0.8, 2, 4),
-    **{
-        f"diamond-{times:g}": lambda times=times, sigma=sigma: diamond(times, sigma, 1)
-        for times, sigma in ((0.1, 0.5), (1, 0.8), (10, 1.0))
-    },
-    **{f"montage-{times:g}": lambda times=times: montage(times, 1) for times in (0.3, 5)},
-    **{f"epigenomics-{times:g}": lambda times=times: epigenomics(times, 1) for times in (0.1, 1, 10)},
-    **{
-        f"layers-{times}-{seed}": lambda times=times, seed=seed: layers(times, seed)
-        for seed, times in enumerate((10, 30, 100, 300, 1000, 30, 300), 1)
-    },
+    "fan-30s": partial(fan, 100, 30.0, 0.0, 1),
+    "fan-split-30s": partial(fan, 100, 30.0, 0.0, 1, is_split=True),
+    "fan-lognormal": partial(fan, 100, 420.0, 0.9, 26),
+    "fan-4-cpus": partial(fan, 100, 400.0, 0.8, 2, 4),
+    **{f"diamond-{times:g}": partial(diamond, times, sigma, 1) for times, sigma in ((0.1, 0.5), (1, 0.8), (10, 1.0))},
+    **{f"montage-{times:g}": partial(montage, times, 1) for times in (0.3, 5)},
+    **{f"epigenomics-{times:g}": partial(epigenomics, times, 1) for times in (0.1, 1, 10)},
+    **{f"layers-{times}-{seed}": partial(layers, times, seed) for seed, times in enumerate(TIMES, 1)},
 }
