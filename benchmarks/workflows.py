@@ -7,6 +7,7 @@
     python -m benchmarks.workflows --starts 0 300 600 900   four runs, compared with four times one run
     python -m benchmarks.workflows --machine 16             on one machine with 16 cpus, with each order of jobs
     python -m benchmarks.workflows --reclaims 10            on spot machines, each reclaimed ten times an hour
+    python -m benchmarks.workflows --generated              generated workflows instead (``benchmarks.graphs``)
     python -m benchmarks.workflows --refusals               while EC2 has none of the types that would be launched
 
 Boot time is 60 s, and billing is by the second, at least 60 s. Policies other than the forecast release machines as
@@ -38,6 +39,7 @@ from graphlib import TopologicalSorter
 from itertools import product
 from pathlib import Path
 
+from benchmarks.graphs import GENERATED
 from benchmarks.packing import machine
 from lading.scheduling.catalogue import Catalogue, bundled
 from lading.scheduling.machine_traits import SPOT
@@ -70,6 +72,13 @@ def goods() -> Catalogue:
     return Catalogue({name: kind for name, kind in found.types.items() if kind.capacity.cpus <= 64})
 
 
+def read(name: str, scale: float) -> list[Arrival]:
+    """Return a generated or recorded workflow whose lengths are all multiplied by ``scale``."""
+    if name in GENERATED:
+        return [replace(each, duration=each.duration * scale) for each in GENERATED[name]()]
+    return wfformat.read((DATA / f"{name}.json").read_text(encoding="utf-8"), name, scale=scale)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     names = sorted(path.stem for path in DATA.glob("*.json"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -86,7 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--refusals", action="store_true", help="EC2 refuses all types that would be launched")
     parser.add_argument("--machine", type=int, metavar="CPUS", help="run on one machine, with each order of jobs")
+    parser.add_argument("--generated", action="store_true", help="run generated workflows, all or those named")
     args = parser.parse_args(argv)
+    if args.generated:
+        names = list(GENERATED)
     if args.machine is not None:
         print(machine())
         for lengths in (args.lengths,) if args.lengths else LENGTHS:
@@ -102,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.reclaims is not None or args.refusals:
         for lengths in (args.lengths,) if args.lengths else LENGTHS:
             for name in args.names or names:
-                workflow = wfformat.read((DATA / f"{name}.json").read_text(encoding="utf-8"), name, scale=args.scale)
+                workflow = read(name, args.scale)
                 expected = expected_lengths(workflow, lengths)
                 if args.reclaims is not None:
                     with_reclaims(f"{lengths:8}{name:18}", workflow, expected, args.hurry, args.reclaims)
@@ -114,8 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sums: Counter[str] = Counter()
             ratios: list[float] = []
             for name in args.names or names:
-                path = DATA / f"{name}.json"
-                workflow = wfformat.read(path.read_text(encoding="utf-8"), name, scale=args.scale)
+                workflow = read(name, args.scale)
                 best = reference(wfformat.as_forecast(workflow), catalogue, BOOT)
                 beside = best.cheapest if args.hurry == 0 else best.in_time
                 trace = [each for number, at in enumerate(args.starts) for each in run_at(workflow, str(number), at)]
@@ -218,7 +229,7 @@ def by_orders(names: Sequence[str], cpus: int, lengths: str, scale: float, start
     """Print how long workflows take on one machine, by each order and by each way in which Airflow weighs tasks."""
     sums: Counter[tuple[str, str]] = Counter()
     for name in names:
-        workflow = wfformat.read((DATA / f"{name}.json").read_text(encoding="utf-8"), name, scale=scale)
+        workflow = read(name, scale)
         trace = [each for number, at in enumerate(starts) for each in run_at(workflow, str(number), at)]
         expected = expected_lengths(trace, lengths)
         known = {each.job.name: each.duration for each in trace}

@@ -36,6 +36,9 @@ MIXED = (
 MOST_EVENTS, LEAST_FLEETS = 25_000, 8
 # If lengths are uncertain, fleets are compared in several cases: (up to this many steps, number of cases).
 CASES = ((500, 4), (2_000, 2))
+# A fleet replaces the last one only if its score, a logarithm, is lower by this. A smaller difference is within the
+# error of so few cases, and machines would be released and launched again in turn.
+LEAST_GAIN = 0.01
 # The score of a fleet without a place for some step that could have one.
 NOT_WHOLE = 1e9
 # The weight of the time by which a run misses its ``finish_by``.
@@ -56,8 +59,8 @@ def choose(
     :param medians: the same forecast with median lengths
     :param hurry: the value of time for runs whose ``hurry`` the forecast does not set
     :param spent: USD that the live runs have cost so far
-    :param fleets: only these are tried, if they are on sale; if empty, a few sizes of each instance type, and more
-        sizes near the best one
+    :param fleets: only these are tried, if they are on sale, the last one first; if empty, a few sizes of each instance
+        type, and more sizes near the best one
     :param pause: called regularly, so that other threads can run
     """
     candidates = [its for fleet in fleets if (its := on_sale(fleet, work.problem)) is not None]
@@ -65,7 +68,7 @@ def choose(
         return next(iter(candidates), None)  # nothing is left to start, so all fleets are equal
     search = FleetSearch(work, medians, hurry, spent, pause)
     for fleet in candidates:
-        search.try_one(fleet)
+        search.try_one(fleet, LEAST_GAIN)
     if search.best is None:
         search.try_all()
     return None if search.best is None else search.best[1]
@@ -214,8 +217,11 @@ class FleetSearch:
     def _is_enough(self) -> bool:
         return self.events > MOST_EVENTS and self.runs >= LEAST_FLEETS
 
-    def try_one(self, fleet: Fleet) -> int:
-        """Try a fleet and keep it if it is the best. Returns how many machines it has in the case that needs most."""
+    def try_one(self, fleet: Fleet, least_gain: float = 1e-12) -> int:
+        """Try a fleet and keep it if it is the best. Returns how many machines it has in the case that needs most.
+
+        :param least_gain: by how much its score must be lower than that of the best one
+        """
         its = self._alike(fleet)
         if its is None:
             runs = [FleetRun(self.work, fleet, case, self.pause) for case in self.cases or (None,)]
@@ -227,7 +233,7 @@ class FleetSearch:
             found = NOT_WHOLE
             if all(each.is_whole for each in runs):
                 found = math.fsum(self.score(each.usd, each.ends) for each in runs) / len(runs)
-            if self.best is None or found < self.best[0] - 1e-12:
+            if self.best is None or found < self.best[0] - least_gain:
                 self.best = found, fleet
         # The search ends after as many events as if each fleet were simulated.
         self.events += its.events

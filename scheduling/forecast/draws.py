@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from zlib import crc32
+from hashlib import blake2b
 
 from lading.scheduling.forecast.fleet_work import FleetWork
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.prediction import EXACT
-from lading.scheduling.unfinished import NORMAL
+from lading.scheduling.unfinished import MOST_SPREAD_OF_ONE_KIND, NORMAL
 
 # For a task without finished steps, the part of the spread that is between its steps; the highest quantile of a step
 # that has started; and the shortest remaining time, seconds.
@@ -32,9 +32,10 @@ class Draw:
 def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
     """Sample cases of step lengths from the spread of each step; none if all lengths are known.
 
-    Similar steps are stratified over all cases together: of four cases with five steps, one has the longest of twenty.
-    A step has the same quantiles in each plan, so that plans only differ by what has happened. For a task without
-    finished steps the common length is uncertain, and the steps differ less from each other.
+    Similar steps are stratified in each case and over all cases together: of five steps, one is from the longest fifth
+    in each of four cases, and one case has the longest of twenty. A step has the same quantiles in each plan, so that
+    plans only differ by what has happened. For a task without finished steps the common length is uncertain, and the
+    steps differ less from each other.
 
     :param medians: the forecast with median lengths
     """
@@ -46,7 +47,7 @@ def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
         if step.spread > EXACT:
             alike.setdefault((step.job.run, name if step.alike is None else step.alike), []).append(name)
     factors: list[dict[str, float]] = [{} for _ in range(number)]
-    tasks = sorted((crc32(f"{key} {case}".encode()), key, case) for key in alike for case in range(number))
+    tasks = sorted((scattered(f"{key} {case}"), key, case) for key in alike for case in range(number))
     common: dict[tuple[object, int], float] = {}
     seen: dict[object, int] = {}
     for _, key, case in tasks:
@@ -54,21 +55,21 @@ def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
         place = seen[key] = seen.get(key, -1) + 1
         common[key, case] = NORMAL.inv_cdf((place + 0.5) / number)
     for key, names in alike.items():
-        order = sorted((crc32(f"{name} {case}".encode()), name, case) for name in names for case in range(number))
-        for place, (_, name, case) in enumerate(order):
+        for name, case, quantile in quantiles(names, number):
             step = steps[name]
-            its_own, shared = step.spread, step.spread / math.sqrt(step.measured) if step.measured else 0.0
-            if not step.measured:
+            if step.measured:
+                its_own = min(step.spread, MOST_SPREAD_OF_ONE_KIND)
+                shared = its_own / math.sqrt(step.measured)
+            else:
                 its_own, shared = ALONE * step.spread, math.sqrt(1 - ALONE**2) * step.spread
             shift = step.seconds * math.exp(shared * common[key, case])
-            part = (place + 0.5) / len(order)
             if step.begun is not None:
                 passed = max(0.0, medians_passed(step, work.now))
                 below = NORMAL.cdf(math.log(max(passed, 1e-3) / shift) / its_own)
-                part = min(below + part * (1 - below), MOST_PART)
+                part = min(below + quantile * (1 - below), MOST_PART)
                 factors[case][name] = max(MOMENT, shift * math.exp(its_own * NORMAL.inv_cdf(part)) - passed)
             else:
-                factors[case][name] = shift * math.exp(its_own * NORMAL.inv_cdf(part))
+                factors[case][name] = shift * math.exp(its_own * NORMAL.inv_cdf(quantile))
     return [
         Draw(
             [case.get(name, steps[name].seconds) for name in work.names],
@@ -76,6 +77,24 @@ def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
         )
         for case in factors
     ]
+
+
+def quantiles(names: Sequence[str], number: int) -> Iterator[tuple[str, int, float]]:
+    """Yield (name, case, quantile) for each step and case.
+
+    In each case, each of n equal parts of the distribution has one step, and over the cases, each of its parts has one
+    (Latin hypercube sampling: McKay, Beckman, Conover, Technometrics 21, 1979).
+    """
+    ranked = [sorted(names, key=lambda name: (scattered(f"{name} {case}"), name)) for case in range(number)]
+    for rank, some in enumerate(zip(*ranked, strict=True)):
+        places = sorted(range(number), key=lambda case: scattered(f"{rank} {case} {some[0]}"))
+        for place, case in enumerate(places):
+            yield some[case], case, (rank + (place + 0.5) / number) / len(names)
+
+
+def scattered(text: str) -> bytes:
+    """A hash whose order has nothing to do with that of similar texts, unlike that of a cyclic redundancy check."""
+    return blake2b(text.encode(), digest_size=8).digest()
 
 
 def medians_passed(step: WorkflowStep, now: float) -> float:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.prediction import ASSUMED, History, Prediction, predicted
+from lading.scheduling.prediction import ASSUMED, ASSUMED_OF_TASK, SPREAD_OF_TASKS, History, Prediction, predicted
 from lading.scheduling.resources import Resources
 
 SIZED = ((("align", "large"), "align of this size"), ("align", "align"))
@@ -24,6 +24,21 @@ def test_the_narrowest_level_of_which_enough_is_known_is_asked() -> None:
     found = history.predict(SIZED, None)
     assert found.source == "5 jobs of align"
     assert 500 < found.seconds < 700
+
+
+def test_for_an_unknown_task_of_a_run_each_known_task_counts_once_however_many_jobs_it_has() -> None:
+    history = History()
+    nothing = history.predict(SIZED, None, enough=1)
+    assert (nothing.seconds, nothing.spread) == (pytest.approx(ASSUMED_OF_TASK), pytest.approx(SPREAD_OF_TASKS))
+    for i in range(50):
+        history.add((("many", "many"),), 10.0 * (1 + i % 3), None)
+    history.add((("one", "one"),), 1000.0, None)
+    found = history.predict(SIZED, None, enough=1)
+    many = math.exp(math.fsum(math.log(10.0 * (1 + i % 3)) for i in range(50)) / 50)
+    assert found.seconds == pytest.approx((ASSUMED_OF_TASK * many * 1000.0) ** (1 / 3))
+    assert (found.number, found.source) == (0, "2 tasks of the site")
+    assert found.spread > 1
+    assert history.predict(SIZED, 20.0, enough=1).seconds == 20.0, "its limit"
 
 
 def test_a_limit_bounds_and_is_no_estimate() -> None:

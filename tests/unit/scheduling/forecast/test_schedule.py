@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.forecast.choice import beside, choose, sizes_between
-from lading.scheduling.forecast.draws import draws
+from lading.scheduling.forecast.draws import draws, quantiles
 from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, offers
 from lading.scheduling.forecast.fleets import FleetRun
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
@@ -499,6 +499,26 @@ def test_where_lengths_are_uncertain_cases_are_compared_and_are_the_same_again()
     fewer = to_do(Forecast(without))
     assert len(draws(fewer, Forecast(without), 4)[0].seconds) == 10
     assert draws(work, wide(12), 4) == [], "all is known"
+
+
+@pytest.mark.parametrize("number", [5, 40, 100])
+def test_each_case_has_short_and_long_steps(number: int) -> None:
+    """Names that differ by a digit have quantiles that have nothing to do with each other."""
+    cases: dict[int, list[float]] = {}
+    for _, case, part in quantiles([str(each) for each in range(number)], 4):
+        cases.setdefault(case, []).append(part)
+    for parts in cases.values():
+        assert sorted(int(part * number) for part in parts) == list(range(number)), "one step in each equal part"
+    every = sorted(part for parts in cases.values() for part in parts)
+    assert every == pytest.approx([(each + 0.5) / (4 * number) for each in range(4 * number)])
+
+
+def test_a_task_of_different_jobs_is_not_drawn_with_its_whole_spread() -> None:
+    """If half of its jobs take a second and half an hour, none takes a day."""
+    steps = {name: replace(step, spread=3.0, measured=20) for name, step in wide(12).steps.items()}
+    forecast = Forecast(steps, {"x": NOW})
+    longest = max(seconds for case in draws(to_do(forecast), forecast, 4) for seconds in case.seconds)
+    assert longest < 300 * math.exp(3)
 
 
 def alone(number: int, seconds: float, cpus: float = 1, **more: object) -> dict[str, WorkflowStep]:
