@@ -29,6 +29,7 @@ import os
 import selectors
 import signal
 import time
+from functools import cache
 from http import HTTPStatus
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,16 +39,16 @@ from airflow.configuration import conf
 from airflow.dag_processing.bundles import base as bundles_base
 from airflow.executors.base_executor import BaseExecutor
 from airflow.executors.workloads import ExecuteCallback, ExecutorWorkload
-from airflow.sdk.api.client import Client, ServerResponseError
+from airflow.sdk.api.client import ServerResponseError
 from airflow.sdk.exceptions import TaskAlreadyRunningError
-from airflow.sdk.execution_time import callback_supervisor, supervisor
+from airflow.sdk.execution_time import callback_supervisor, comms, supervisor, task_runner
 from airflow.sdk.execution_time.comms import RetryTask, TaskState
 from airflow.sdk.execution_time.coordinator import get_coordinator_manager
 from airflow.sdk.listener import get_listener_manager
 from airflow.sdk.log import load_remote_log_handler, logging_processors
 from airflow.settings import dispose_orm
 from airflow.utils.state import TaskInstanceState
-from pydantic import TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from lading.executors.agent import scratch
 from lading.executors.agent.job_folder import TERMINATED, EndCause
@@ -83,9 +84,11 @@ MODULES = (
     "airflow.sdk.definitions.decorators",
     "airflow.sdk.execution_time.connection_test_supervisor",
     "airflow.sdk.execution_time.task_runner",
+    "airflow.version",
     "encodings.idna",
     "jinja2.ext",
     "lading.hooks.dags.bundles",
+    "lading.operators",
     "setproctitle",
 )
 
@@ -125,6 +128,7 @@ def preload(runner: str = "") -> None:
     for warm_up in (
         _fix_bundle_root,
         _load_certificates,
+        _share_validators,
         get_coordinator_manager,
         load_remote_log_handler,
         lambda: logging_processors(json_output=True),
@@ -161,8 +165,20 @@ def _remove_old_bundles(workload: dict[str, Any]) -> None:
 
 
 def _load_certificates() -> None:
-    """Create the TLS context, which clients share and which takes longer than anything else in a task."""
-    Client(base_url="http://localhost", token="").close()
+    """Create the TLS context that clients share. It takes longer than anything else in a task.
+
+    Airflow keeps one per class of client.
+    """
+    JobClient(base_url="http://localhost", token="").close()
+
+
+def _share_validators() -> None:
+    """Build the validators of messages and rendered fields once. Airflow builds them in each task."""
+    shared = cache(TypeAdapter)
+    for module in (comms, task_runner):
+        module.TypeAdapter = shared  # type: ignore[attr-defined]
+    for validated in (comms.ToTask, JsonValue):
+        shared(validated)
 
 
 def run(workload: dict[str, Any], job: AgentJob) -> None:

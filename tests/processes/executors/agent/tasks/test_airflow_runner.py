@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.execution_time import callback_supervisor, coordinator, supervisor
+from airflow.sdk.execution_time import callback_supervisor, comms, coordinator, supervisor, task_runner
 
 from lading.executors.agent import job_folder, process_tree
 from lading.executors.agent.job_folder import TERMINATED, EndCause
@@ -684,6 +684,9 @@ def test_what_is_changed_in_airflow_is_still_there() -> None:
     assert list(inspect.signature(watched._signal_subprocess).parameters) == ["self", "sig"]
     fields = {field.name for field in task.__attrs_attrs__}
     assert {"_terminal_state", "_pending_terminal_state_msg", "_exit_code", "_process_exit_monotonic"} <= fields
+    # Where tasks build validators that they can share.
+    assert "TypeAdapter(ToTask)" in inspect.getsource(comms.CommsDecoder)
+    assert "TypeAdapter(JsonValue)" in inspect.getsource(task_runner._serialize_rendered_fields)
     # Our classes are looked up by name when a task or a callback starts.
     source = inspect.getsource(coordinator._PythonCoordinator.execute_task)
     assert "import ActivitySubprocess" in source
