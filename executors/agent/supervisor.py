@@ -7,6 +7,7 @@ whole tree can be found, measured and killed. It terminates whatever the task ha
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -51,6 +52,9 @@ LIGHT = 32 * 1024
 
 # The unit in which getrusage(2) counts writes to files, including those through mappings, bytes.
 RUSAGE_BLOCK = 512
+
+# From <linux/mman.h>: move memory into huge pages now (Linux 6.1).
+MADV_COLLAPSE = 25
 
 # How long to keep trying to write the exit file on a full disk, seconds.
 SENTINEL_PATIENCE = 300.0
@@ -211,6 +215,21 @@ def preload(runner: Runner, named: str = "") -> None:
     # Exclude these objects from garbage collection, which would touch and so copy their pages in a job's process.
     gc.collect()
     gc.freeze()
+    _use_huge_pages()
+
+
+def _use_huge_pages() -> None:
+    """Move this process's memory into huge pages: forks, and the ends of forked processes, then take half the time.
+
+    A process that writes to a huge page that it shares copies only 4 KiB. Kernels before 6.1 move nothing.
+    """
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    for mapping in Path("/proc/self/maps").read_text().splitlines():
+        addresses, access, _, _, inode = mapping.split()[:5]
+        if access == "rw-p" and inode == "0":
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            madvise(start, end - start, MADV_COLLAPSE)
 
 
 def become(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from lading.executors.agent import process_tree, supervisor
-from lading.executors.agent.supervisor import OOM_SCORE
+from lading.executors.agent.supervisor import OOM_SCORE, Runner
 from lading.hooks.files import host
 from tests.services import forked
 from tests.services.agent import NodeAgent
@@ -28,6 +31,25 @@ def test_the_kernel_ends_jobs_first_but_an_inherited_score_is_not_lowered(
 
     forked.run(job)
     assert int(found.read_text()) == own
+
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+HAS_COLLAPSE = HUGE_PAGES.exists() and tuple(map(int, platform.release().split(".")[:2])) >= (6, 1)
+
+
+@pytest.mark.skipif(not HAS_COLLAPSE, reason="this kernel does not move memory into huge pages on request")
+def test_what_jobs_inherit_is_in_huge_pages(tmp_path: Path) -> None:
+    found = tmp_path / "found"
+
+    def agent() -> None:
+        kept = [bytes(1000) for _ in range(16 * 1024)]
+        supervisor.preload(cast("Runner", SimpleNamespace(preload=lambda named: None)))
+        amounts = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        found.write_text(next(line.split()[1] for line in amounts if line.startswith("AnonHugePages:")))
+        del kept
+
+    forked.run(agent)
+    assert int(found.read_text()) >= 8 * 1024
 
 
 @pytest.fixture

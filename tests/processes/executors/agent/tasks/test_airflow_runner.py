@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.execution_time import callback_supervisor, coordinator, supervisor
+from airflow.sdk.execution_time import callback_supervisor, comms, coordinator, supervisor, task_runner
 
 from lading.executors.agent import job_folder, process_tree
 from lading.executors.agent.job_folder import TERMINATED, EndCause
@@ -480,12 +480,16 @@ def test_a_job_that_waits_for_the_api_server_can_be_cancelled(node: NodeAgent, a
     assert node.wait_for(put(node, "succeed"))["cause"] is None, "it does not hold others"
 
 
-def test_the_end_of_a_task_is_noticed_at_once(make_node: Callable[..., NodeAgent]) -> None:
-    """Airflow's own supervisor may sleep for the heartbeat interval after the end of the task."""
+def test_the_end_of_a_task_is_noticed_at_once(make_node: Callable[..., NodeAgent], api: ExecutionApi) -> None:
+    """Airflow's own supervisor may sleep for the heartbeat interval after the end of the task.
+
+    It also sends a heartbeat right after the start.
+    """
     node = make_node("600")
     for token in [put(node, "succeed") for _ in range(4)]:
         finished = node.wait_for(token)
         assert finished["at"] - finished["started_at"] < 300
+        assert heartbeats(api, token) == 0
 
 
 def test_resources_are_free_while_the_supervisor_still_reports(node: NodeAgent, api: ExecutionApi) -> None:
@@ -684,6 +688,11 @@ def test_what_is_changed_in_airflow_is_still_there() -> None:
     assert list(inspect.signature(watched._signal_subprocess).parameters) == ["self", "sig"]
     fields = {field.name for field in task.__attrs_attrs__}
     assert {"_terminal_state", "_pending_terminal_state_msg", "_exit_code", "_process_exit_monotonic"} <= fields
+    assert {"_last_heartbeat_attempt", "_last_successful_heartbeat"} <= fields
+    assert "_last_successful_heartbeat = time.monotonic()" in inspect.getsource(task._on_child_started)
+    # Where tasks build validators that they can share.
+    assert "TypeAdapter(ToTask)" in inspect.getsource(comms.CommsDecoder)
+    assert "TypeAdapter(JsonValue)" in inspect.getsource(task_runner._serialize_rendered_fields)
     # Our classes are looked up by name when a task or a callback starts.
     source = inspect.getsource(coordinator._PythonCoordinator.execute_task)
     assert "import ActivitySubprocess" in source
