@@ -96,6 +96,8 @@ export class PackingChart {
 
   constructor(private readonly echarts: ECharts, private readonly element: HTMLElement, private readonly onClick: (job: ChartJob) => void) {
     (element as HTMLElement & {packingChart?: PackingChart}).packingChart = this;
+    // ECharts keeps each turn of the wheel from scrolling the page, whether it zooms or not.
+    for (const name of ["wheel", "mousewheel"]) element.addEventListener(name, (event) => { if (!(event as WheelEvent).ctrlKey) event.stopPropagation(); }, {capture: true});
   }
   /** Redraws the chart if the size of its element has changed. The observer also fires for the initial layout. */
   resize(): void {

@@ -95,10 +95,11 @@ const CSS = `
   .lading thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   .lading .scroll:has(> table) { border: 0; max-height: none; overflow: visible; }
   .lading tbody tr { border: 1px solid var(--l-line); border-radius: 6px; margin-bottom: 8px; padding: 4px 8px; }
-  .lading td, .lading tr:last-child td { border: 0; padding: 2px 0; display: grid; grid-template-columns: 7.5em minmax(0, 1fr); gap: 8px; }
-  .lading td::before { content: attr(data-title); opacity: 0.75; font-size: 0.875em; }
+  .lading td, .lading tr:last-child td { border: 0; padding: 2px 0; display: grid; grid-template-columns: 7.5em minmax(0, 1fr); gap: 0 8px; }
+  .lading td::before { content: attr(data-title); opacity: 0.75; font-size: 0.875em; grid-column: 1; grid-row: 1 / span 9; }
+  .lading td > * { grid-column: 2; }
   .lading td:empty, .lading td:first-child::before { display: none; }
-  .lading td:first-child, .lading td:first-child:has(code) { display: block; position: static; max-width: none; font-weight: 600; }
+  .lading td:first-child, .lading td:first-child:has(code), .lading tr:last-child td:first-child { display: block; position: static; max-width: none; font-weight: 600; }
   .lading td.number { text-align: start; white-space: normal; }
   .lading td .line { white-space: normal; overflow-wrap: anywhere; }
   .lading td .text, .lading td .dags, .lading td .starts { min-width: 0; max-width: none; }
