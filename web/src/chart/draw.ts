@@ -75,8 +75,8 @@ function fill(color: string, slant: number | null): unknown {
 const EVERY = () => true;
 /** The names of the lines in the lower chart. */
 const MEASURES: Record<Measure, {unit: string; used: string; up: string; batch: string}> = {
-  cpus: {unit: "cpus", used: "cpus used", up: "cpus up", batch: "cpus in batch jobs"},
-  memory: {unit: "GiB", used: "GiB requested", up: "GiB up", batch: "GiB of batch jobs"},
+  cpus: {unit: "cpus", used: "cpus requested by running jobs", up: "cpus up", batch: "cpus in batch jobs"},
+  memory: {unit: "GiB", used: "GiB requested by running jobs", up: "GiB up", batch: "GiB of batch jobs"},
 };
 const PEAKS = "GiB at peak";
 interface Drawn {packing: Packing; dark: boolean; mine: (job: ChartJob) => boolean; look: [number, number | null] | null; layout: Layout; measure: Measure}

@@ -1,8 +1,8 @@
 // The page's style sheet, which uses Chakra's variables if the host has them.
 import {DARK, LIGHT, type Palette} from "../chart/colors";
 
-const variables = ({running, succeeded, failed, cancelled, hidden, phases, shares, page}: Palette) =>
-  Object.entries({page: page[0], running, succeeded, failed, cancelled, hidden, ...phases, ...shares})
+const variables = ({running, succeeded, failed, cancelled, hidden, machine, phases, shares, page}: Palette) =>
+  Object.entries({page: page[0], running, succeeded, failed, cancelled, hidden, machine, ...phases, ...shares})
     .map(([name, color]) => `--l-${name}: ${color};`).join(" ");
 
 const CSS = `
@@ -31,7 +31,8 @@ const CSS = `
 .lading .nowrap { flex-wrap: nowrap; }
 .lading .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; }
 .lading .tile { border: 1px solid var(--l-line); border-radius: 6px; padding: 10px 12px; display: block; height: 100%; }
-.lading a.tile:hover { background: var(--l-soft); }
+.lading button.tile { font: inherit; color: inherit; background: none; text-align: start; width: 100%; cursor: pointer; }
+.lading :is(a, button).tile:hover { background: var(--l-soft); }
 .lading .tile .label { font-size: 0.85em; opacity: 0.8; }
 .lading .tile .value { font-size: 1.4em; white-space: nowrap; font-weight: 600; font-variant-numeric: tabular-nums; }
 .lading .tile.bad { border-color: var(--l-failed); border-inline-start-width: 4px; }
