@@ -66,7 +66,7 @@ export function Section({title, more, children}: {title: string; more?: ReactNod
   return (
     <section aria-label={title}>
       <div className="head">{heading}<div className="row">{more}<div ref={setSlot} className="slot" /></div></div>
-      <HeadSlot.Provider value={slot}>{children}</HeadSlot.Provider>
+      <div className="body"><HeadSlot.Provider value={slot}>{children}</HeadSlot.Provider></div>
     </section>
   );
 }

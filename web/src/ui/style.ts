@@ -21,6 +21,9 @@ const CSS = `
 .lading .skip { position: absolute; left: -9999px; }
 .lading .skip:focus { position: static; }
 .lading section > .head { position: sticky; top: var(--l-top, 52px); z-index: 4; background: var(--l-bg); padding: 6px 0; display: flex; flex-wrap: wrap; justify-content: space-between; align-items: center; gap: 6px 12px; }
+/* The heading leaves with the last 80 pixels of its section, rather than stay above the next one where scrolling ends. */
+.lading section > .head { margin-bottom: 80px; }
+.lading section > .body { margin-top: -80px; }
 .lading.tab section > .head { top: 0; }
 .lading h2 { font-weight: 600; font-size: 1.1em; margin: 0; }
 .lading a.link { color: inherit; text-decoration: underline; text-decoration-color: color-mix(in srgb, currentColor 45%, transparent); text-underline-offset: 2px; }
@@ -31,7 +34,7 @@ const CSS = `
 .lading .nowrap { flex-wrap: nowrap; }
 .lading .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; }
 .lading .tile { border: 1px solid var(--l-line); border-radius: 6px; padding: 10px 12px; display: block; height: 100%; }
-.lading button.tile { font: inherit; color: inherit; background: none; text-align: start; width: 100%; cursor: pointer; }
+.lading button.tile { font: inherit; color: inherit; background: none; text-align: start; width: 100%; cursor: pointer; display: flex; flex-direction: column; }
 .lading :is(a, button).tile:hover { background: var(--l-soft); }
 .lading .tile .label { font-size: 0.85em; opacity: 0.8; }
 .lading .tile .value { font-size: 1.4em; white-space: nowrap; font-weight: 600; font-variant-numeric: tabular-nums; }
@@ -89,9 +92,9 @@ const CSS = `
   .lading .find { width: 100%; }
   .lading .find > :first-child { flex: 1; }
   .lading section > .head { position: static; }
-  .lading .tiles { grid-template-columns: repeat(2, 1fr); }
+  .lading .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   .lading .tile { padding: 6px 8px; }
-  .lading .tile .value { font-size: 1.15em; }
+  .lading .tile .value { font-size: 1.15em; white-space: normal; }
   .lading table, .lading tbody, .lading tr, .lading td { display: block; width: auto; max-width: none; }
   .lading thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   .lading .scroll:has(> table) { border: 0; max-height: none; overflow: visible; }
@@ -102,6 +105,7 @@ const CSS = `
   .lading td:empty, .lading td:first-child::before { display: none; }
   .lading td:first-child, .lading td:first-child:has(code), .lading tr:last-child td:first-child { display: block; position: static; max-width: none; font-weight: 600; }
   .lading td.number { text-align: start; white-space: normal; }
+  .lading td .row code { white-space: nowrap; overflow-x: auto; }
   .lading td .line { white-space: normal; overflow-wrap: anywhere; }
   .lading td .text, .lading td .dags, .lading td .starts { min-width: 0; max-width: none; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
