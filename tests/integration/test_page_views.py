@@ -141,7 +141,7 @@ def test_the_wheel_scrolls_the_page_over_the_chart_and_zooms_with_ctrl(
     page.locator("[data-testid=packing-chart] canvas").first.hover(position={"x": 600, "y": 100})
     page.keyboard.down("Control")
     page.mouse.wheel(0, -120)
-    page.wait_for_function(f"({SHOWN})() < {0.9 * shown}")
+    page.wait_for_function(f"({SHOWN})() < {0.95 * shown}")
     page.keyboard.up("Control")
     zoomed = page.evaluate(SHOWN)
     assert page.evaluate(SCROLLED) == 0

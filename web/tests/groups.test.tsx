@@ -4,7 +4,7 @@ import {beforeEach, expect, test, vi} from "vitest";
 import {parts} from "../src/pages/cost";
 import {limitText} from "../src/pages/waits";
 import type {BillAmounts, SiteState} from "../src/api_types";
-import {Machines, only, pendingOf, whyNotDrained} from "../src/pages/machines";
+import {Machines, only, pendingOf, upText, whyNotDrained} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
 import {sequels} from "../src/pages/failures";
 import {byWhom, runCost} from "../src/format";
@@ -37,6 +37,19 @@ test("the facts of a job say who can apply the remedy", () => {
   const facts = (more: object) => renderToStaticMarkup(<Facts job={{...job, dag_id: null, site: null, ...more}} now={job.queued_at + 60} />);
   expect(facts({remedy: "Raise it", actors: ["operator"]})).toContain("The operator: Raise it");
   expect(facts({remedy: null, actors: []})).not.toContain("What to do");
+});
+
+test("the facts of a try link to its log once it has started", () => {
+  vi.stubGlobal("document", {baseURI: "http://localhost/"});
+  const facts = (started_at: number | null) => renderToStaticMarkup(<Facts job={{...job, started_at}} now={job.queued_at + 60} />);
+  expect(facts(job.queued_at + 5)).toContain('href="http://localhost/dags/etl/runs/r1/tasks/load/mapped/3?try_number=1"');
+  expect(facts(null)).not.toContain("try_number");
+});
+
+test("machines that are ordered or boot are coming, others are up", () => {
+  const of = (...states: string[]) => upText(states.map((state) => ({state})));
+  expect(of("up", "draining", "booting", "ordered", "ended")).toBe("2 up, 2 coming");
+  expect(of("up")).toBe("1 up");
 });
 
 test("a bill is split into its four parts, in USD or in cpu-hours", () => {

@@ -4,7 +4,7 @@ import * as React from "react";
 import {act} from "react";
 import {createRoot, type Root} from "react-dom/client";
 import {afterEach, beforeEach, expect, test, vi} from "vitest";
-import type {BillPage, PackingChart, Savings} from "../src/api_types";
+import type {BillPage, PackingChart, RunGantt, Savings} from "../src/api_types";
 import {utcDay} from "../src/format";
 import {billSpan} from "../src/pages/bill_span";
 import {idleRemedy} from "../src/pages/cost";
@@ -231,6 +231,53 @@ test("a machine that boots is not shown as up, and rows that add up nodes are ex
   expect(boots).toContain("ordered ");
   expect(up).not.toContain("ordered ");
   expect(text()).toContain("Rows in bold add up machines or nodes");
+});
+
+test("live runs are folded unless running jobs are shown, and loaded once they are shown", async () => {
+  await open("Jobs");
+  expect(times("live-runs")).toBe(0);
+  await act(async () => box.querySelector<HTMLButtonElement>("button[aria-label='Show live runs']")?.click());
+  await pass(1);
+  expect(rowsOf("Live runs")).toHaveLength(1);
+  await act(async () => root.unmount());
+  await open("Running jobs");
+  expect(rowsOf("Live runs")).toHaveLength(1);
+});
+
+test("with a site chosen, Waits counts and lists only what waits for it", async () => {
+  await open("Waits", "&site=hpc");
+  expect(text()).toContain("All 5 jobs");
+  expect(rowsOf("Waits by size")).toHaveLength(1);
+  await act(async () => root.unmount());
+  await open("Waits", "&site=lab");
+  expect(text()).toContain("All 0 jobs");
+  expect(rowsOf("Waits by size")).toHaveLength(0);
+});
+
+test("a search without other filters names none", async () => {
+  answer = async (route) => (route === "jobs" ? json({...(ANSWERS["jobs"] as object), jobs: [], matching: 0}) : good(route));
+  await open("Jobs", "&q=nonsense");
+  expect(text()).toContain("No job matches “nonsense” and the other filters.");
+  await act(async () => root.unmount());
+  history.replaceState(null, "", "/plugin/lading?view=jobs&q=nonsense");
+  root = createRoot(box);
+  const {Lading} = globalThis as unknown as Record<string, React.ComponentType>;
+  await act(async () => root.render(<Lading />));
+  await pass(1);
+  expect(text()).toContain("No job matches “nonsense”.");
+});
+
+test("a task that only waits has no percentage of its last run", async () => {
+  const gantt = ANSWERS["dags/etl/runs/r1/gantt"] as RunGantt, [task] = gantt.tasks;
+  const of = (started_at: number | null) => { answer = async (route) => (route.endsWith("/gantt") ? json({...gantt, tasks: [{...task, started_at}]}) : good(route)); };
+  of(null);
+  await open("the tab of a run");
+  expect(rowsOf("Timeline")[0]).toMatch(/waiting 15 minlast 12 min(?!now)/);
+  await act(async () => root.unmount());
+  await pass(61);
+  of(NOW - 800);
+  await open("the tab of a run");
+  expect(rowsOf("Timeline")[0]).toMatch(/15 minlast 12 minnow \+29 %/);
 });
 
 test("idle machines are drained together, after one question", async () => {

@@ -95,7 +95,7 @@ export const tryColumns = (now: number): Column<TrySummary>[] => [
   {title: "Task", cell: (job) => <Link to={taskPath(job)} label={taskName(job)}><TaskName job={job} /></Link>, text: taskName},
   {title: "Run", hidden: true, text: (job) => job.run_id},
   {title: "Team", hidden: true, text: (job) => job.team},
-  {title: "State, try", cell: (job) => <div><Badge word={job.state} /><div><Muted>try {job.try_number}</Muted></div></div>, text: false},
+  {title: "State, try", cell: (job) => <div><Badge word={job.state} /><div><Muted>try {job.try_number}<LogLink job={job} before=", " /></Muted></div></div>, text: false},
   {title: "Try", hidden: true, text: (job) => job.try_number},
   {title: "State", hidden: true, text: (job) => job.state},
   {title: "Cause", hidden: true, text: (job) => job.cause},
