@@ -347,7 +347,7 @@ def get_jobs_csv(session: SessionDep, user: GetUserDep, sight: SightDep, choice:
 
     # The export opens its own sessions, because the session of the request is closed before the answer is complete.
     rows = csv_rows(partial(create_session, scoped=False), sight, choice, controller_now(session))
-    headers = {"Content-Disposition": 'attachment; filename="jobs.csv"'}
+    headers = {"Content-Disposition": 'attachment; filename="lading_jobs.csv"'}
     return Export(user.get_id(), rows, headers)
 
 

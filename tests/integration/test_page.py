@@ -175,7 +175,7 @@ PAGE = "/plugin/lading"
 MEASURED_SOON = {"lading.executors.agent.running.MEMORY_INTERVAL": 2.0}
 # The sub-pages, and the tables that each has.
 VIEWS = {
-    "Overview": ("Sites", "Failed jobs"),
+    "Overview": ("Sites", "Failures by cause"),
     "Waits": ("Waiting jobs",),
     "Machines": ("Machines",),
     "Jobs": ("Jobs",),
@@ -318,14 +318,14 @@ def drawn(page: Page) -> None:
 def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Browser) -> None:
     window = Window(browser, full.url, token=admin, height=1000)
     page = window.open(PAGE)
-    for tile in ("Running", "Waiting", "Failed tasks, 24 h", "Machines", "cpus in use", "USD per hour", "Today"):
+    for tile in ("Running", "Waiting", "Failed tries, 24 h", "Machines up", "cpus requested", "USD per hour", "Today"):
         expect(page.locator(f"[data-tile={tile!r}]")).to_be_visible()
     expect(page.locator("[data-tile=Waiting]")).to_contain_text("5,000")
-    expect(page.locator("[data-tile=Machines]")).to_contain_text("9")
+    expect(page.locator("[data-tile='Machines up']")).to_contain_text("9")
     sites = page.get_by_role("table", name="Sites")
     expect(sites).to_contain_text("it has not answered for more than 10 s")
     expect(sites).to_contain_text("max_allocations: 8 of 8")
-    expect(page.get_by_role("table", name="Failed jobs")).to_contain_text("the log of the task")
+    expect(page.get_by_role("table", name="Failures by cause")).to_contain_text("the log of the task")
     for name, begins in (("the dashboard", "{"), ("alert rules", "# Alerts for Grafana")):
         with page.expect_download() as download:
             page.get_by_role("link", name=name).click()
@@ -444,7 +444,7 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     page.get_by_role("button", name="Remove find genomes.align[7]").click()
     expect(matching).to_have_text("more than 5,000 jobs")  # no more are counted
     page.get_by_label("Filter by state").select_option("failed")
-    expect(page.get_by_role("table", name="Failed jobs")).to_be_visible()
+    expect(page.get_by_role("table", name="Failures by cause")).to_be_visible()
     # What is looked for from everywhere is looked for here among what is chosen.
     page.get_by_label("Find a job or machine").fill("align")
     page.get_by_label("Find a job or machine").press("Enter")
@@ -573,8 +573,8 @@ def test_each_table_can_be_had_as_csv_and_all_is_done_by_keyboard(
     window = Window(browser, full.url, token=admin)
     page = window.open(PAGE)
     first = {
-        "Sites": "Site", "Failed jobs": "Cause", "Waiting jobs": "Jobs", "Machines": "Machine", "Jobs": "dag_id",
-        "Costs by Dag": "Dag",
+        "Sites": "site", "Failures by cause": "cause", "Waiting jobs": "jobs", "Machines": "machine", "Jobs": "dag_id",
+        "Costs by Dag": "dag",
     }  # fmt: skip
     for name, table in [(name, table) for name, tables in VIEWS.items() for table in tables]:
         view(page, name)
@@ -583,6 +583,7 @@ def test_each_table_can_be_had_as_csv_and_all_is_done_by_keyboard(
         expect(shown).not_to_have_count(0)
         with page.expect_download() as download:
             button.press("Enter")
+        assert download.value.suggested_filename == f"lading_{table.lower().replace(' ', '_')}.csv"
         download.value.save_as(tmp_path / table)
         with (tmp_path / table).open(newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))
@@ -646,7 +647,7 @@ def test_who_may_read_one_dag_sees_of_the_others_grey_rectangles(full: Airflow, 
             "to look is not to act"
         )
 
-    read("Overview", "Failed jobs", "and others")
+    read("Overview", "Failures by cause", "and others")
     read("Waits", "Waiting jobs", "and others")
     read("Cost", "Costs by Dag", "genomes")
     expect(page.get_by_text("The totals include Dags you cannot read only for past days")).to_be_visible()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ VIEWS = {
     "memory-of-a-site": (f"{PAGE}?view=machines&site=cloud&measure=memory", "Machines"),
     "jobs": (f"{PAGE}?view=jobs", "Jobs"),
     "cost": (f"{PAGE}?view=cost", "Costs by Dag"),
-    "failed-jobs": (f"{PAGE}?view=jobs&state=failed&within=604800", "Failed jobs"),
+    "failed-jobs": (f"{PAGE}?view=jobs&state=failed&within=604800", "Failures by cause"),
     "cost-by-site": (f"{PAGE}?view=cost&split=site", "Idle machines"),
     "cost-by-run": (f"{PAGE}?view=cost&split=run&days=6", "Costs by run"),
     "dag": ("/dags/genomes/plugin/lading-dag", "Runs of genomes"),
@@ -128,7 +129,85 @@ def test_column_headings_stay_below_the_heading_of_their_section(
     page = window.open(f"{PAGE}?view=machines")
     expect(page.get_by_role("table", name="Machines", exact=True)).to_be_visible()
     page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
-    assert abs(page.evaluate(HEADINGS)) <= 1
+    assert -1 <= page.evaluate(HEADINGS) <= 0, "no text of a row shows between them"
+    window.page.close()
+
+
+# The seconds that the packing chart shows, and how far the page is scrolled.
+SHOWN = "() => document.querySelector('[data-testid=packing-chart]').packingChart.seconds(170)"
+SCROLLED = "() => document.querySelector('.lading').scrollTop"
+
+
+def test_the_wheel_scrolls_the_page_over_the_chart_and_zooms_with_ctrl(
+    house: tuple[Airflow, str, str], browser: Browser
+) -> None:
+    airflow, token, _ = house
+    window = Window(browser, airflow.url, token=token, width=1440, height=1000)
+    page = window.open(f"{PAGE}?view=machines")
+    page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
+    expect(page.get_by_role("table", name="Machines", exact=True)).to_be_visible()
+    shown = page.evaluate(SHOWN)
+    page.locator("[data-testid=packing-chart] canvas").first.hover(position={"x": 600, "y": 100})
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -120)
+    page.wait_for_function(f"({SHOWN})() < {0.95 * shown}")
+    page.keyboard.up("Control")
+    zoomed = page.evaluate(SHOWN)
+    assert page.evaluate(SCROLLED) == 0
+    page.mouse.wheel(0, 120)
+    page.wait_for_function(f"({SCROLLED})() > 50")
+    assert page.evaluate(SHOWN) == pytest.approx(zoomed, rel=0.05), "without Ctrl it does not zoom"
+    window.page.close()
+
+
+# On a phone each row is a card with a line for each cell: its title, and its parts in a column next to it. These are
+# the cells with a part elsewhere, and the cards whose own title is not above their cells.
+MISPLACED = """() => {
+    const left = (each) => each.getBoundingClientRect().left;
+    const all = [...document.querySelectorAll('.lading td:not(:first-child) > *')];
+    const parts = all.filter((each) => each.checkVisibility());
+    const titles = [...document.querySelectorAll('.lading td:first-child')];
+    return [
+        ...parts.filter((part) => left(part) < left(part.parentElement) + 90).map((part) => part.parentElement),
+        ...titles.filter((title) => getComputedStyle(title).display !== 'block'),
+    ].map((cell) => cell.innerText);
+}"""
+
+
+def test_on_a_phone_each_part_of_a_cell_is_next_to_its_title(house: tuple[Airflow, str, str], browser: Browser) -> None:
+    airflow, token, _ = house
+    window = Window(browser, airflow.url, token=token, width=390, height=844)
+    for view, table in (("now", "Shares"), ("machines", "Machines"), ("jobs", "Jobs"), ("cost", "Savings")):
+        page = window.open(f"{PAGE}?view={view}")
+        expect(page.get_by_role("table", name=table, exact=True)).to_be_visible()
+        assert page.evaluate(MISPLACED) == [], view
+    window.page.close()
+
+
+def test_what_right_sizes_would_save_leads_to_the_lines_to_paste(
+    house: tuple[Airflow, str, str], browser: Browser
+) -> None:
+    airflow, token, _ = house
+    window = Window(browser, airflow.url, token=token, width=1440, height=1000)
+    page = window.open(f"{PAGE}?view=cost")
+    savings = page.get_by_role("region", name="Savings from right sizes", exact=True)
+    expect(savings).to_be_attached()
+    expect(page.get_by_role("table", name="Costs by Dag")).to_be_visible()
+    expect(savings).not_to_be_in_viewport()
+    page.locator("[data-tile='Requests too large']").get_by_role("button").click()
+    expect(savings).to_be_in_viewport()
+    expect(savings).to_be_focused()
+    window.page.close()
+
+
+def test_a_job_has_its_log_and_what_to_do_about_it(house: tuple[Airflow, str, str], browser: Browser) -> None:
+    airflow, token, _ = house
+    window = Window(browser, airflow.url, token=token, width=1440, height=1000)
+    page = window.open(f"{PAGE}?view=jobs&state=failed&cause=out_of_memory")
+    first = page.get_by_role("table", name="Jobs", exact=True).locator("tbody tr").first
+    expect(first).to_contain_text(re.compile("The Dag's author.*: "))
+    first.get_by_role("link", name=re.compile(r"^Log of try \d+ of ")).click()
+    page.wait_for_url(re.compile(r"/dags/.*/runs/.*/tasks/.*\?try_number=\d+$"))
     window.page.close()
 
 

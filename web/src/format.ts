@@ -119,8 +119,8 @@ export function tickLabel(seconds: number, shown: number): string {
   return shown > 12 * 3600 ? date(seconds) : shown > 1800 ? minute(seconds) : clock(seconds);
 }
 
-/** ISO 8601 for programs, such as in CSV. */
-export const iso = (seconds: Maybe<number>): string => (isNone(seconds) ? "" : new Date(seconds * 1000).toISOString());
+/** ISO 8601 for programs, such as in CSV: UTC, whole seconds, as in `jobs.csv`. */
+export const iso = (seconds: Maybe<number>): string => (isNone(seconds) ? "" : `${new Date(seconds * 1000).toISOString().slice(0, 19)}+00:00`);
 
 export const cpuHours = (value: number): string =>
   value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
@@ -134,7 +134,7 @@ export const runCost = ({usd: charged, billed}: Pick<RunTotals, "usd" | "billed"
 export const took = ({live, began_at, ended_at}: {live: number; began_at: number | null; ended_at: number | null}, now: number) =>
   ((live ? now : ended_at) ?? now) - (began_at ?? now);
 
-/** Text for the cpus in use: out of how many, and how many more batch jobs use on nodes that Lading does not count. */
+/** Text for the cpus that running jobs requested: out of how many, and how many more in batch jobs on nodes that Lading does not count. */
 export function inUse({cpus_used, cpus_up, cpus_batch}: Pick<Summary, "cpus_used" | "cpus_up" | "cpus_batch">): string | null {
   const parts = [
     cpus_up ? `of ${count(cpus_up)} up, ${percent(cpus_used, cpus_up)}` : null,

@@ -4,7 +4,7 @@ import {beforeEach, expect, test, vi} from "vitest";
 import {parts} from "../src/pages/cost";
 import {limitText} from "../src/pages/waits";
 import type {BillAmounts, SiteState} from "../src/api_types";
-import {Machines, only, pendingOf, whyNotDrained} from "../src/pages/machines";
+import {Machines, only, pendingOf, upText, whyNotDrained} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
 import {sequels} from "../src/pages/failures";
 import {byWhom, runCost} from "../src/format";
@@ -37,6 +37,19 @@ test("the facts of a job say who can apply the remedy", () => {
   const facts = (more: object) => renderToStaticMarkup(<Facts job={{...job, dag_id: null, site: null, ...more}} now={job.queued_at + 60} />);
   expect(facts({remedy: "Raise it", actors: ["operator"]})).toContain("The operator: Raise it");
   expect(facts({remedy: null, actors: []})).not.toContain("What to do");
+});
+
+test("the facts of a try link to its log once it has started", () => {
+  vi.stubGlobal("document", {baseURI: "http://localhost/"});
+  const facts = (started_at: number | null) => renderToStaticMarkup(<Facts job={{...job, started_at}} now={job.queued_at + 60} />);
+  expect(facts(job.queued_at + 5)).toContain('href="http://localhost/dags/etl/runs/r1/tasks/load/mapped/3?try_number=1"');
+  expect(facts(null)).not.toContain("try_number");
+});
+
+test("machines that are ordered or boot are coming, others are up", () => {
+  const of = (...states: string[]) => upText(states.map((state) => ({state})));
+  expect(of("up", "draining", "booting", "ordered", "ended")).toBe("2 up, 2 coming");
+  expect(of("up")).toBe("1 up");
 });
 
 test("a bill is split into its four parts, in USD or in cpu-hours", () => {
@@ -104,8 +117,9 @@ test("sites that need somebody come first, the others as the sites file has them
 test("tries that were repeated are no alarm, tasks that failed are", () => {
   vi.stubGlobal("document", {baseURI: "http://localhost/"});
   const tile = (failed: number, failed_tasks: number | null) => renderToStaticMarkup(<FailedTile summary={{failed, failed_tasks}} />);
-  expect(tile(6, 0)).toMatch(/class="tile"[^]*>0<[^]*6 failed tries/);
-  expect(tile(6, 1)).toContain('class="tile bad"');
+  expect(tile(6, 0)).toMatch(/class="tile"[^]*>6<[^]*>0 tasks gave up</);
+  expect(tile(6, 1)).toMatch(/class="tile bad"[^]*>6<[^]*>1 task gave up</);
+  expect(tile(6, null)).toContain("how many tasks gave up is unknown");
 });
 test("a group of failures says what has become of its tasks, and of a single one which try succeeded", () => {
   const task = {since_then: {state: "succeeded", try_number: 2, at: 0}} as never;
@@ -183,7 +197,7 @@ test("a run says first how far it is, and when it ends", () => {
   const at = 1_800_000_000, end = {expected_end: at + 600, expected_end_span: {since: at + 300, until: at + 1200}, expected_end_basis: "Lading's plan", held: null, unpredicted: []};
   expect(progress(run(2428, 3), end, at)).toMatch(/^28 of 2,529 jobs running, 2,400 waiting, 101 finished, of these 3 failed. Expected end: about \d\d:10; between \d\d:05 and \d\d:20, based on Lading's plan\.$/);
   expect(progress(run(2428), null, at)).toMatch(/101 finished. Its end is unknown.$/);
-  expect(progress(run(2428), {...end, expected_end: null, expected_end_span: null, held: "1 job is held"}, at)).toMatch(/Its end cannot be predicted: 1 job is held.$/);
+  expect(progress(run(2428), {...end, expected_end: null, expected_end_span: null, held: "1 job is held"}, at)).toMatch(/Its end is unknown: 1 job is held.$/);
   expect(progress(run(2428), {...end, expected_end: null, expected_end_span: null, unpredicted: ["a", "b"]}, at)).toMatch(/Its end is unknown: no end can be predicted for a, b.$/);
   expect(progress(run(0), null, at)).toBe("All 2,529 jobs finished.");
 });
@@ -191,7 +205,7 @@ test("a live run says when it ends and based on what, or what holds it", () => {
   const at = 1_800_000_000, run = {expected_end: at + 600, expected_end_span: {since: at + 300, until: at + 1200}, expected_end_basis: "Lading's plan", held: null, unpredicted: []};
   expect(endLines(run, at)).toEqual([expect.stringMatching(/^about .*; between .* and /), "based on Lading's plan"]);
   const none = {expected_end: null, expected_end_span: null, expected_end_basis: null, unpredicted: []};
-  expect(endLines({...none, held: "1 job is held"}, at)).toEqual(["not predicted", "1 job is held"]);
+  expect(endLines({...none, held: "1 job is held"}, at)).toEqual(["unknown", "1 job is held"]);
   expect(endLines({...none, held: null}, at)).toEqual(["unknown", ""]);
   expect(endLines({...none, held: null, unpredicted: ["simulate"]}, at)).toEqual(["unknown", "no end can be predicted for simulate"]);
 });

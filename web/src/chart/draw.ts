@@ -74,9 +74,9 @@ function fill(color: string, slant: number | null): unknown {
 
 const EVERY = () => true;
 /** The names of the lines in the lower chart. */
-const MEASURES: Record<Measure, {unit: string; used: string; up: string; batch: string}> = {
-  cpus: {unit: "cpus", used: "cpus used", up: "cpus up", batch: "cpus in batch jobs"},
-  memory: {unit: "GiB", used: "GiB requested", up: "GiB up", batch: "GiB of batch jobs"},
+const MEASURES: Record<Measure, {unit: string; requested: string; up: string; batch: string}> = {
+  cpus: {unit: "cpus", requested: "cpus requested", up: "cpus up", batch: "cpus in batch jobs"},
+  memory: {unit: "GiB", requested: "GiB requested", up: "GiB up", batch: "GiB of batch jobs"},
 };
 const PEAKS = "GiB at peak";
 interface Drawn {packing: Packing; dark: boolean; mine: (job: ChartJob) => boolean; look: [number, number | null] | null; layout: Layout; measure: Measure}
@@ -96,6 +96,8 @@ export class PackingChart {
 
   constructor(private readonly echarts: ECharts, private readonly element: HTMLElement, private readonly onClick: (job: ChartJob) => void) {
     (element as HTMLElement & {packingChart?: PackingChart}).packingChart = this;
+    // ECharts keeps each turn of the wheel from scrolling the page, whether it zooms or not.
+    for (const name of ["wheel", "mousewheel"]) element.addEventListener(name, (event) => { if (!(event as WheelEvent).ctrlKey) event.stopPropagation(); }, {capture: true});
   }
   /** Redraws the chart if the size of its element has changed. The observer also fires for the initial layout. */
   resize(): void {
@@ -196,6 +198,7 @@ export class PackingChart {
     const few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
     const below = Math.max(56, 0.17 * this.element.clientHeight); // the height of the lower chart; the names of its axes need another line above it
     const narrow = this.element.clientWidth < 600, left = narrow ? 96 : 170;
+    const requested = narrow ? names.requested : `${names.requested} by running jobs`;
     const label = (at: number) => tickLabel(at / 1000, this.seconds(left) ?? packing.until - since);
     const days = [...new Set([day(since), day(packing.until)])].join(" – ");
     const x = (grid: number) => ({gridIndex: grid, type: "time", ...(grid === 1 ? {name: days, nameLocation: "middle", nameGap: 20, nameTextStyle: {fontSize: 11}} : {}), min: ms(since), max: ms(packing.until), axisLabel: {show: grid === 1, hideOverlap: true, formatter: label}, axisTick: {show: grid === 1}, axisLine: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
@@ -229,7 +232,7 @@ export class PackingChart {
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${packing.machines.size} machines; the tables contain the same data as text.`}},
-      legend: {top: 0, type: narrow ? "scroll" : "plain", data: [names.used, ...(series.peaks ? [PEAKS] : []), names.up, ...(series.batch ? [names.batch] : []), ...(series.usd ? ["USD per hour"] : [])]},
+      legend: {top: 0, type: narrow ? "scroll" : "plain", data: [requested, ...(series.peaks ? [PEAKS] : []), names.up, ...(series.batch ? [names.batch] : []), ...(series.usd ? ["USD per hour"] : [])]},
       tooltip: {trigger: "item", confine: true, formatter: (item: {seriesId?: string; dataIndex: number}) => this.tip(item.seriesId, item.dataIndex)},
       axisPointer: {link: [{xAxisIndex: "all"}]},
       grid: [{left, right: RIGHT, top: 28, bottom: 60 + below + 34}, {left, right: RIGHT, bottom: 60, height: below}],
@@ -251,7 +254,7 @@ export class PackingChart {
           return {type: "text", x: area.x - 8, y, style: {text: narrow && row.machine ? row.label.slice(siteOf(row.label).length + 1) : row.label, width: left - 16, overflow: "truncate", align: "right", verticalAlign: "middle", fontSize: 11, fontWeight: row.density ? "bold" : "normal", fill: dark ? "#d4d4d8" : "#3f3f46"}};
         }},
         line(names.up, series.up, palette.hidden, 1, "dashed"),
-        line(names.used, series.used, palette.running, 1, "solid"),
+        line(requested, series.used, palette.running, 1, "solid"),
         ...(series.peaks ? [line(PEAKS, series.peaks, palette.shares.used, 1, "solid")] : []),
         ...(series.batch ? [line(names.batch, series.batch, palette.phases.boot, 1, "solid")] : []),
         ...(series.usd ? [line("USD per hour", series.usd, palette.phases.queue, 2, "dotted")] : []),

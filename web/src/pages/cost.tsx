@@ -1,5 +1,6 @@
 // The bill by day, week or month and by Dag, task, run, site or team, split into used, unused, idle and booting.
 import * as React from "react";
+import {useEffect, useRef} from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, IdleSite, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
 import {about, cost, count, cpuHours, cpusText, date, exact, fraction, iso, jobsText, memory, percent, usd, utcDay} from "../format";
@@ -42,10 +43,12 @@ export const whole = (amounts: BillAmounts, inUsd: boolean) => SHARES.reduce((su
 /** A stacked column per period, with its amounts as accessible name. */
 function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
   const most = Math.max(...bill.totals.map((each) => whole(each, inUsd)), 1e-9);
-  const every = Math.ceil(bill.periods.length / 12);
+  const every = Math.ceil(bill.periods.length / 12), box = useRef<HTMLDivElement>(null);
+  // On a phone, which does not show all of it, the present comes first.
+  useEffect(() => { if (box.current) box.current.scrollLeft = box.current.scrollWidth; }, [bill.by, bill.periods.length]);
   return (
-    <div className="scroll" style={{maxHeight: "none", padding: "6px 8px 8px"}} role="group" aria-label="Costs over time">
-      <div className="scale" aria-hidden>{inUsd ? usd(most) : cpuHours(most)}</div>
+    <div ref={box} className="scroll" style={{maxHeight: "none", padding: "6px 8px 8px"}} role="group" aria-label="Costs over time">
+      <div className="scale" style={{position: "sticky", left: 0}} aria-hidden>{inUsd ? usd(most) : cpuHours(most)}</div>
       <div style={{display: "flex", alignItems: "end", gap: bill.periods.length > 60 ? 1 : 4, height: 130, minWidth: bill.periods.length * 4}}>
         {bill.periods.map((period, index) => {
           const shares = parts(bill.totals[index], inUsd), sum = whole(bill.totals[index], inUsd);
@@ -79,11 +82,14 @@ function rowName(row: BillRow, split: string) {
   return row.site || row.team ? <Link to={pagePath({view: "jobs", site: row.site, team: row.team})}>{text}</Link> : text;
 }
 
-/** A column that shows how an amount is divided into its parts, as a bar. */
-export function spentColumn<Row>(of: (row: Row) => BillAmounts, inUsd: boolean, most: number, more: (row: Row) => Part[] = () => []): Column<Row> {
+/** A column that shows how an amount is divided into its parts, as a bar.
+ *
+ * @param none: why a row has no amounts in USD
+ */
+export function spentColumn<Row>(of: (row: Row) => BillAmounts, inUsd: boolean, most: number, more: (row: Row) => Part[] = () => [], none: (row: Row) => string = () => "has no price"): Column<Row> {
   const cell = (row: Row) => {
     const its = [...parts(of(row), inUsd), ...more(row)];
-    return inUsd && of(row).usd === null && its.every(({value}) => !value) ? <Muted>has no price</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={its} whole={most} />;
+    return inUsd && of(row).usd === null && its.every(({value}) => !value) ? <Muted>{none(row)}</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={its} whole={most} />;
   };
   return {title: "How it was spent", cell, text: false};
 }
@@ -102,8 +108,8 @@ function Rows({bill, split, inUsd, name = TITLES[split], few}: {bill: Bill; spli
     spentColumn(({total}) => total, inUsd, most),
     ...shareColumns<BillRow>(({total}) => total),
     {title: "cpu-hours paid", help: "Requested by jobs, and the idle and boot time of machines", cell: ({total}) => count(total.cpu_hours), text: ({total}) => total.cpu_hours, number: true},
-    {title: "cpu-hours used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
-    ...bill.periods.map((period, index): Column<BillRow> => ({title: `${iso(period.since).slice(0, 10)} USD`, hidden: true, text: ({usd: spent}) => spent[index]})),
+    {title: "Used, of paid", csvTitle: "cpu-hours used", help: "Percentage of the cpu-hours paid that jobs used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
+    ...bill.periods.map((period, index): Column<BillRow> => ({title: `USD ${iso(period.since).slice(0, 10)}`, hidden: true, text: ({usd: spent}) => spent[index]})),
   ];
   return <Table name={name} rows={bill.rows} columns={columns} few={few} empty="No job ran in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
@@ -127,6 +133,7 @@ type SavedBy = keyof typeof SAVED;
 /** Savings with the largest of one kind first. */
 export const savedBy = (tasks: readonly Saving[], by: SavedBy): Saving[] => [...tasks].sort((one, other) => SAVED[by](other) - SAVED[by](one));
 
+const SAVINGS = "Savings from right sizes";
 type SavingsAnswer = readonly [Savings | null, string | null, number];
 function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   if (!asked[0]?.tasks.length && !asked[1]) return null;
@@ -148,7 +155,7 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
     {title: "To paste", hidden: true, text: (task) => task.line},
   ];
   return (
-    <AnswerSection title="Savings from right sizes" asked={asked} more={asked[0] ? <SavedInAll found={asked[0]} /> : null}>{(found) => <Table name="Savings" rows={savedBy(found.tasks, by)} columns={columns} sorting={{by, descending: true, onSort: (sort) => chosen.set({saved: sort})}} empty="" keyOf={nameOfTask} />}</AnswerSection>
+    <AnswerSection title={SAVINGS} asked={asked} more={asked[0] ? <SavedInAll found={asked[0]} /> : null}>{(found) => <Table name="Savings" rows={savedBy(found.tasks, by)} columns={columns} sorting={{by, descending: true, onSort: (sort) => chosen.set({saved: sort})}} empty="" keyOf={nameOfTask} />}</AnswerSection>
   );
 }
 
@@ -187,7 +194,7 @@ function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
   const columns: Column<BillRow>[] = [
     {title: "Site", cell: (row) => <Link to={pagePath({view: "machines", site: row.site})} label={`Machines of ${row.site}`}><Name>{row.site ?? ""}</Name></Link>, text: (row) => row.site},
     {title: "USD idle", cell: ({total}) => usd(total.usd_idle), text: ({total}) => total.usd_idle, has: ({total}) => total.usd_idle !== null, number: true},
-    {title: "% of cost", help: "The cost of idle machines, as a percentage of the cost of the site in this time range", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
+    {title: "% of cost", csvTitle: "Fraction of cost", help: "The cost of idle machines, as a percentage of the cost of the site in this time range", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
     {title: "cpu-hours idle", cell: ({total}) => count(total.cpu_hours_idle), text: ({total}) => total.cpu_hours_idle, number: true},
     {title: "idle_seconds", help: "How long the site keeps idle machines now", cell: (row) => count(known(row)?.idle_seconds), text: (row) => known(row)?.idle_seconds, has: known, number: true},
     {title: "Saved by half of idle_seconds", help: "By releasing earlier the machines that were released after being idle in this time range. Idle time between jobs is not included", cell: half, text: false, has: known, number: true},
@@ -209,16 +216,17 @@ export const rankedBudgets = (budgets: readonly Budget[]): Budget[] => [...budge
 function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
   if (!asked[0]?.budgets?.length && !asked[1]) return null;
   const amount = (value: number, {unit}: Budget) => (unit.toUpperCase() === "USD" ? usd(value) : `${exact(value)} ${unit}`);
-  const state = ({is_near, lifted_by, spent, most}: Budget) => (lifted_by !== null ? `lifted by ${lifted_by}` : spent >= most ? "exhausted" : is_near ? "nearly spent" : "");
+  const isSpent = ({spent, most}: Budget) => spent >= most;
+  const state = (budget: Budget) => (budget.lifted_by !== null ? `lifted by ${budget.lifted_by}` : isSpent(budget) ? "exhausted" : budget.is_near ? "nearly spent" : "");
   const columns: Column<Budget>[] = [
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
     {title: "Dags or team", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
     {title: "Spent", cell: (budget) => `${amount(budget.spent, budget)} of ${amount(budget.most, budget)} a ${budget.per}`, text: (budget) => budget.spent, number: true},
-    {title: "Share", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => fraction(budget.spent, budget.most)},
+    {title: "% spent", csvTitle: "Fraction spent", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => fraction(budget.spent, budget.most)},
     {title: "Limit", hidden: true, text: (budget) => budget.most},
     {title: "Unit", hidden: true, text: (budget) => budget.unit},
     {title: "State", cell: (budget) => state(budget), has: state},
-    {title: "Runs out", help: "When the budget will be spent at the current rate of running jobs", cell: (budget) => (budget.spent_at === null ? <Muted>not in this {budget.per}</Muted> : date(budget.spent_at)), text: (budget) => iso(budget.spent_at), number: true},
+    {title: "Runs out", help: "When the budget will be spent at the current rate of running jobs", cell: (budget) => (isSpent(budget) ? "has run out" : budget.spent_at === null ? <Muted>not this {budget.per}</Muted> : date(budget.spent_at)), text: (budget) => (isSpent(budget) ? "" : iso(budget.spent_at)), number: true},
     {title: "Resets", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
@@ -238,16 +246,16 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
     <Row>
       <Select label="Time range" value={days} options={SPANS} onChange={(value) => chosen.set({days: value, by: null})} />
       <Select label="Period" value={by} options={PERIODS} onChange={(value) => chosen.set({by: value})} />
-      <Select label="Split by" value={split} options={SPLITS} onChange={(value) => chosen.set({split: value})} />
     </Row>
   );
+  const splitBy = <Select label="Split by" value={split} options={SPLITS} onChange={(value) => chosen.set({split: value})} />;
   return (
     <>
       <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} days={days} since={billSpan(span, bill.now).since} idlePath={chosen.href({split: "site"})} /></Loading>}</AnswerSection>
       {shown?.split === "site" ? <Idle bill={shown} summary={summary} /> : null}
-      {split === "run" ? null : <Loading isOld={runs[0] === null}><DearestRuns asked={[shownRuns, runs[1]]} allPath={chosen.href({split: "run"})} /></Loading>}
+      {shown ? <Section title="Breakdown" more={splitBy}><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
       <Budgets asked={[summary, summaryTrouble]} />
-      {shown ? <Section title="Breakdown"><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
+      {split === "run" ? null : <Loading isOld={runs[0] === null}><DearestRuns asked={[shownRuns, runs[1]]} allPath={chosen.href({split: "run"})} /></Loading>}
       <Saved asked={savings} chosen={chosen} />
     </>
   );
@@ -268,12 +276,12 @@ function BillSummary({bill, savings, days, since, idlePath}: {bill: Bill; saving
         {expected ? <Tile label={`Expected by ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={`with ${cost(expected.usd_per_day, expected.cpu_hours_per_day)} a day from now on, the mean since ${utcDay(expected.since)}`} /> : null}
         {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={`${percent(amount(total, key, inUsd), whole(total, inUsd))}${key === "idle" ? ", see how to reduce it" : ""}`} />)}
         <Tile label="Running, included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />
-        {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
+        {savings?.tasks.length ? <Tile label="Requests too large" section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month: see the right sizes of ${count(savings.tasks.length)} ${savings.tasks.length === 1 ? "task" : "tasks"}`} /> : null}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
       </Tiles>
       <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />
-      <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is still in progress. Running jobs and machines that are up count there, and jobs as using all that they requested until they finish. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
+      <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is still in progress. The last bar includes what runs now. A running job counts as using all that it requested. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
     </>
   );
 }

@@ -4,7 +4,7 @@ import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
 import {ago, byWhom, count, iso, jobsText, sequelLines, sequelText, spoken} from "../format";
 import {dagPath, logPath, pagePath, withinText} from "../paths";
 import {useAnswer} from "../polling";
-import {AnswerSection, Clamp, Link, Muted, Name, TaskName} from "../ui/parts";
+import {AnswerSection, Clamp, Line, Link, Muted, Name, TaskName} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {Dags} from "./groups";
 
@@ -12,7 +12,7 @@ export const DAY = "86400";
 
 const choices = (group: FailureGroup, within: string) => ({view: "jobs", state: "failed", cause: group.cause, site: group.site, location: group.node, within});
 const place = ({site, node}: FailureGroup) => [site, node].filter(Boolean).join(" / ");
-const advised = (task: FailedTask) => `${task.dag_id}.${task.task_id}, ${jobsText(task.jobs)}${task.advice ? `: ${task.advice}` : ""}`;
+const advised = (task: FailedTask) => { const its = `${task.dag_id}.${task.task_id}, ${jobsText(task.jobs)}`; return task.advice ? `${task.advice} (${its})` : its; };
 
 /** What has become of the tasks of a group; for a single one, also which try succeeded and when. */
 export function sequels({since_then: tasks, failed_tasks: [first]}: Pick<FailureGroup, "since_then" | "failed_tasks">, now: number): string[] {
@@ -26,8 +26,8 @@ function What({group}: {group: FailureGroup}) {
       <Clamp text={byWhom(group)} />
       {group.failed_tasks.map((task) => (
         <div key={`${task.dag_id}.${task.task_id}`}>
-          <Muted><Link to={dagPath(task.dag_id)} label={`Right sizes of ${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link>, {jobsText(task.jobs)}{task.run_id ? <>, <Link to={logPath(task)} label={`Log of a failed try of ${task.dag_id}.${task.task_id}`}>log</Link></> : null}{task.advice ? `: ${task.advice}` : ""}</Muted>
-          {task.line ? <div><code style={{userSelect: "all"}}>{task.line}</code></div> : null}
+          <Muted>{task.advice ? `${task.advice} (` : ""}<Link to={dagPath(task.dag_id)} label={`Right sizes of ${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link>, {jobsText(task.jobs)}{task.run_id ? <>, <Link to={logPath(task)} label={`Log of a failed try of ${task.dag_id}.${task.task_id}`}>log</Link></> : null}{task.advice ? ")" : ""}</Muted>
+          {task.line ? <Line text={task.line} name={`${task.dag_id}.${task.task_id}`} /> : null}
         </div>
       ))}
     </div>
@@ -38,7 +38,7 @@ function What({group}: {group: FailureGroup}) {
 export function Failures({within, few}: {within: string; few?: number}) {
   const asked = useAnswer<FailureGroups>("failures", {}, 15, () => ({since: Date.now() / 1000 - Number(within)}), within), now = asked[2];
   const columns: Column<FailureGroup>[] = [
-    {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> <Name>{place(group)}</Name></> : null}<div className="muted"><Clamp text={group.sentences.map(spoken).join("; ")} /></div></div>, text: (group) => [group.title, place(group), ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
+    {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> at <Name>{place(group)}</Name></> : null}<div className="muted"><Clamp text={group.sentences.map(spoken).join("; ")} /></div></div>, text: (group) => [`${group.title}${place(group) ? ` at ${place(group)}` : ""}`, ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
     {title: "Failed tries", cell: (group) => <Link to={pagePath(choices(group, within))} label={`${count(group.jobs)} tries that failed: ${group.title}`}>{count(group.jobs)}</Link>, text: (group) => group.jobs, number: true},
     {title: "Task names", help: "All mapped instances of a task, in all runs, count once", cell: (group) => count(group.tasks), text: (group) => group.tasks, number: true},
     {title: "Since then", help: "What has become of the tasks whose tries failed; each mapped instance and each run counts. Gave up: Airflow does not retry it", cell: (group) => sequels(group, now).map((line) => <div key={line} className="line">{line}</div>), text: (group) => sequelLines(group.since_then).join("; "), has: (group) => sequelLines(group.since_then).length},
@@ -48,7 +48,7 @@ export function Failures({within, few}: {within: string; few?: number}) {
   ];
   return (
     <AnswerSection title={`Failures, ${withinText(within)}`} asked={asked} more={<Link to={pagePath({view: "jobs", state: "failed", within})}>All failed jobs</Link>}>{(found) => <>
-      <Table name="Failed jobs" rows={found.groups} columns={columns} few={few} empty="Nothing has failed." keyOf={(group) => `${group.title} ${place(group)}`} />
+      <Table name="Failures by cause" rows={found.groups} columns={columns} few={few} empty="Nothing has failed." keyOf={(group) => `${group.title} ${place(group)}`} />
       {found.groups_left_out ? <Muted>{count(found.groups_left_out)} more groups, with {count(found.jobs_left_out)} jobs, are not listed</Muted> : null}
     </>}</AnswerSection>
   );

@@ -3,13 +3,13 @@ import * as React from "react";
 import {useState} from "react";
 import {address, type Parameters} from "../api";
 import type {FoundMachine, JobPage, TrySummary} from "../api_types";
-import {cost, count, cpusText, date, duration, memory, percent, sentence, sequelText, spoken, startText} from "../format";
+import {byWhom, cost, count, cpusText, date, duration, memory, percent, sentence, sequelText, spoken, startText} from "../format";
 import {WITHIN, dagPath, pagePath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
 import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Section, Select, TaskName, Trouble} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
-import {NOWHERE, WAITING, Where, where} from "../ui/tries";
+import {LogLink, NOWHERE, WAITING, Where, where} from "../ui/tries";
 import {Failures} from "./failures";
 import {LiveRuns} from "./live_runs";
 import type {PageProps} from "./page";
@@ -121,8 +121,8 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "Task", cell: (job) => (
       <div><Link to={taskPath(job)} label={taskName(job)}><TaskName job={job} /></Link><div><Muted>{job.run_id && job.dag_id ? <Link to={runPath(job.dag_id, job.run_id)}><Name>{job.run_id}</Name></Link> : null}{job.team ? <>, team <Name>{job.team}</Name></> : null}</Muted></div></div>
     )},
-    {title: "State, try", cell: (job) => job.hidden ? null : <div><Badge word={job.state} /><div><Muted>try {job.try_number}</Muted></div></div>},
-    {title: "Cause or reason", cell: (job) => <Clamp text={sentence(why(job), null)} />, has: why},
+    {title: "State, try", cell: (job) => job.hidden ? null : <div><Badge word={job.state} /><div><Muted>try {job.try_number}<LogLink job={job} before=", " /></Muted></div></div>},
+    {title: "Cause or reason", help: "And what to do about it, and who can", cell: (job) => <div><Clamp text={sentence(why(job), null)} />{job.remedy === null ? null : <div className="muted"><Clamp text={byWhom({remedy: job.remedy, actors: job.actors})} /></div>}</div>, has: why},
     {title: "Since then", help: "What has become of the task since this try failed. Gave up: Airflow does not retry it", cell: (job) => (job.since_then ? sequelText(job.since_then, now) : null), has: (job) => job.since_then},
     {title: "Starts", help: "When the job is expected to start. At least 80 % of jobs should start within the interval; Waits shows how many did", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
     {title: "Where, native id", cell: (job) => <div><Where job={job} />{job.native_id ? <div><Muted>{job.native_id}</Muted></div> : null}</div>, has: (job) => where(job) !== NOWHERE || job.native_id},
@@ -164,11 +164,12 @@ export function JobsPage({chosen, summary}: PageProps) {
   const [found, trouble, now] = useAnswer<JobPage>("jobs", asked, EVERY, since, within ?? "");
   const shown = useLast(found);
   const q = chosen.get("q"), dags = chosen.all("dag"), isFailed = chosen.all("state").includes("failed");
+  const isFiltered = within !== null || CHIPS.some(({name}) => name !== "q" && chosen.all(name).length);
   const more = dags.length === 1 ? <Link to={dagPath(dags[0])}>runs and right sizes of {dags[0]}</Link> : null;
   const table = shown ? (
     <div style={{opacity: found ? 1 : 0.55}} aria-busy={!found}>
       <Table
-        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty={q ? <>No job matches “<Name>{q}</Name>” and the other filters. The search covers the names of tasks, Dags, runs, sites, machines and nodes, native ids and tokens.</> : "No job matches these filters."} few={ROWS} keyOf={({id}) => id}
+        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty={q ? <>No job matches “<Name>{q}</Name>”{isFiltered ? " and the other filters" : ""}. The search covers the names of tasks, Dags, runs, sites, machines and nodes, native ids and tokens.</> : "No job matches these filters."} few={ROWS} keyOf={({id}) => id}
         href={address("jobs.csv", {...parameters, ...since()}).href}
         sorting={{by, descending, onSort: (sort, isDescending) => chosen.set({sort, order: isDescending ? null : "asc", after: null})}}
         more={<Pager chosen={chosen} found={shown} />} />
@@ -176,7 +177,7 @@ export function JobsPage({chosen, summary}: PageProps) {
   ) : null;
   return (
     <>
-      {chosen.all("state").includes("running") ? <LiveRuns /> : null}
+      <LiveRuns isFirstOpen={chosen.all("state").includes("running")} />
       <Section title="Jobs" more={more}>
         <Filters chosen={chosen} sites={(summary?.sites ?? []).map(({name}) => name)} />
         <div style={{margin: "6px 0"}}><Chips chosen={chosen} /></div>

@@ -1,10 +1,11 @@
 // The runs with unfinished jobs: when they are expected to end, what they wait for, and their cost so far.
 import * as React from "react";
+import {useState} from "react";
 import type {LiveRun, LiveRunList as Found} from "../api_types";
 import {cost, count, date, iso, rangeText, runCost} from "../format";
 import {dagPath, pagePath, runPath} from "../paths";
 import {useAnswer} from "../polling";
-import {AnswerSection, Clamp, Link, Muted, Name} from "../ui/parts";
+import {AnswerSection, Button, Clamp, Link, Muted, Name, Section} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {WAITING} from "../ui/tries";
 
@@ -13,13 +14,19 @@ export const unpredictedText = (tasks: readonly string[]): string => (tasks.leng
 
 /** When a run is expected to end, and based on what or why not. */
 export function endLines({expected_end: at, expected_end_span: span, expected_end_basis: basis, held, unpredicted}: Pick<LiveRun, "expected_end" | "expected_end_span" | "expected_end_basis" | "held" | "unpredicted">, now: number): [string, string] {
-  if (held !== null) return ["not predicted", held];
+  if (held !== null) return ["unknown", held];
   return at === null || span === null ? ["unknown", unpredictedText(unpredicted)] : [rangeText({...span, at}, now), `based on ${basis}`];
 }
 
-export function LiveRuns() {
+/** @param isFirstOpen: whether it is shown unless the user folds it; it is only loaded while it is shown */
+export function LiveRuns({isFirstOpen}: {isFirstOpen: boolean}) {
+  const [chosen, choose] = useState<boolean | null>(null), isOpen = chosen ?? isFirstOpen;
+  const fold = <Button aria-expanded={isOpen} aria-label={isOpen ? "Hide live runs" : "Show live runs"} onClick={() => choose(!isOpen)}>{isOpen ? "▾ Hide" : "▸ Show"}</Button>;
+  return isOpen ? <Runs fold={fold} /> : <Section title="Live runs" more={fold}>{null}</Section>;
+}
+
+function Runs({fold}: {fold: React.ReactNode}) {
   const asked = useAnswer<Found>("live-runs", {}, 60), now = asked[2];
-  if (!asked[0]?.runs.length && !asked[1]) return null;
   const jobs = (run: LiveRun, state: string | readonly string[], text: string, number: number) => (
     <Link to={pagePath({view: "jobs", dag: run.dag_id, run: run.run_id, state})} label={`${count(number)} ${text} jobs of ${run.dag_id}, ${run.run_id}`}>{count(number)}</Link>
   );
@@ -39,8 +46,8 @@ export function LiveRuns() {
     {title: "Began", cell: (run) => date(run.began_at), text: (run) => iso(run.began_at), number: true},
   ];
   return (
-    <AnswerSection title="Live runs" asked={asked}>{(found) => <>
-      <Table name="Live runs" rows={found.runs} columns={columns} few={5} empty="" keyOf={(run) => `${run.dag_id} ${run.run_id}`} />
+    <AnswerSection title="Live runs" more={fold} asked={asked}>{(found) => <>
+      <Table name="Live runs" rows={found.runs} columns={columns} few={5} empty="No run has unfinished jobs." keyOf={(run) => `${run.dag_id} ${run.run_id}`} />
       {found.runs_left_out ? <Muted>{count(found.runs_left_out)} more runs, with fewer unfinished jobs, are not listed</Muted> : null}
     </>}</AnswerSection>
   );

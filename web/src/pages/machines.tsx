@@ -31,6 +31,11 @@ function ofMachine(machine: ChartMachine, pending: Pending): Action[] {
   const drain: Action = ["drain", "Drain", key, `Drain ${key}? It is released once its jobs have finished.`];
   return [...(canDrain(machine, pending) ? [drain] : []), ["terminate", "Terminate", key, `Terminate ${key} and the jobs that run there?`]];
 }
+/** How many machines are up, and how many are ordered or booting. */
+export function upText(machines: readonly Pick<ChartMachine, "state">[]): string {
+  const there = machines.filter(({state}) => !["gone", "ended"].includes(state)), up = there.filter(wasUp).length, coming = there.length - up;
+  return `${count(up)} up${coming ? `, ${count(coming)} coming` : ""}`;
+}
 const machinesText = (machines: number) => `${count(machines)} ${machines === 1 ? "machine" : "machines"}`;
 const drainAll = async (keys: readonly string[]) => { for (const key of keys) await ask("drain", key); };
 
@@ -74,10 +79,10 @@ export function Machines({packing, pending, shares, now, may, by, descending, on
     {title: "Bought", hidden: true, text: bought},
     {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /><div className="line"><Muted>{idleSince(machine) < packing.since ? `before ${date(packing.since)}` : `since ${date(idleSince(machine))}`}</Muted></div></> : null}{since ? <div><Muted>{since}</Muted></div> : null}{request(machine) ? <div><Muted>{request(machine)}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null, request(machine)].filter(Boolean).join(" "), sort: "state"},
     {title: "Idle since", hidden: true, text: (machine) => (isIdle(machine) ? iso(idleSince(machine)) : "")},
-    {title: "cpus, memory / up", csvTitle: "cpus used", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machine. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus used" used={used.get(machine.key) ?? 0} most={machine.cpus} /><MemoryUse promised={promised.get(machine.key) ?? 0} used={peaks.get(machine.key) ?? 0} up={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
+    {title: "cpus, memory / up", csvTitle: "cpus requested", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machine. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus requested" used={used.get(machine.key) ?? 0} most={machine.cpus} /><MemoryUse promised={promised.get(machine.key) ?? 0} used={peaks.get(machine.key) ?? 0} up={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
     {title: "Memory requested, MiB", hidden: true, text: ({key}) => promised.get(key) ?? 0},
     {title: "Memory at peak, MiB", hidden: true, text: ({key}) => peaks.get(key) ?? 0},
-    {title: "Used so far", help: "Percentage of the machine's cpu-hours that jobs used, within the time range of the chart", cell: share, text: ({key}) => fraction(shares.get(key)?.used, shares.get(key)?.up), number: true, sort: "share"},
+    {title: "Requested so far", help: "Percentage of the machine's cpu-hours that jobs requested, within the time range of the chart", cell: share, text: ({key}) => fraction(shares.get(key)?.used, shares.get(key)?.up), number: true, sort: "share"},
     {title: "cpus", hidden: true, text: ({cpus}) => cpus},
     {title: "Memory, MiB", hidden: true, text: (machine) => machine.memory},
     {title: "USD/h / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
@@ -149,7 +154,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
         {packing && !packing.jobs.size ? <Muted>No job ran in this time.</Muted> : null}
         {packing || !trouble ? <Packing packing={packing} opened={opened} onOpened={setOpened} measure={measure} /> : null}
       </Section>
-      <Section title="Machines">{listed ? <MachineTable packing={listed} pending={pending} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
+      <Section title="Machines" more={listed ? <Muted>{upText([...listed.machines.values()])}</Muted> : null}>{listed ? <MachineTable packing={listed} pending={pending} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
       <Asked />
     </>
   );

@@ -81,9 +81,9 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "Idle machines", hidden: true, text: (site) => site.machines_idle},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus, memory / up", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machines that are up. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus used" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <MemoryUse promised={site.memory_promised} used={site.memory_used} up={site.memory_up} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
-    {title: "Memory promised, MiB", hidden: true, text: (site) => site.memory_promised},
-    {title: "Memory used at most, MiB", hidden: true, text: (site) => site.memory_used},
+    {title: "cpus, memory / up", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machines that are up. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus requested" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <MemoryUse promised={site.memory_promised} used={site.memory_used} up={site.memory_up} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus requested", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "Memory requested, MiB", hidden: true, text: (site) => site.memory_promised},
+    {title: "Memory at peak, MiB", hidden: true, text: (site) => site.memory_used},
     {title: "Memory up, MiB", hidden: true, text: (site) => site.memory_up},
     {title: "cpus up", hidden: true, text: (site) => site.cpus_up},
     {title: "cpus in batch jobs", hidden: true, text: (site) => site.cpus_batch},
@@ -107,7 +107,7 @@ export function guaranteeLine({site, what, kept, used}: Guarantee): string {
 export const rankedShares = (shares: readonly ShareState[]): ShareState[] =>
   [...shares].sort((one, other) => Number(other.is_over) - Number(one.is_over) || (other.used - other.entitled) - (one.used - one.entitled));
 const exceeded = ({is_over: isOver, used, entitled, guarantees}: ShareState): string =>
-  isOver ? "uses more than reserved" : used > entitled + 0.005 && !guarantees.length ? "uses more than its part" : "";
+  isOver ? "over its reservation" : used > entitled + 0.005 && !guarantees.length ? "over its fair part" : "";
 const rules = ({lends, borrows, guarantees}: ShareState): string =>
   [
     lends ? null : "other shares cannot use what is reserved for it",
@@ -129,7 +129,7 @@ const TEAMS: Column<TeamState>[] = [
   {title: "Team", cell: (team) => <Link to={pagePath({view: "jobs", team: team.name})} label={`Jobs of team ${team.name}`}><Name>{team.name}</Name></Link>, text: (team) => team.name},
   {title: "Running", cell: (team) => count(team.running), text: (team) => team.running, number: true},
   {title: "Waiting", cell: (team) => count(team.waiting), text: (team) => team.waiting, number: true},
-  {title: "cpus used", cell: (team) => count(team.cpus_used), text: (team) => team.cpus_used, number: true},
+  {title: "cpus requested", help: "By running jobs", cell: (team) => count(team.cpus_used), text: (team) => team.cpus_used, number: true},
 ];
 
 export function Asked() {
@@ -145,10 +145,10 @@ export function Asked() {
   return <AnswerSection title="Requests" asked={asked}>{(found) => <Table name="Requests" rows={found} columns={columns} few={5} empty="" keyOf={({id}) => String(id)} />}</AnswerSection>;
 }
 
-/** Only failed tasks are highlighted, not failed tries that Airflow retried. */
+/** Highlighted if tasks gave up, not if Airflow retried all failed tries. */
 export function FailedTile({summary: {failed, failed_tasks: tasks}}: {summary: Pick<Summary, "failed" | "failed_tasks">}) {
-  const known = tasks ?? failed;
-  return <Tile label="Failed tasks, 24 h" value={count(known)} help={`not retried any more; ${count(failed)} failed ${failed === 1 ? "try" : "tries"}`} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={known > 0} />;
+  const gaveUp = tasks == null ? "how many tasks gave up is unknown" : `${count(tasks)} ${tasks === 1 ? "task" : "tasks"} gave up`;
+  return <Tile label="Failed tries, 24 h" value={count(failed)} help={gaveUp} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={(tasks ?? failed) > 0} />;
 }
 
 export function NowPage({summary, trouble, now}: PageProps) {
@@ -161,8 +161,8 @@ export function NowPage({summary, trouble, now}: PageProps) {
           <Tile label="Running" value={count(found.running)} help="see when their runs end" to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
           <FailedTile summary={found} />
-          <Tile label="Machines" value={count(found.machines)} to={pagePath({view: "machines"})} />
-          <Tile label="cpus in use" value={count(found.cpus_used)} help={inUse(found)} to={pagePath({view: "machines"})} />
+          <Tile label="Machines up" value={count(found.machines)} to={pagePath({view: "machines"})} />
+          <Tile label="cpus requested" value={count(found.cpus_used)} help={inUse(found)} to={pagePath({view: "machines"})} />
           {found.usd_per_hour === null ? null : <Tile label="USD per hour" value={usd(found.usd_per_hour)} to={pagePath({view: "cost"})} />}
           <Tile label="Today" value={today.text} help={today.help} to={pagePath({view: "cost", days: "0"})} />
         </Tiles>
@@ -172,7 +172,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
         return (
           <>
             <Sites sites={found.sites} now={now} may={found.may_act} />
-            {homeless > 0 && found.sites.length ? <p><Muted>{count(homeless)} more waiting jobs name no site and are not assigned to one yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All waiting jobs</Link></Muted></p> : null}
+            {homeless > 0 && found.sites.length ? <p><Muted>{homeless === 1 ? "1 more waiting job names no site and is" : `${count(homeless)} more waiting jobs name no site and are`} not assigned to one yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All waiting jobs</Link></Muted></p> : null}
           </>
         );
       }}</AnswerSection>

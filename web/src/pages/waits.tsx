@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {QueueWait, StartAccuracy, StartSource, WaitGroup, WaitGroups} from "../api_types";
 import type {HeldRoom} from "../api_types";
-import {byWhom, count, cpusText, duration, iso, percent, sentence, spoken, startText, usd} from "../format";
+import {byWhom, count, cpusText, duration, iso, jobsText, percent, sentence, spoken, startText, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Bar, Clamp, Link, Muted, Name, Row, Select} from "../ui/parts";
@@ -33,8 +33,10 @@ const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.senten
 const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit, at});
 const lastStart = ({start}: WaitGroup, now: number) => (start === null ? <Muted>unknown</Muted> : <div>{startText(start, now)}{start.since === null || !start.text ? null : <div className="muted"><Clamp text={start.text} /></div>}</div>);
 
+/** Only the groups or waits of a site; null: all of them. */
+const ofSite = <Row extends {site: string | null}>(rows: readonly Row[], chosen: string | null) => rows.filter(({site}) => chosen === null || site === chosen);
 function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chosenSite: string | null}) {
-  const rows = chosenSite ? found.groups.filter(({site}) => site === chosenSite) : found.groups;
+  const rows = ofSite(found.groups, chosenSite);
   const columns: Column<WaitGroup>[] = [
     {title: "Jobs", cell: (group) => (
       <div><Link to={pagePath(choices(group))} label={`${count(group.jobs)} jobs: ${group.title}`}>{count(group.jobs)}</Link>
@@ -55,9 +57,9 @@ function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chose
   return <Table name="Waiting jobs" rows={rows} columns={columns} empty="No job is waiting." keyOf={({key, site, limit}) => `${key} ${site} ${limit}`} />;
 }
 
-function Queues() {
+function Queues({chosenSite}: {chosenSite: string | null}) {
   const asked = useAnswer<QueueWait[]>("queue-waits", {}, 60);
-  if (!asked[0]?.length && !asked[1]) return null;
+  if (!ofSite(asked[0] ?? [], chosenSite).length && !asked[1]) return null;
   const size = ({more_cpus_than: more, most_cpus: most}: QueueWait) => (more + 1 === most || more === most ? count(most) : `${count(more + 1)} to ${count(most)}`);
   const columns: Column<QueueWait>[] = [
     {title: "What waited", cell: (row) => (row.what === "jobs" ? "batch jobs" : row.what), text: (row) => row.what},
@@ -68,7 +70,7 @@ function Queues() {
     {title: "95 % started within", csvTitle: "95 % started within, s", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
     {title: "Count", cell: (row) => count(row.count), text: (row) => row.count, number: true},
   ];
-  return <AnswerSection title="Waits by size" asked={asked}>{(found) => <Table name="Waits by size" rows={found} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
+  return <AnswerSection title="Waits by size" asked={asked}>{(found) => <Table name="Waits by size" rows={ofSite(found, chosenSite)} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
 }
 
 const SOURCES: Record<StartSource, string> = {forecast: "Lading's plan", batch_system: "The batch system's estimate", backlog: "The jobs ahead", past_waits: "The waits of earlier tries"};
@@ -89,11 +91,11 @@ function Accuracy() {
 
 export function WaitsPage({chosen, summary}: PageProps) {
   const asked = useAnswer<WaitGroups>("waits"), [found, , now] = asked;
-  const site = chosen.get("site");
+  const site = chosen.get("site") || null;
   const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
   const more = (
     <Row>
-      {found ? <Link to={pagePath({view: "jobs", state: WAITING})}>All {count(found.jobs)} jobs</Link> : null}
+      {found ? <Link to={pagePath({view: "jobs", state: WAITING, at: site})}>All {jobsText(site === null ? found.jobs : ofSite(found.groups, site).reduce((sum, {jobs}) => sum + jobs, 0))}</Link> : null}
       <Select label="Filter by site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
     </Row>
   );
@@ -101,7 +103,7 @@ export function WaitsPage({chosen, summary}: PageProps) {
     <>
       <AnswerSection title="Waiting jobs" more={more} asked={asked}>{(groups) => <Groups found={groups} now={now} chosenSite={site} />}</AnswerSection>
       <Accuracy />
-      <Queues />
+      <Queues chosenSite={site} />
     </>
   );
 }

@@ -31,7 +31,7 @@ export function DagTab({dagId}: {dagId: string}) {
     {title: "Jobs", cell: (run) => <Link to={pagePath({view: "jobs", dag: dagId, run: run.run_id})} label={`${count(run.jobs)} jobs of ${run.run_id}`}>{count(run.jobs)}</Link>, text: (run) => run.jobs, number: true},
     {title: "Failed", cell: (run) => count(run.failed), text: (run) => run.failed, number: true},
     {title: "USD", help: "The cost of its jobs until now, and its share of the cost of idle and booting time of machines that have ended", cell: (run) => usd(runCost(run)), text: runCost, has: (run) => run.usd !== null, sort: "cost", number: true},
-    spentColumn(({billed}) => billed, inUsd, most, (run) => [runningPart(run, inUsd)]),
+    spentColumn(({billed}) => billed, inUsd, most, (run) => [runningPart(run, inUsd)], (run) => (run.cpu_hours ? "has no price" : run.live ? "nothing ran yet" : "nothing ran")),
     ...shareColumns<RunTotals>(({billed}) => billed),
     {title: "cpu-hours requested / used", cell: (run) => `${count(run.cpu_hours)} / ${cpusUsed(run)}`, text: false, number: true},
     {title: "cpu-hours requested", hidden: true, text: (run) => run.cpu_hours},

@@ -117,10 +117,12 @@ function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId:
   const isPart = span.since > whole.since || span.until < whole.until;
   const turn = (by: number, shift = 0) => setZoom(zoomed(span, whole, by, shift));
   const took = ({since, until}: GanttTask) => (since === null ? null : (until ?? now) - since);
+  /** Whether it is queued and none of its tries has started. */
+  const isWaiting = ({since, started_at: started, until}: GanttTask) => since !== null && started === null && until === null;
   const against = (task: GanttTask): string[] => {
     const seconds = took(task);
     if (task.last_seconds === null) return [];
-    if (seconds === null || !task.last_seconds) return [`last ${duration(task.last_seconds)}`];
+    if (seconds === null || isWaiting(task) || !task.last_seconds) return [`last ${duration(task.last_seconds)}`];
     const change = `${seconds >= task.last_seconds ? "+" : "−"}${percent(Math.abs(seconds - task.last_seconds), task.last_seconds)}`;
     return [`last ${duration(task.last_seconds)}`, `now ${change}`];
   };
@@ -135,9 +137,9 @@ function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId:
     {title: "Failed", hidden: true, text: (task) => task.failed},
     {title: "Median wait", csvTitle: "Median wait, s", cell: (task) => <div>{duration(task.median_wait)}{task.longest_wait !== task.median_wait ? <div><Muted>longest {duration(task.longest_wait)}</Muted></div> : null}</div>, text: (task) => task.median_wait, number: true},
     {title: "Longest wait", csvTitle: "Longest wait, s", hidden: true, text: (task) => task.longest_wait},
-    {title: "Took", csvTitle: "Took, s", cell: (task) => <div>{duration(took(task))}{against(task).map((text) => <div key={text}><Muted>{text}</Muted></div>)}</div>, text: took, number: true},
+    {title: "Took", csvTitle: "Took, s", cell: (task) => <div>{isWaiting(task) ? "waiting " : ""}{duration(took(task))}{against(task).map((text) => <div key={text}><Muted>{text}</Muted></div>)}</div>, text: took, number: true},
     {title: "Last run", csvTitle: "Last run, s", hidden: true, text: (task) => task.last_seconds},
-    {title: "Used", help: "Percentage of the cpus, memory and time that its tries requested", cell: (task) => <Used task={task} />, text: false},
+    {title: "Used, of requested", help: "Percentage of the cpus, memory and time that its tries requested", cell: (task) => <Used task={task} />, text: false},
     {title: "cpus used", hidden: true, text: (task) => task.cpus_used},
     {title: "Memory used", hidden: true, text: (task) => task.memory_used},
     {title: "Time used", hidden: true, text: (task) => task.time_used},

@@ -21,7 +21,7 @@ export function HomeTile() {
           <Tile label="Running" value={count(found.running)} to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
           <FailedTile summary={found} />
-          <Tile label="cpus in use" value={count(found.cpus_used)} help={inUse(found)} to={pagePath({view: "machines"})} />
+          <Tile label="cpus requested" value={count(found.cpus_used)} help={inUse(found)} to={pagePath({view: "machines"})} />
           <Tile label="Today" value={today.text} help={today.help} to={pagePath({view: "cost", days: "0"})} />
         </Tiles>
       )}</AnswerSection>

@@ -69,7 +69,7 @@ export function RunTab({dagId, runId}: Run) {
 
 type End = Pick<RunGantt, "expected_end" | "expected_end_span" | "expected_end_basis" | "held" | "unpredicted">;
 function endText(end: End | null, now: number): string {
-  if (end?.held != null) return `Its end cannot be predicted: ${end.held}.`;
+  if (end?.held != null) return `Its end is unknown: ${end.held}.`;
   if (end?.expected_end == null || !end.expected_end_span) return end?.unpredicted.length ? `Its end is unknown: ${unpredictedText(end.unpredicted)}.` : "Its end is unknown.";
   return `Expected end: ${rangeText({...end.expected_end_span, at: end.expected_end}, now)}, based on ${end.expected_end_basis}.`;
 }
@@ -96,9 +96,9 @@ function Took({run: found, gantt, now, dagId, runId}: Run & {run: RunSummary; ga
           <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
           {totals.failed ? <Tile label="Failed tries" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
           <Tile label="Cost" value={cost(runCost({usd: totals.usd, billed}), totals.cpu_hours)} help={[...parts(billed, totals.usd !== null), runningPart({...totals, billed}, totals.usd !== null)].filter(({value}) => value > 0).map(({title, text}) => `${text} ${title.toLowerCase()}`).join(", ") || null} />
-          <Tile label="cpus used" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} help="of the cpus requested" />
-          <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of the memory requested, by measured peaks" />
-          <Tile label="Time used" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : "of the limits"} />
+          <Tile label="cpus used, of requested" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} />
+          <Tile label="Memory used, of requested" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="by measured peaks" />
+          <Tile label="Time used, of limits" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : null} />
           <Tile label="Took" value={duration(took(totals, now))} help={[totals.live ? "until now" : null, found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`].filter(Boolean).join("; ")} />
           <Tile label="Most jobs at once" value={count(found.most_at_once)} />
           <Tile label="Median wait" value={duration(found.median_wait)} help={`longest ${duration(found.longest_wait)}`} />

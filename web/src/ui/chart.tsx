@@ -4,17 +4,22 @@ import {memo, useEffect, useLayoutEffect, useMemo, useRef, useState} from "react
 import {SLANTS, hatched, shownState, type ShownState} from "../chart/colors";
 import {PackingChart, loadECharts} from "../chart/draw";
 import type {ChartJob, Packing as Data} from "../chart/packing";
-import {rowsOf, sizeText, type Group, type Measure} from "../chart/rows";
+import {rowsOf, sizeText, wasUp, type Group, type Measure} from "../chart/rows";
 import {keyOf, taskPath} from "../paths";
 import {useNavigate} from "./choices";
 import {Button, Muted, Spinner, Legend, useDark} from "./parts";
 
-/** The legend for the job states that occur. */
-function Key({jobs}: {jobs: Data["jobs"]}) {
+/** The legend for the states of jobs and machines that occur. */
+function Key({jobs, machines}: Pick<Data, "jobs" | "machines">) {
   const there = new Set<ShownState | "hidden">();
   for (const job of jobs.values()) there.add(shownState(job.state, job.hidden));
   const parts = [...there].sort().map((state) => ({key: state, title: state === "hidden" ? "jobs of Dags you cannot read" : state, color: hatched(`var(--l-${state})`, SLANTS[state])}));
-  return <div data-testid="key"><Legend parts={parts} /></div>;
+  const all = [...machines.values()];
+  return <div data-testid="key"><Legend parts={[
+    ...parts,
+    ...(all.some(wasUp) ? [{key: "up", title: "machine up", color: "var(--l-machine)"}] : []),
+    ...(all.every(wasUp) ? [] : [{key: "coming", title: "machine ordered or booting", color: "none", isDashed: true}]),
+  ]} /></div>;
 }
 
 function Fold({groups, onFold}: {groups: readonly Group[]; onFold: (group: Group) => void}) {
@@ -22,7 +27,7 @@ function Fold({groups, onFold}: {groups: readonly Group[]; onFold: (group: Group
   if (!foldable.length) return null;
   return (
     <div className="chips" role="group" aria-label="Rows of sites">{foldable.map((group) => (
-      <Button key={group.key} aria-expanded={group.isOpen} onClick={() => onFold(group)}>{group.isOpen ? "▾" : "▸"} {group.site}: {sizeText(group.size, group.sort)}</Button>
+      <Button key={group.key} aria-expanded={group.isOpen} onClick={() => onFold(group)}>{group.isOpen ? "▾" : "▸"} {group.site}: {sizeText(group.size, group.sort)} in this period</Button>
     ))}</div>
   );
 }
@@ -74,7 +79,7 @@ export const Packing = memo(function Packing({packing, mine, look, opened: given
   const fold = ({key, isOpen}: Group) => (onOpened ?? setOwn)({...opened, [key]: !isOpen});
   return (
     <div>
-      {packing && layout ? <div className="row" style={{justifyContent: "space-between"}}><Key jobs={packing.jobs} /><Fold groups={layout.groups} onFold={fold} /></div> : <Spinner />}
+      {packing && layout ? <div className="row" style={{justifyContent: "space-between"}}><Key jobs={packing.jobs} machines={packing.machines} /><Fold groups={layout.groups} onFold={fold} /></div> : <Spinner />}
       <div ref={element} role="img" data-testid="packing-chart" aria-label="What ran where" style={{height: Math.max(320, 190 + rows * 26), width: "100%"}} />
       {failed ? <p role="alert">The chart could not be drawn: {failed}</p> : null}
       {layout?.rows.some((row) => row.density) ? <Muted>Rows in bold add up machines or nodes: the filled height is their busy cpus, whether the jobs are running or have finished. </Muted> : null}

@@ -50,7 +50,7 @@ export function Frame({children, head, isTab = false}: {children: ReactNode; hea
   );
 }
 
-export const Swatch = ({color}: {color: string}) => <span className="swatch" style={{background: color}} />;
+export const Swatch = ({color, isDashed = false}: {color: string; isDashed?: boolean}) => <span className="swatch" style={{background: color, border: isDashed ? "1px dashed var(--l-hidden)" : undefined}} />;
 export const Row = ({children}: {children: ReactNode}) => <div className="row">{children}</div>;
 export const Muted = ({children}: {children: ReactNode}) => <span className="muted">{children}</span>;
 export const Spinner = () => (chakra.Spinner ? <chakra.Spinner size="sm" aria-label="loading" /> : <p>loading …</p>);
@@ -66,7 +66,7 @@ export function Section({title, more, children}: {title: string; more?: ReactNod
   return (
     <section aria-label={title}>
       <div className="head">{heading}<div className="row">{more}<div ref={setSlot} className="slot" /></div></div>
-      <HeadSlot.Provider value={slot}>{children}</HeadSlot.Provider>
+      <div className="body"><HeadSlot.Provider value={slot}>{children}</HeadSlot.Provider></div>
     </section>
   );
 }
@@ -81,16 +81,25 @@ export function InHead({children}: {children: ReactNode}) {
   return slot && portal ? <>{portal(children, slot)}</> : <div className="tools">{children}</div>;
 }
 
+/** Scrolls to a section and focuses it, so that the Tab key continues there. */
+function goTo(title: string): void {
+  const section = document.querySelector<HTMLElement>(`section[aria-label="${title}"]`);
+  if (!section) return;
+  section.tabIndex = -1;
+  section.focus();
+  section.scrollIntoView();
+}
 export const Tiles = ({children}: {children: ReactNode}) => <div className="tiles">{children}</div>;
-export function Tile({label, value, help, to, isBad = false}: {label: string; value: ReactNode; help?: ReactNode; to?: string; isBad?: boolean}) {
+/** @param section: the title of the section of this page that a click scrolls to */
+export function Tile({label, value, help, to, section, isBad = false}: {label: string; value: ReactNode; help?: ReactNode; to?: string; section?: string; isBad?: boolean}) {
   const className = isBad ? "tile bad" : "tile";
   const inner = <><div className="label">{label}</div><div className="value">{value}</div>{help ? <div className="muted">{help}</div> : null}</>;
-  return <div data-tile={label}>{to ? <Anchor to={to} className={className}>{inner}</Anchor> : <div className={className}>{inner}</div>}</div>;
+  return <div data-tile={label}>{to ? <Anchor to={to} className={className}>{inner}</Anchor> : section ? <button type="button" className={className} onClick={() => goTo(section)}>{inner}</button> : <div className={className}>{inner}</div>}</div>;
 }
 
 const BADGES: Record<string, string> = {
   up: "green", degraded: "red", full: "orange", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", unreachable: "red",
-  cancelled: "orange", idle: "orange", booting: "yellow", ordered: "yellow", draining: "orange", "uses more than reserved": "orange", "uses more than its part": "yellow",
+  cancelled: "orange", idle: "orange", booting: "yellow", ordered: "yellow", draining: "orange", "over its reservation": "orange", "over its fair part": "yellow",
 };
 export function Badge({word}: {word: string | null | undefined}) {
   if (!word) return null;
@@ -234,8 +243,8 @@ export function MemoryUse({promised, used, up}: {promised: number; used: number;
     </>
   );
 }
-export const Legend = ({parts}: {parts: readonly {key: string; title: string; color: string; text?: string}[]}) => (
-  <div className="legend">{parts.map(({key, title, color, text}) => <span key={key}><Swatch color={color} />{title}{text ? ` ${text}` : ""}</span>)}</div>
+export const Legend = ({parts}: {parts: readonly {key: string; title: string; color: string; text?: string; isDashed?: boolean}[]}) => (
+  <div className="legend">{parts.map(({key, title, color, text, isDashed}) => <span key={key}><Swatch color={color} isDashed={isDashed} />{title}{text ? ` ${text}` : ""}</span>)}</div>
 );
 
 export function useDark(): boolean {

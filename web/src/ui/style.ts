@@ -1,8 +1,8 @@
 // The page's style sheet, which uses Chakra's variables if the host has them.
 import {DARK, LIGHT, type Palette} from "../chart/colors";
 
-const variables = ({running, succeeded, failed, cancelled, hidden, phases, shares, page}: Palette) =>
-  Object.entries({page: page[0], running, succeeded, failed, cancelled, hidden, ...phases, ...shares})
+const variables = ({running, succeeded, failed, cancelled, hidden, machine, phases, shares, page}: Palette) =>
+  Object.entries({page: page[0], running, succeeded, failed, cancelled, hidden, machine, ...phases, ...shares})
     .map(([name, color]) => `--l-${name}: ${color};`).join(" ");
 
 const CSS = `
@@ -21,6 +21,9 @@ const CSS = `
 .lading .skip { position: absolute; left: -9999px; }
 .lading .skip:focus { position: static; }
 .lading section > .head { position: sticky; top: var(--l-top, 52px); z-index: 4; background: var(--l-bg); padding: 6px 0; display: flex; flex-wrap: wrap; justify-content: space-between; align-items: center; gap: 6px 12px; }
+/* The heading leaves with the last 80 pixels of its section, rather than stay above the next one where scrolling ends. */
+.lading section > .head { margin-bottom: 80px; }
+.lading section > .body { margin-top: -80px; }
 .lading.tab section > .head { top: 0; }
 .lading h2 { font-weight: 600; font-size: 1.1em; margin: 0; }
 .lading a.link { color: inherit; text-decoration: underline; text-decoration-color: color-mix(in srgb, currentColor 45%, transparent); text-underline-offset: 2px; }
@@ -31,7 +34,8 @@ const CSS = `
 .lading .nowrap { flex-wrap: nowrap; }
 .lading .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; }
 .lading .tile { border: 1px solid var(--l-line); border-radius: 6px; padding: 10px 12px; display: block; height: 100%; }
-.lading a.tile:hover { background: var(--l-soft); }
+.lading button.tile { font: inherit; color: inherit; background: none; text-align: start; width: 100%; cursor: pointer; display: flex; flex-direction: column; }
+.lading :is(a, button).tile:hover { background: var(--l-soft); }
 .lading .tile .label { font-size: 0.85em; opacity: 0.8; }
 .lading .tile .value { font-size: 1.4em; white-space: nowrap; font-weight: 600; font-variant-numeric: tabular-nums; }
 .lading .tile.bad { border-color: var(--l-failed); border-inline-start-width: 4px; }
@@ -88,18 +92,20 @@ const CSS = `
   .lading .find { width: 100%; }
   .lading .find > :first-child { flex: 1; }
   .lading section > .head { position: static; }
-  .lading .tiles { grid-template-columns: repeat(2, 1fr); }
+  .lading .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   .lading .tile { padding: 6px 8px; }
-  .lading .tile .value { font-size: 1.15em; }
+  .lading .tile .value { font-size: 1.15em; white-space: normal; }
   .lading table, .lading tbody, .lading tr, .lading td { display: block; width: auto; max-width: none; }
   .lading thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   .lading .scroll:has(> table) { border: 0; max-height: none; overflow: visible; }
   .lading tbody tr { border: 1px solid var(--l-line); border-radius: 6px; margin-bottom: 8px; padding: 4px 8px; }
-  .lading td, .lading tr:last-child td { border: 0; padding: 2px 0; display: grid; grid-template-columns: 7.5em minmax(0, 1fr); gap: 8px; }
-  .lading td::before { content: attr(data-title); opacity: 0.75; font-size: 0.875em; }
+  .lading td, .lading tr:last-child td { border: 0; padding: 2px 0; display: grid; grid-template-columns: 7.5em minmax(0, 1fr); gap: 0 8px; }
+  .lading td::before { content: attr(data-title); opacity: 0.75; font-size: 0.875em; grid-column: 1; grid-row: 1 / span 9; }
+  .lading td > * { grid-column: 2; }
   .lading td:empty, .lading td:first-child::before { display: none; }
-  .lading td:first-child, .lading td:first-child:has(code) { display: block; position: static; max-width: none; font-weight: 600; }
+  .lading td:first-child, .lading td:first-child:has(code), .lading tr:last-child td:first-child { display: block; position: static; max-width: none; font-weight: 600; }
   .lading td.number { text-align: start; white-space: normal; }
+  .lading td .row code { white-space: nowrap; overflow-x: auto; }
   .lading td .line { white-space: normal; overflow-wrap: anywhere; }
   .lading td .text, .lading td .dags, .lading td .starts { min-width: 0; max-width: none; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }

@@ -83,8 +83,8 @@ function useHeadings(table: RefObject<HTMLDivElement | null>): void {
     const place = () => {
       const box = table.current, heading = box?.closest("section")?.querySelector(":scope > .head");
       if (!box || !heading) return;
-      const {top, height} = box.getBoundingClientRect(), hidden = heading.getBoundingClientRect().bottom - top;
-      box.style.setProperty("--l-under", `${Math.round(Math.min(Math.max(0, hidden), Math.max(0, height - ROOM_BELOW)))}px`);
+      const {top, height} = box.getBoundingClientRect(), hidden = heading.getBoundingClientRect().bottom - top - box.clientTop;
+      box.style.setProperty("--l-under", `${Math.floor(Math.min(Math.max(0, hidden), Math.max(0, height - ROOM_BELOW)))}px`);
     };
     place();
     document.addEventListener("scroll", place, {capture: true, passive: true});

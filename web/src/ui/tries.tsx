@@ -5,7 +5,7 @@ import type {TryPage, TryPhase, TrySummary} from "../api_types";
 import type {Parameters} from "../api";
 import {LIGHT, PHASE_SLANTS, hatched} from "../chart/colors";
 import {byWhom, cost, count, date, duration, fraction, iso, memory, percent, spoken} from "../format";
-import {dagPath, pagePath, taskName, taskPath} from "../paths";
+import {dagPath, logPath, pagePath, taskName, taskPath} from "../paths";
 import {Badge, Bar, Clamp, Confirmed, Legend, Link, Muted, Name, TaskName} from "./parts";
 import {Table, type Column} from "./table";
 
@@ -36,6 +36,13 @@ const cpus = (job: TrySummary) => job.cpus * (job.nodes ?? 1);
 export const WAITING = ["queued", "attempted", "placed"] as const;
 export const isWaiting = (job: TrySummary) => WAITING.includes(job.state as never);
 
+/** The log of a try in Airflow; null: it has neither started nor failed, or is hidden. */
+const logOf = (job: TrySummary) => (job.started_at === null && job.ended_at === null ? null : logPath(job));
+export function LogLink({job, text = "log", before = ""}: {job: TrySummary; text?: string; before?: string}) {
+  const path = logOf(job);
+  return path ? <>{before}<Link to={path} label={`Log of try ${job.try_number} of ${taskName(job)}`}>{text}</Link></> : null;
+}
+
 export function Facts({job, now, more = []}: {job: TrySummary; now: number; more?: [string, React.ReactNode][]}) {
   const seconds = ran(job, now), used = job.cpu_seconds === null || !seconds ? null : job.cpu_seconds / seconds;
   const limit = (value: number | null, text: (value: number) => string) => (value === null ? "" : ` (limit ${text(value)})`);
@@ -48,6 +55,7 @@ export function Facts({job, now, more = []}: {job: TrySummary; now: number; more
     ["Team", job.team],
     ["Where", <Where job={job} />],
     ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first eligible site had room"],
+    ["Log", logOf(job) && <LogLink job={job} text="in Airflow" />],
     ["Native id", job.native_id],
     ["Job script", job.native_id && job.dag_id ? <code style={{userSelect: "all"}}>{`airflow lading script --dag ${job.dag_id} --task ${job.task_id}`}</code> : null],
     ["Requested queue", job.queue],
@@ -87,7 +95,7 @@ export const tryColumns = (now: number): Column<TrySummary>[] => [
   {title: "Task", cell: (job) => <Link to={taskPath(job)} label={taskName(job)}><TaskName job={job} /></Link>, text: taskName},
   {title: "Run", hidden: true, text: (job) => job.run_id},
   {title: "Team", hidden: true, text: (job) => job.team},
-  {title: "State, try", cell: (job) => <div><Badge word={job.state} /><div><Muted>try {job.try_number}</Muted></div></div>, text: false},
+  {title: "State, try", cell: (job) => <div><Badge word={job.state} /><div><Muted>try {job.try_number}<LogLink job={job} before=", " /></Muted></div></div>, text: false},
   {title: "Try", hidden: true, text: (job) => job.try_number},
   {title: "State", hidden: true, text: (job) => job.state},
   {title: "Cause", hidden: true, text: (job) => job.cause},
@@ -97,7 +105,7 @@ export const tryColumns = (now: number): Column<TrySummary>[] => [
   {title: "Native id", hidden: true, text: (job) => job.native_id},
   {title: "Waited", csvTitle: "Waited, s", cell: (job) => duration(waited(job, now)), text: (job) => waited(job, now), number: true},
   {title: "Ran", csvTitle: "Ran, s", cell: (job) => duration(ran(job, now)), text: (job) => ran(job, now), number: true},
-  {title: "Used", cell: (job) => <Muted>{[[cpusUsed(job, now), "cpus"], [memoryUsed(job), "memory"]].map(([share, name]) => (share ? <span key={name} className="line" style={{display: "block"}}>{share} {name}</span> : null))}</Muted>, text: false, has: (job) => cpusUsed(job, now) || memoryUsed(job)},
+  {title: "Used, of requested", cell: (job) => <Muted>{[[cpusUsed(job, now), "cpus"], [memoryUsed(job), "memory"]].map(([share, name]) => (share ? <span key={name} className="line" style={{display: "block"}}>{share} {name}</span> : null))}</Muted>, text: false, has: (job) => cpusUsed(job, now) || memoryUsed(job)},
   {title: "cpus used", hidden: true, text: (job) => fraction(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job))},
   {title: "Memory used", hidden: true, text: (job) => fraction(job.peak_memory, job.memory)},
   {title: "Phases", cell: (job) => <Phases job={job} now={now} />, text: (job) => job.phases.map((phase) => phase.title).join("; ")},
