@@ -40,8 +40,8 @@ from lading.scheduling.shares.queue_ahead import (
     LONGEST_DRAWN,
     MOST_BEFORE_DRAWN,
     Alike,
-    Arrival,
     DrawnStarts,
+    ExpectedArrival,
     QueueAhead,
     Running,
     ShareLine,
@@ -431,7 +431,7 @@ class BacklogLines:
         site: str | None,
         given_ahead: float,
         lengths: Sequence[tuple[float, float, bool]],
-        arrivals: Callable[[], tuple[Sequence[Arrival], float]],
+        arrivals: Callable[[], tuple[Sequence[ExpectedArrival], float]],
     ) -> None:
         lengths = sorted(lengths)
         self.queued = [queued for queued, _, _ in lengths]
@@ -589,7 +589,9 @@ class Backlogs:
             )  # fmt: skip
         return self.lines[place]
 
-    def arrivals(self, site: str | None, lengths: Mapping[tuple[str, str], Length]) -> tuple[Sequence[Arrival], float]:
+    def arrivals(
+        self, site: str | None, lengths: Mapping[tuple[str, str], Length]
+    ) -> tuple[Sequence[ExpectedArrival], float]:
         """Return the jobs that were queued lately, and in how many seconds.
 
         :param site: the site that they can wait for; None: any
@@ -618,7 +620,7 @@ class Backlogs:
             length = self.lengths.get(task_of(row), lengths[task_of(row)])
             line = ShareLine((True, 0 if self.shares.table else -row.priority, 0), self.share_of(row))
             seconds = length.mean, length.spread, task_of(row), length.doubt
-            found.append(Arrival(line, Alike(row.jobs, float(row.cpus) / row.jobs, *seconds)))
+            found.append(ExpectedArrival(line, Alike(row.jobs, float(row.cpus) / row.jobs, *seconds)))
         return found, now - begin
 
     def _is_known(self, row: Any) -> bool:

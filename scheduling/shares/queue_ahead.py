@@ -84,7 +84,7 @@ class Running(NamedTuple):
     doubt: float = 0.0
 
 
-class Arrival(NamedTuple):
+class ExpectedArrival(NamedTuple):
     """Jobs that are likely to be queued again.
 
     :param line: the line in which they waited
@@ -160,7 +160,7 @@ class DrawnStarts:
     :param arrivals: what was queued in the last ``period`` seconds; as much is expected in the next ones
     """
 
-    def __init__(self, queue: QueueAhead, arrivals: Sequence[Arrival], period: float) -> None:
+    def __init__(self, queue: QueueAhead, arrivals: Sequence[ExpectedArrival], period: float) -> None:
         self.drawn = list[Starts]()
         most_seconds, most_started = LONGER * min(LONGEST_DRAWN, queue.last), MORE * MOST_BEFORE_DRAWN
         periods = min(MOST_PERIODS, math.ceil(most_seconds / period)) if arrivals else 0

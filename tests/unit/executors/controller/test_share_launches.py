@@ -57,7 +57,8 @@ class House:
                 known: dict[str, Any] = {
                     "kind": "Probe", "subject": "s", "workload": "{}", "state": State.QUEUED, "priority": 0,
                     "queued_at": self.clock.now, "cpus": 2.0, "memory": 512, "disk": 0, "gpus": 0.0,
-                    "dag_id": f"dag_{name[0]}", "run_id": "run", "task_id": name, "team": name[0],
+                    "dag_id": f"dag_{name[0]}", "run_id": "run", "task_id": name, "map_index": int(name[1:]),
+                    "team": name[0], "time_limit": seconds,
                 }  # fmt: skip
                 store.add_job(session, token=name, **{**known, **columns})
             session.commit()
@@ -122,11 +123,11 @@ def test_for_whose_usd_are_spent_nothing_more_is_launched_until_the_next_period_
     made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = house(made, tmp_path, monkeypatch, '[[budgets]]\nteam = "b"\nusd = 0.02\nper = "month"\n')
-    here.queue("b0", seconds=MINUTES)
+    here.queue("b0", seconds=MINUTES, task_id="t")
     here.run(MINUTES + 3 * BOOT + IDLE)
     assert here.job("b0").state == State.SUCCEEDED
     assert (here.begun, here.site.machines) == ({"b0"}, {}), "what ran went on to its end, for 0.03 USD"
-    here.queue("b1", "b2", "a1")
+    here.queue("b1", "b2", "a1", task_id="t")
     here.run(5 * BOOT)
     assert here.begun == {"b0", "a1"}
     assert len(here.site.diary.launches) == 2

@@ -10,8 +10,8 @@ from lading.scheduling.shares import queue_ahead
 from lading.scheduling.shares.queue_ahead import (
     DRAWS,
     Alike,
-    Arrival,
     DrawnStarts,
+    ExpectedArrival,
     QueueAhead,
     Running,
     ShareLine,
@@ -147,10 +147,10 @@ def test_draws_of_all_jobs_of_a_task_are_longer_or_shorter() -> None:
 
 def test_jobs_of_another_share_that_are_likely_to_be_queued_are_expected_to_overtake() -> None:
     queue = QueueAhead({A: [Alike(100, 1, 10)]}, [], 2, shares(a=1, b=2), {})
-    without, some = DrawnStarts(queue, [], 0.0), DrawnStarts(queue, [Arrival(B, Alike(20, 1, 10))], 200.0)
+    without, some = DrawnStarts(queue, [], 0.0), DrawnStarts(queue, [ExpectedArrival(B, Alike(20, 1, 10))], 200.0)
     assert without.seconds(A, 90) == [45 * 10] * DRAWS
     assert min(some.seconds(A, 90)) > 45 * 10
-    behind = DrawnStarts(queue, [Arrival(A, Alike(20, 1, 10))], 200.0)
+    behind = DrawnStarts(queue, [ExpectedArrival(A, Alike(20, 1, 10))], 200.0)
     assert behind.seconds(A, 90) == without.seconds(A, 90), "its own share starts jobs in the order of their queueing"
 
 
