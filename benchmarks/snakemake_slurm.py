@@ -5,7 +5,9 @@
 Run it after ``make .environments/snakemake/installed``, as root, with no other load: it starts a SLURM with emulated
 nodes on this machine, and installs snakemake-executor-plugin-slurm into a temporary folder. The ways alternate, and
 each is compared with the others of the same round. ``bare`` is one ``sbatch --array`` without Snakemake, from its
-submission until no job is left. ``allocations`` and ``jobs`` use Lading, with these values of ``mode`` of its site.
+submission until no job is left. ``allocations`` and ``jobs`` use Lading, with these values of ``mode`` of its site. The
+jobs of ``jobs-exported`` get Snakemake's environment, like those of the plugin and of the bare array; for ``jobs``,
+SLURM reads the login environment of the user.
 ``slurm`` submits jobs individually and ``slurm-arrays`` 25 at a time; both poll from five seconds on. Larger arrays
 fail: the plugin passes the commands of all jobs of an array as one argument, which Linux limits to 128 KiB, and the
 script through which it submits longer ones loses that argument. Lading's time includes the start and the exit of its
@@ -68,11 +70,17 @@ ARRAY = """\
 #SBATCH --partition=batch --array=0-{last} --cpus-per-task=1 --mem=1000 --time=10 --output=/dev/null
 sleep 1; touch out/$SLURM_ARRAY_TASK_ID.txt
 """
+MODES = {
+    "allocations": 'mode = "allocation"\nidle_seconds = 5',
+    "jobs": 'mode = "job"',
+    "jobs-exported": 'mode = "job"\nresources = {export = "ALL"}',
+}
 # None: without Snakemake.
 WAYS: dict[str, Sequence[str] | None] = {
     "bare": None,
     "allocations": LADING,
     "jobs": LADING,
+    "jobs-exported": LADING,
     "slurm": SLURM,
     "slurm-arrays": (*SLURM, "--slurm-array-jobs", "all", "--slurm-array-limit", "25"),
 }
@@ -100,7 +108,7 @@ class Contest:
         (folder / "out").mkdir(parents=True)
         (folder / "Snakefile").write_text(SNAKEFILE)
         (folder / "array.sh").write_text(ARRAY.format(last=self.jobs - 1))
-        mode = 'mode = "job"' if way == "jobs" else 'mode = "allocation"\nidle_seconds = 5'
+        mode = MODES.get(way, "")
         sites = SITES.format(folder=folder, python=self.python, cpus=self.cpus, mode=mode, conf=conf)
         (folder / "sites.toml").write_text(sites)
         subprocess.run(["chown", "-R", account.name, str(folder)], check=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.trigger import TRIGGER_FAIL_REPR, Trigger
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import select
+from sqlalchemy import String, cast, func, or_, select
 
 from lading.executors.orchestrator.airflow_jobs import same_task
 from lading.executors.orchestrator.orchestrator import OrderedScript, ScriptEnd
@@ -81,15 +81,19 @@ def _request(session: Session, row: Any) -> ScriptRequest | None:
 def ended(session: Session, tokens: Sequence[str]) -> list[ScriptEnd]:
     """Return those of these scripts whose task instance is no longer deferred in the same try."""
     columns = (TaskInstance.id, TaskInstance.state, TaskInstance.try_number, TaskInstance.next_method)
-    query = select(JobRow.token, JobRow.subject, *columns, TaskInstance.next_kwargs).outerjoin(
-        TaskInstance, same_task()
+    # Asked in every tick, so what still waits is not read. Some databases store ids without hyphens.
+    id_then, id_now = (func.replace(each, "-", "") for each in (JobRow.subject, cast(TaskInstance.id, String)))
+    has_left = or_(TaskInstance.state.is_distinct_from(TaskInstanceState.DEFERRED), id_now != id_then)
+    query = (
+        select(JobRow.token, JobRow.subject, *columns, TaskInstance.next_kwargs)
+        .outerjoin(TaskInstance, same_task())
+        .where(has_left)
     )
     found = []
     for chunk in chunks(tokens):
         for row in session.execute(query.where(JobRow.token.in_(chunk), JobRow.kind == JOB_SCRIPT)):
             is_same = str(row.id) == row.subject
-            if not (is_same and row.state == TaskInstanceState.DEFERRED):
-                found.append(_end(row.token, row) if is_same else ScriptEnd(row.token, "cancelled"))
+            found.append(_end(row.token, row) if is_same else ScriptEnd(row.token, "cancelled"))
     return found
 
 
