@@ -20,6 +20,7 @@ ASSUMED, ASSUMED_SPREAD = 900.0, 1.2
 # The same for a task of a run, which is usually shorter than a batch job. The 108 tasks of three nf-core pipelines
 # (traces of Bader and others, "Sizey", IEEE CLUSTER 2024) have medians around 41 s, with a spread of 2.3.
 ASSUMED_OF_TASK, SPREAD_OF_TASKS = 60.0, 2.3
+ASSUMED_SOURCE = "assumed, because too few jobs have finished"
 # Until jobs have finished, a time limit is taken as their length, with this spread and the weight of this many jobs.
 STATED_SPREAD, STATED_WEIGHT = 0.05, 3.0
 # A forecast learns within a run from the first finished job of a task; the assumed spread then has this weight.
@@ -162,16 +163,15 @@ class History:
                 break
             source, number = f"{known.number} jobs of {level_name}", 0 if level is None else known.number
             return bounded(math.exp(known.mean), spread, stated, source, number)
-        if stated and None not in self.durations:
-            return Prediction(stated, 0.0, None, "its limit, because no job has finished yet")
+        if stated and (enough >= ENOUGH or None not in self.durations):
+            return Prediction(stated, 0.0, None, "its limit, because too few jobs have finished")
         if enough < ENOUGH:
             # Tasks differ more from each other than their jobs do, so each task counts once, and the assumed one, too.
             mean, spread = self.tasks.with_one(ASSUMED_OF_TASK, SPREAD_OF_TASKS)
-            source = (
-                f"{self.tasks.number} tasks of the site" if self.tasks.number else "assumed, as no task has finished"
-            )
+            tasks = self.tasks.number
+            source = f"{tasks} {'task' if tasks == 1 else 'tasks'} of the site" if tasks else ASSUMED_SOURCE
             return bounded(math.exp(mean), spread, stated, source)
-        return Prediction(ASSUMED, ASSUMED_SPREAD, None, "assumed, because no job has finished yet")
+        return Prediction(ASSUMED, ASSUMED_SPREAD, None, ASSUMED_SOURCE)
 
 
 def predicted(job: Predictable) -> Prediction:

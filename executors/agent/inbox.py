@@ -222,7 +222,9 @@ class Inbox:
             )
             insort(self._order, waiting, key=lambda job: job.rank)
         else:
-            self._replace(known, replace(waiting, overtaken_since=known.waiting.overtaken_since))
+            # A new JWT does not move the job behind those that have arrived meanwhile.
+            kept = known.waiting
+            self._replace(known, replace(waiting, overtaken_since=kept.overtaken_since, turn=kept.turn))
             known.memory_limit, known.time_limit = envelope.memory_limit, envelope.time_limit
             known.expires_at, known.inode = envelope.expires_at, inode
 

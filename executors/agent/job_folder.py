@@ -103,7 +103,7 @@ class ExitFile:
     outputs: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, folder: JobFolder) -> None:
-        write_atomically(folder.sentinel, values.to_json(as_written(self)))
+        write_atomically(folder.sentinel, values.to_json(as_dict(self)))
 
     @classmethod
     def read(cls, folder: JobFolder) -> ExitFile | None:
@@ -122,7 +122,7 @@ class EndCause:
     reason: Reason
 
     def write(self, folder: JobFolder) -> None:
-        write_atomically(folder.cause, values.to_json(as_written(self)))
+        write_atomically(folder.cause, values.to_json(as_dict(self)))
 
     @classmethod
     def read(cls, folder: JobFolder) -> EndCause | None:
@@ -131,11 +131,6 @@ class EndCause:
 
 # For a job that its batch system terminates; only the batch system knows why.
 TERMINATED = EndCause("terminated", because("batch_asked_to_end"))
-
-
-def as_written(file: ExitFile | EndCause) -> dict[str, Any]:
-    """Return the fields of a job's file by name, without converting nested values."""
-    return as_dict(file)
 
 
 def claim(folder: JobFolder, pid: int, started: int) -> Path | None:

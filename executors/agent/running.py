@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lading.executors.agent import job_folder, process_tree, supervisor
-from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
+from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.journal import SECONDS_UNTIL_REPORTED, Journal
 from lading.executors.agent.process_tree import MemoryMeter, MemorySamples, Process
 from lading.executors.agent.supervisor import Runner
@@ -23,7 +23,7 @@ from lading.hooks.files.safe_files import read_end, visible
 from lading.hooks.spool.job_files import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
-from lading.scheduling.light_dataclasses import dataclass, field, replace
+from lading.scheduling.light_dataclasses import as_dict, dataclass, field, replace
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
@@ -482,8 +482,8 @@ def judge_end(
     :param peak_memory: as far as the agent knows it, MiB; 0: unknown
     :param was_rebooted: whether the machine has rebooted since the job started
     """
-    file = as_written(left or _without_file(exit_status, was_rebooted=was_rebooted))
-    end = of_sentinel(file, as_written(cause) if cause else None)
+    file = as_dict(left or _without_file(exit_status, was_rebooted=was_rebooted))
+    end = of_sentinel(file, as_dict(cause) if cause else None)
     end["peak_memory"] = max(peak_memory, file["peak_memory"] or 0) or None
     return end
 

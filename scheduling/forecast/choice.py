@@ -36,7 +36,7 @@ MIXED = (
 MOST_EVENTS, LEAST_FLEETS = 25_000, 8
 # If lengths are uncertain, fleets are compared in several cases: (up to this many steps, number of cases).
 CASES = ((500, 4), (2_000, 2))
-# A fleet replaces the last one only if its score, a logarithm, is lower by this. A smaller difference is within the
+# A fleet replaces the current one only if its score, a logarithm, is lower by this. A smaller difference is within the
 # error of so few cases, and machines would be released and launched again in turn.
 LEAST_GAIN = 0.01
 # The score of a fleet without a place for some step that could have one.
@@ -59,8 +59,8 @@ def choose(
     :param medians: the same forecast with median lengths
     :param hurry: the value of time for runs whose ``hurry`` the forecast does not set
     :param spent: USD that the live runs have cost so far
-    :param fleets: only these are tried, if they are on sale, the last one first; if empty, a few sizes of each instance
-        type, and more sizes near the best one
+    :param fleets: only these are tried, if they are on sale, the current one first; if empty, a few sizes of each
+        instance type, and more sizes near the best one
     :param pause: called regularly, so that other threads can run
     """
     candidates = [its for fleet in fleets if (its := on_sale(fleet, work.problem)) is not None]
@@ -303,7 +303,7 @@ def beside(fleet: Fleet, machines: int) -> list[Fleet]:
     :param machines: the number of machines in the last plan
     """
     if fleet.bin is None:
-        return [*MIXED]
+        return [*dict.fromkeys((fleet, *MIXED))]
     sizes = [each for each in (machines, machines - 1, machines + 1, machines // 2, 2 * machines) if each > 0]
     sized = (Fleet(fleet.bin, each) for each in sizes)
     return [*dict.fromkeys((fleet, *sized, *(Fleet(fleet.bin, stretch=each) for each in STRETCHES)))]

@@ -177,10 +177,10 @@ def _load_certificates() -> None:
 def _share_validators() -> None:
     """Build the validators of messages and rendered fields once. Airflow builds them in each task."""
     shared = cache(TypeAdapter)
-    for module in (comms, task_runner):
-        module.TypeAdapter = shared  # type: ignore[attr-defined]
     for validated in (comms.ToTask, JsonValue):
         shared(validated)
+    for module in (comms, task_runner):
+        module.TypeAdapter = shared  # type: ignore[attr-defined]
 
 
 def run(workload: dict[str, Any], job: AgentJob) -> None:
