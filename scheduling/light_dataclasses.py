@@ -1,9 +1,9 @@
 """Dataclasses for processes that live for a second: they cost almost nothing until they are used.
 
-Each batch job starts a Python. If it imports ``dataclasses``, which imports ``inspect``, and lets it generate the
-methods of forty classes, most of which the job never uses, this is a third of all the CPU time of the job. So modules
-that a batch job imports use this decorator. It supports only what they need: classes with slots that inherit no fields.
-Their ``__init__`` is compiled when many objects have been made. All functions of ``dataclasses`` accept these classes.
+Each batch job starts a Python. Importing ``dataclasses`` and generating the methods of forty classes, most of them
+unused, took a third of the job's CPU time. So modules that a batch job imports use this decorator. It supports only
+what they need: classes with slots that inherit no fields. Their ``__init__`` is compiled when many objects have been
+made. All functions of ``dataclasses`` accept these classes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ else:
         return type(value)(**{**as_dict(value), **changes})
 
 
-# How many objects of a class are made before its ``__init__`` is compiled, which takes as long as making them.
+# ``__init__`` is compiled after this many objects; compiling costs about as much as making them without it.
 MOST_UNCOMPILED = 20
 
 
@@ -48,7 +48,7 @@ def as_dict(value: Any) -> dict[str, Any]:
 
 
 class _Fields:
-    """The attribute by which ``dataclasses`` knows a dataclass, made when one of its functions asks for it."""
+    """``__dataclass_fields__``, computed on first access."""
 
     def __init__(self, *, kw_only: bool) -> None:
         self.kw_only = kw_only

@@ -5,7 +5,7 @@ batch job. When the batch job dies, the watcher terminates the remaining process
 
 The watcher is made before the batch job imports anything large, because it is a copy of that process; what it needs to
 terminate processes, it imports itself. The batch job tells it through a pipe which task it has taken, and that it is
-done. The end of the pipe without that means that the batch job has died.
+done. If the pipe closes without that message, the batch job has died.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ def command(python: str, root: str, module: str, *, without_site: bool = False) 
     """Return the command that runs a module of the node agent at a site, without its arguments.
 
     :param root: Lading's folder at the site
-    :param without_site: whether the module needs no packages beside the archive. Python then starts without its module
-        ``site``, which finds installed packages and takes a third of Python's start
+    :param without_site: whether the module needs no packages in addition to the archive. Python then starts without its
+        module ``site``, which finds installed packages and takes a third of Python's start
     """
     found = brought()
     if found is None:

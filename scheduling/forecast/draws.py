@@ -93,7 +93,7 @@ def quantiles(names: Sequence[str], number: int) -> Iterator[tuple[str, int, flo
 
 
 def scattered(text: str) -> bytes:
-    """A hash whose order has nothing to do with that of similar texts, unlike that of a cyclic redundancy check."""
+    """Return a hash that puts similar texts in random order; a CRC would keep them together."""
     return blake2b(text.encode(), digest_size=8).digest()
 
 

@@ -89,8 +89,8 @@ class Reach:
 
     :param least: a smaller size would have prevented a launch, or the use of an existing machine
     :param most: a larger size would have allowed one; infinite: the size has prevented nothing
-    :param by: the earliest deadline of each run that delays no launch, epoch seconds; minus infinity: the deadline of
-        this fleet has delayed one
+    :param by: by run, the latest deadline that delays no launch, epoch seconds; minus infinity: the deadline of this
+        fleet has delayed one
     """
 
     least: float = 0.0
@@ -98,7 +98,8 @@ class Reach:
     by: dict[str | None, float] = field(default_factory=dict)
 
     def covers(self, size: float, deadlines: Mapping[str | None, float] | None) -> bool:
-        """
+        """Return whether the simulation is valid for a fleet of this size.
+
         :param deadlines: see :meth:`FleetWork.deadlines`
         """
         if not self.least <= size <= self.most:

@@ -264,8 +264,8 @@ def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedSt
 
 
 def likely_interval(draws: Sequence[float]) -> tuple[float, float]:
-    """Return the interval that contains most of the draws of a start, in its middle: its end is :data:`WIDEST` times as
-    far away as its beginning, or :data:`NARROWEST_SECONDS` later.
+    """Return the interval that contains the most draws, centred on them. Its end is :data:`WIDEST` times as far away as
+    its beginning, or :data:`NARROWEST_SECONDS` later.
 
     :param draws: seconds until the start, at least one
     """
@@ -290,11 +290,11 @@ def _jobs_ahead(backlog: Backlog, seconds: float) -> str:
         return f"1 job ahead of it {backlog.where}"
     between = seconds / (jobs + 1)
     pace = (
-        f"one of which starts about every {format_time(round(between))}"
+        f"about one starts every {format_time(round(between))}"
         if between >= 1
-        else f"about {1 / max(between, 0.001):,.0f} of which start per second"
+        else f"about {1 / max(between, 0.001):,.0f} start per second"
     )
-    return f"{jobs:,} jobs ahead of it {backlog.where}, {pace}"
+    return f"{jobs:,} jobs ahead of it {backlog.where}; {pace}"
 
 
 def around(now: float, at: float, source: StartSource, text: str, early: float = 0.0) -> ExpectedStart:

@@ -121,7 +121,7 @@ class Simulation:
         self.next_arrival = 0
         self.next_forecast, self.live = 0, dict[int, tuple[object, WorkflowStep] | None]()
         """The unfinished jobs, waiting, running or upcoming, of runs that have begun: their steps in the last forecast,
-        each with what it was made of."""
+        each with the inputs it was built from."""
         self.began: dict[str, float] = {}
         """By run, the earliest arrival among its finished jobs."""
         self.tally = Tally(last_end=first)

@@ -25,7 +25,7 @@ export const job: TrySummary = {
 const jobs: JobPage = {now: NOW, jobs: [job], machines: [], after: null, matching: 1, is_more: false, is_partial: false};
 const waits: WaitGroups = {
   now: NOW, jobs: 5, groups: [{
-    key: "machine_full", kind: "room", title: "All machines are busy", remedy: "Wait", actors: [], site: "hpc", limit: null, params: {}, jobs: 5, share: 1, start: {since: NOW + 300, at: NOW + 500, until: NOW + 900, source: "backlog", text: "5 jobs ahead of it at site hpc, one of which starts about every 1 min"}, cpus: 20, oldest: NOW - 600, sentences: ["waits: no room"],
+    key: "machine_full", kind: "room", title: "All machines are busy", remedy: "Wait", actors: [], site: "hpc", limit: null, params: {}, jobs: 5, share: 1, start: {since: NOW + 300, at: NOW + 500, until: NOW + 900, source: "backlog", text: "5 jobs ahead of it at site hpc; about one starts every 1 min"}, cpus: 20, oldest: NOW - 600, sentences: ["waits: no room"],
     dags: [{dag_id: "etl", jobs: 5}], dags_total: 1, hidden: false, held: [],
   }],
 };

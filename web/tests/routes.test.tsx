@@ -137,7 +137,7 @@ test("Cost says which site idled, for how much, and which setting would cut it",
   expect(rows[2]).toMatch(/^cloud.*120unknown: no idle machine was released/);
   expect(idleRemedy("ec2", "cloud")).toContain("idle_seconds of cloud");
   expect(idleRemedy("ec2", "cloud", {...bill.idle_sites[0], idle_seconds: 0})).toBe("Lower hurry of cloud, so that Lading uses fewer machines for longer. Its idle_seconds is 0 already.");
-  expect(idleRemedy("slurm", "hpc", bill.idle_sites[0], 0.08)).toBe("Lower hurry of hpc, so that Lading uses fewer allocations for longer: most idle cpus are beside running jobs. Half of idle_seconds would save only 8 %.");
+  expect(idleRemedy("slurm", "hpc", bill.idle_sites[0], 0.08)).toBe("Lower hurry of hpc, so that Lading uses fewer allocations for longer: most idle cpus are on allocations that also run jobs. Half of idle_seconds would save only 8 %.");
   expect(idleRemedy("ssh", "lab")).not.toContain("idle_seconds");
 });
 

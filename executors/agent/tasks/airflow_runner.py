@@ -18,7 +18,7 @@
    does not end the outage: the task may be cleaning up after the request that got no answer.
 7. It notes the task's result and outlets for the files that they name.
 8. It sends the first heartbeat one interval after the start. Airflow's supervisor sends it right after the request that
-   starts the task, which the API server takes for a heartbeat too. A short task thus saves one of five requests.
+   starts the task, which the API server already counts as a heartbeat. A short task thus saves one of five requests.
 
 The changes are subclasses that replace Airflow's classes in our own process;
 tests/processes/executors/agent/tasks/test_airflow_runner.py checks them against the installed Airflow.

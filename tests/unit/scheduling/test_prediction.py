@@ -41,6 +41,14 @@ def test_for_an_unknown_task_of_a_run_each_known_task_counts_once_however_many_j
     assert history.predict(SIZED, 20.0, enough=1).seconds == 20.0, "its limit"
 
 
+def test_a_limit_is_the_estimate_until_enough_jobs_have_finished() -> None:
+    history = History()
+    history.add((("other", "other"),), 5.0, None)
+    for limit in (60.0, 36_000.0):
+        found = history.predict(SIZED, limit)
+        assert (found.seconds, found.source) == (limit, "its limit, because too few jobs have finished")
+
+
 def test_a_limit_bounds_and_is_no_estimate() -> None:
     """Jobs that all have a day and take minutes: minutes are expected, and never more than the limit."""
     history = History()

@@ -170,7 +170,7 @@ export function idleRemedy(kind: string | undefined, site: string, known?: IdleS
   if (kind === "ssh" || kind === "local") return `Machines of ${site} cost the same with or without jobs: send more jobs to this site (accept_untargeted, or the hint site).`;
   const fewer = `hurry of ${site}, so that Lading uses fewer ${kind === "ec2" ? "machines" : "allocations"} for longer`;
   if (known?.idle_seconds === 0) return `Lower ${fewer}. Its idle_seconds is 0 already.`;
-  if (part !== undefined && part < MOSTLY_BETWEEN_JOBS) return `Lower ${fewer}: most idle cpus are beside running jobs. Half of idle_seconds would save only ${percent(part, 1)}.`;
+  if (part !== undefined && part < MOSTLY_BETWEEN_JOBS) return `Lower ${fewer}: most idle cpus are on ${kind === "ec2" ? "machines" : "allocations"} that also run jobs. Half of idle_seconds would save only ${percent(part, 1)}.`;
   return `Lower idle_seconds of ${site}${known ? ` from ${count(known.idle_seconds)} to ${count(known.idle_seconds / 2)}` : ""}, or lower ${fewer}.`;
 }
 

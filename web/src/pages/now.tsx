@@ -107,7 +107,7 @@ export function guaranteeLine({site, what, kept, used}: Guarantee): string {
 export const rankedShares = (shares: readonly ShareState[]): ShareState[] =>
   [...shares].sort((one, other) => Number(other.is_over) - Number(one.is_over) || (other.used - other.entitled) - (one.used - one.entitled));
 const exceeded = ({is_over: isOver, used, entitled, guarantees}: ShareState): string =>
-  isOver ? "over its reservation" : used > entitled + 0.005 && !guarantees.length ? "over its fair part" : "";
+  isOver ? "over its reservation" : used > entitled + 0.005 && !guarantees.length ? "over its fair share" : "";
 const rules = ({lends, borrows, guarantees}: ShareState): string =>
   [
     lends ? null : "other shares cannot use what is reserved for it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,18 @@ def test_there_is_nothing_to_tell_of_short_waits_nor_twice(inbox: Inbox) -> None
     assert inbox.has_unreported(later)
     inbox.report_reasons({"job": KEPT_FREE}, later)
     assert not inbox.has_unreported(later + 1)
+
+
+def test_a_new_jwt_leaves_a_job_its_turn(inbox: Inbox) -> None:
+    now = time.time()
+    given = Envelope("job", {}, Resources(1, 64), None, None, 1, now, now + 600, turn=3.0)
+    other = replace(given, token="other", turn=4.0)
+    inbox.spool.put([given, other])
+    inbox.refresh()
+    inbox.spool.put([replace(given, expires_at=now + 1200, turn=5.0)])
+    inbox.refresh()
+    assert inbox.entries["job"].expires_at == now + 1200
+    assert [job.token for job in inbox.ready(now)] == ["job", "other"]
 
 
 def test_a_job_is_left_alone_for_a_while_whatever_the_clock_says(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:

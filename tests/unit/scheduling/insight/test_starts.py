@@ -80,12 +80,12 @@ def test_of_a_long_queue_of_unknown_speed_earlier_waits_say_nothing() -> None:
     assert known is not None
     assert (known.source, known.text) == (
         StartSource.BACKLOG,
-        "2,500 jobs ahead of it at site hpc, one of which starts about every 47 s",
+        "2,500 jobs ahead of it at site hpc; about one starts every 47 s",
     )
     texts = {
         0: "no job ahead of it at site hpc",
         1: "1 job ahead of it at site hpc",
-        2: "2 jobs ahead of it at site hpc, one of which starts about every 47 s",
+        2: "2 jobs ahead of it at site hpc; about one starts every 47 s",
     }
     for jobs, text in texts.items():
         found = expected_start(NOW, NOW, backlog=Backlog(jobs, 76 / 3600, "at site hpc"))
