@@ -46,7 +46,7 @@ def shown() -> Group:
 
 def screen(things: Summary, why: WaitGroups) -> Group:
     """Build the whole output. Text from sites and Dag authors is shown without interpreting markup."""
-    cpus = f"{format_count(things.cpus_used)} of {format_count(things.cpus_up)} cpus used"
+    cpus = f"{format_count(things.cpus_used)} of {format_count(things.cpus_up)} cpus requested"
     cpus += f", {format_count(things.cpus_batch)} in batch jobs" if things.cpus_batch else ""
     machines = "1 machine" if things.machines == 1 else f"{things.machines} machines"
     counts = f"{things.running} running, {things.waiting} waiting, {machines}, {cpus}"
@@ -65,8 +65,8 @@ def usd(amount: float | None) -> str:
 
 def sites(things: Summary) -> Table:
     table = Table(title="Sites", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
-    for heading in ("site", "kind", "state", "running", "waiting", "cpus used", "last contact", "note"):
-        is_number = heading in ("running", "waiting", "cpus used")
+    for heading in ("site", "kind", "state", "running", "waiting", "cpus requested", "last contact", "note"):
+        is_number = heading in ("running", "waiting", "cpus requested")
         # On a narrow terminal, words are wrapped rather than numbers, and long ones such as paths are folded, not cut.
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     for site in things.sites:
@@ -85,7 +85,7 @@ def for_any_site(things: Summary) -> list[Text]:
 
 def teams(things: Summary) -> Table:
     table = Table(title="Teams", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
-    for heading in ("team", "running", "waiting", "cpus used"):
+    for heading in ("team", "running", "waiting", "cpus requested"):
         table.add_column(heading, justify="left" if heading == "team" else "right", overflow="fold")
     for team in things.teams:
         texts = (team.name, str(team.running), str(team.waiting), format_count(team.cpus_used))

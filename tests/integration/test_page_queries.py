@@ -140,7 +140,7 @@ def test_cpus_in_use_are_those_of_what_is_up_and_batch_jobs_are_apart(session: S
         "lading.cpus.used": 8, "lading.cpus.batch": 24, "lading.cpus.up": 32, "lading.usd_per_hour": 14.0,
     }  # fmt: skip
     head = str(screen(found, WaitGroups(now=NOW, jobs=0, groups=[])).renderables[0])
-    assert "12 of 48 cpus used, 1824 in batch jobs" in head
+    assert "12 of 48 cpus requested, 1824 in batch jobs" in head
 
 
 def test_a_machine_of_the_name_of_its_site_is_no_queue(session: Session) -> None:

@@ -69,6 +69,6 @@ def test_sites_and_waits_in_a_terminal() -> None:
     assert "\x1b" not in said
     narrow = io.StringIO()
     Console(file=narrow, width=80).print(shown)
-    for heading in ("running", "waiting", "cpus used"):
+    for heading in ("running", "waiting", "cpus requested"):
         assert heading in narrow.getvalue(), "no number is cut"
     assert "…" not in narrow.getvalue(), "no path is cut"
