@@ -25,6 +25,8 @@ from lading.scheduling.resources import Resources
 
 # The ``rest`` of a job that goes before all others of its priority, seconds.
 LONGEST_REST = 1e9
+# The ``patience`` of sites that configure none, seconds.
+PATIENCE = 60
 # A job can be overtaken by more urgent jobs this many times longer than by other jobs.
 MORE_URGENT = 5
 

@@ -16,6 +16,7 @@ from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.hints.places import parse_container
 from lading.scheduling.matching.admission import Admission
 from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY, OF_ANY_SITE, PRICED
+from lading.scheduling.queueing import PATIENCE
 from lading.scheduling.resources import Resources
 from lading.scheduling.site_names import declared_name
 
@@ -179,7 +180,7 @@ class PackedConfig(EnforcingConfig):
     """A site whose node agents reserve room for waiting jobs."""
 
     patience: Duration = Field(
-        60,
+        PATIENCE,
         description="How long smaller jobs can overtake a waiting job before Lading reserves room for the waiting job. "
         "Jobs with a higher priority can overtake it for five times as long.",
     )

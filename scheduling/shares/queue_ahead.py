@@ -10,30 +10,32 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
+from lading.scheduling.queueing import PATIENCE
 from lading.scheduling.shares.table import Share, Shares
 from lading.scheduling.shares.usage import Mean
 from lading.scheduling.site_names import is_named
 from lading.scheduling.unfinished import seconds_left, typical_length
 
-# Lines are compared this often at most, which takes a fraction of a second; later jobs are assumed to start at the same
-# rate.
+# Lines, shares and sizes of jobs are compared this often at most, which takes a fraction of a second; later jobs are
+# assumed to start at the same rate.
 MOST_COMPARED = 100_000
 # How often lengths and arrivals are drawn. This is done only for jobs that are expected to start within
 # ``LONGEST_DRAWN`` seconds and have at most ``MOST_BEFORE_DRAWN`` jobs before them: nobody knows whether jobs will be
 # queued as often much later, and the lengths of many jobs even out.
 DRAWS, LONGEST_DRAWN, MOST_BEFORE_DRAWN = 12, 600.0, 150
-# Because of arrivals, these jobs can start later: a draw ends after this many times as many seconds or jobs.
+# Arrivals delay these jobs, so a draw covers LONGER times as many seconds and MORE times as many jobs.
 LONGER, MORE = 3.0, 2
 # Arrivals are repeated for at most this many times the period in which they were counted.
 MOST_PERIODS = 8
 # Sums of cpus differ by less.
 TOLERANCE = 1e-6
-# The default of sites: seconds for which jobs that need less can overtake a job.
-PATIENCE = 60.0
 
 
 class ShareLine(NamedTuple):
@@ -71,7 +73,7 @@ class Running(NamedTuple):
     :param left: seconds until they are expected to finish
     :param passed: seconds since they started
     :param median: of the lengths of such jobs, seconds; 0: ``left`` is certain
-    :param spread: as of :class:`Alike`, like ``task`` and ``doubt``
+    :param spread: see :class:`Alike`, also for ``task`` and ``doubt``
     """
 
     share: str
@@ -121,6 +123,7 @@ class QueueAhead:
         self.lines, self.running, self.cpus, self.shares = lines, running, cpus, shares
         self.lately, self.site, self.given_ahead = lately, site, given_ahead
         self.starts, self.count, self.last = self.run(_Typical(), MOST_COMPARED)
+        self.started = {line: sorted(its) for line, its in self.starts.items()}
 
     def run(
         self,
@@ -132,13 +135,59 @@ class QueueAhead:
     ) -> tuple[Starts, int, float]:
         """Let the jobs start; return when they do, how many do, and after how many seconds the last one does.
 
+        :param most_compared: stop after this many comparisons of lines, shares and sizes
+        :param most_started: stop once this many jobs have started
+        :param most_seconds: stop after this many simulated seconds
         :param arrivals: jobs that are queued later, last ones first
         """
-        queues = {line: _jobs(its, self.cpus, lengths) for line, its in self.lines.items()}
-        names = {line.share for line in queues} | {each.line.share for each in arrivals}
+        lines = {line: _jobs(its, self.cpus, lengths) for line, its in self.lines.items()}
+        names = {line.share for line in lines} | {each.line.share for each in arrivals}
         running = [lengths.running(each) for each in self.running]
         room = _Room(names, running, self.cpus, self.shares, self.lately, self.site)
-        return _run(queues, room, self.given_ahead, lengths, [*arrivals], (most_compared, most_started, most_seconds))
+        upcoming = [*arrivals]
+        waiting = _Waiting(line for line, its in lines.items() if its)
+        given, number = dict.fromkeys(lines, 0), {line: sum(each.left for each in its) for line, its in lines.items()}
+        starts: Starts = {line: {} for line in lines}
+        sizes = [each.cpus for its in (*lines.values(), *(each.jobs for each in upcoming)) for each in its]
+        least, left = min(sizes, default=0.0), sum(number.values())
+
+        def key(line: ShareLine) -> tuple[bool, float, str]:
+            return *room.key(line.share, lines[line][-1].cpus), line.share
+
+        compared, count, last = 0, 0, 0.0
+        while left and compared < most_compared and count < most_started and room.now < most_seconds:
+            while waiting.levels:
+                first = waiting.first
+                compared += len(first)
+                line = min(first, key=key) if len(first) > 1 else first[0]
+                jobs = lines[line][-1]
+                is_given = not line.level[0]
+                if not is_given and room.cpus_ahead + jobs.cpus > room.free + self.given_ahead + TOLERANCE:
+                    break
+                room.give(line, given[line], jobs.cpus, lengths.length(jobs.seconds, jobs.spread, given[line]))
+                given[line] += 1
+                jobs.left -= 1
+                if not jobs.left:
+                    lines[line].pop()
+                    if not lines[line]:
+                        waiting.remove(line)
+            started, sizes_compared = room.start(least)
+            compared += sizes_compared
+            if started:
+                for each in started:
+                    if each.number < number.get(each.line, 0):
+                        starts[each.line][each.number] = room.now, count
+                        left -= 1
+                    count, last = count + 1, room.now
+                continue
+            compared += room.advance(upcoming[-1].after if upcoming else math.inf)
+            while upcoming and upcoming[-1].after <= room.now:
+                later = upcoming.pop()
+                if not lines.get(later.line):
+                    waiting.add(later.line)
+                    given.setdefault(later.line, 0)
+                lines[later.line] = [*later.jobs, *lines.get(later.line, [])]
+        return starts, count, last
 
     def start(self, line: ShareLine, before: float) -> tuple[float, float]:
         """Return the seconds until a job starts, and how many jobs start before it.
@@ -148,8 +197,8 @@ class QueueAhead:
         starts = self.starts.get(line, {})
         if (at := int(before + 0.5)) in starts:
             return starts[at]
-        # Beyond the simulated jobs.
-        further = at - len(starts)
+        # It is not among the simulated starts; jobs behind it that overtook it can be.
+        further = at - bisect_left(self.started.get(line, ()), at)
         rate = self.count / self.last if self.last > 0 else 0.0
         return self.last + (further / rate if rate else 0.0), self.count + further
 
@@ -158,12 +207,13 @@ class DrawnStarts:
     """When jobs start if lengths, and the jobs that are queued later, are drawn at random, always the same ones.
 
     :param arrivals: what was queued in the last ``period`` seconds; as much is expected in the next ones
+    :ivar horizon: seconds that a draw covers at most
     """
 
     def __init__(self, queue: QueueAhead, arrivals: Sequence[ExpectedArrival], period: float) -> None:
         self.drawn = list[Starts]()
-        most_seconds, most_started = LONGER * min(LONGEST_DRAWN, queue.last), MORE * MOST_BEFORE_DRAWN
-        periods = min(MOST_PERIODS, math.ceil(most_seconds / period)) if arrivals else 0
+        self.horizon, most_started = LONGER * min(LONGEST_DRAWN, queue.last), MORE * MOST_BEFORE_DRAWN
+        periods = min(MOST_PERIODS, math.ceil(self.horizon / period)) if arrivals else 0
         for number in range(DRAWS):
             lengths = _Drawn(number)
             later = [
@@ -172,17 +222,20 @@ class DrawnStarts:
                 for each in arrivals
             ]
             later.sort(key=lambda each: -each.after)
-            course = queue.run(lengths, most_started=most_started, most_seconds=most_seconds, arrivals=later)
+            course = queue.run(lengths, most_started=most_started, most_seconds=self.horizon, arrivals=later)
             self.drawn.append(course[0])
 
     def seconds(self, line: ShareLine, before: float) -> list[float]:
-        """Return after how many seconds a job starts in each of the draws; empty: in most of them it does not.
+        """Return after how many seconds a job starts in each of the draws; empty: it starts in at most half of them.
+
+        A draw in which it does not start counts as the horizon, because leaving such draws out would bias the result
+        towards early starts.
 
         :param before: how many jobs of its line start before it
         """
         found = (each.get(line, {}).get(int(before + 0.5)) for each in self.drawn)
         known = [each[0] for each in found if each is not None]
-        return known if 2 * len(known) > DRAWS else []
+        return known + [self.horizon] * (DRAWS - len(known)) if 2 * len(known) > DRAWS else []
 
 
 class _Lengths(Protocol):
@@ -215,7 +268,7 @@ class _Drawn:
         self.factors: dict[Hashable, float] = {}
 
     def factor(self, task: Hashable, doubt: float) -> float:
-        """Return by what all jobs of a task are longer than expected."""
+        """Return the factor by which all jobs of a task exceed their expected length."""
         if task not in self.factors:
             self.factors[task] = math.exp(doubt * self.gauss(0.0, 1.0))
         return self.factors[task]
@@ -258,75 +311,20 @@ class _Waiting:
         return self.levels[self.order[-1]]
 
 
-def _run(
-    lines: dict[ShareLine, list[_Jobs]],
-    room: _Room,
-    given_ahead: float,
-    lengths: _Lengths,
-    arrivals: list[_Later],
-    most: tuple[float, float, float],
-) -> tuple[Starts, int, float]:
-    """Let the jobs of lines start until none waits; see :meth:`QueueAhead.run`.
-
-    :param most: how often lines are compared, how many jobs start, and how many seconds pass at most
-    """
-    most_compared, most_started, most_seconds = most
-    waiting = _Waiting(line for line, its in lines.items() if its)
-    given, number = dict.fromkeys(lines, 0), {line: sum(each.left for each in its) for line, its in lines.items()}
-    starts: Starts = {line: {} for line in lines}
-    sizes = [each.cpus for its in (*lines.values(), *(each.jobs for each in arrivals)) for each in its]
-    least, left = min(sizes, default=0.0), sum(number.values())
-
-    def key(line: ShareLine) -> tuple[bool, float, str]:
-        return *room.key(line.share, lines[line][-1].cpus), line.share
-
-    compared, count, last = 0, 0, 0.0
-    while left and compared < most_compared and count < most_started and room.now < most_seconds:
-        while waiting.levels:
-            first = waiting.first
-            compared += len(first)
-            line = min(first, key=key) if len(first) > 1 else first[0]
-            jobs = lines[line][-1]
-            is_given = not line.level[0]
-            if not is_given and room.cpus_ahead + jobs.cpus > room.free + given_ahead + TOLERANCE:
-                break
-            room.give(line, given[line], jobs.cpus, lengths.length(jobs.seconds, jobs.spread, given[line]))
-            given[line] += 1
-            jobs.left -= 1
-            if not jobs.left:
-                lines[line].pop()
-                if not lines[line]:
-                    waiting.remove(line)
-        if started := room.start(least):
-            for each in started:
-                if each.number < number.get(each.line, 0):
-                    starts[each.line][each.number] = room.now, count
-                    left -= 1
-                count, last = count + 1, room.now
-            continue
-        compared += room.advance(arrivals[-1].after if arrivals else math.inf)
-        while arrivals and arrivals[-1].after <= room.now:
-            later = arrivals.pop()
-            if not lines.get(later.line):
-                waiting.add(later.line)
-                given.setdefault(later.line, 0)
-            lines[later.line] = [*later.jobs, *lines.get(later.line, [])]
-    return starts, count, last
-
-
 @dataclass(slots=True)
 class _Given:
-    """A job that is given and has not started.
+    """A job that is given to the room.
 
+    :param order: its position among all given jobs
     :param number: in its line
-    :param overtaken: when a job behind it started first; None: none has
     """
 
+    order: int
     line: ShareLine
     number: int
     cpus: float
     seconds: float
-    overtaken: float | None = None
+    has_started: bool = False
 
 
 @dataclass(slots=True)
@@ -366,8 +364,12 @@ class _Room:
 
     :ivar now: seconds
     :ivar free: cpus on which nothing runs
-    :ivar ahead: the jobs that are given and have not started
-    :ivar cpus_ahead: of these together
+    :ivar given: how many jobs have been given
+    :ivar ahead: the given jobs in their order, from the first one that has not started
+    :ivar by_size: the given jobs that have not started, in their order, by cpus
+    :ivar sizes: the keys of ``by_size``, sorted
+    :ivar cpus_ahead: of the given jobs that have not started
+    :ivar overtakes: order and time of each start of a job that was given later than all jobs started before
     """
 
     def __init__(
@@ -393,7 +395,9 @@ class _Room:
         # A share has what it uses and what is given ahead.
         self.had = dict(self.used)
         self.now, self.free = 0.0, cpus - sum(self.used.values())
-        self.ahead, self.cpus_ahead = list[_Given](), 0.0
+        self.given, self.ahead, self.cpus_ahead = 0, deque[_Given](), 0.0
+        self.by_size, self.sizes = dict[float, deque[_Given]](), list[float]()
+        self.overtakes = list[tuple[int, float]]()
         # A share without measurements counts as unused for as long as the others have been measured.
         unused = Mean(0.0, max((mean.weight for mean in lately.values()), default=0.0))
         self.means = {name: lately.get(name, unused) for name in names if lately}
@@ -408,46 +412,68 @@ class _Room:
         return not is_kept, part / self.weights[share]
 
     def give(self, line: ShareLine, number: int, need: float, seconds: float) -> None:
-        self.ahead.append(_Given(line, number, need, seconds))
+        job = _Given(self.given, line, number, need, seconds)
+        self.ahead.append(job)
+        if need not in self.by_size:
+            self.by_size[need] = deque()
+            insort(self.sizes, need)
+        self.by_size[need].append(job)
+        self.given += 1
         self.had[line.share] += need
         self.cpus_ahead += need
 
-    def start(self, least: float) -> list[_Given]:
-        """Start the given jobs that fit, and return them.
+    def start(self, least: float) -> tuple[list[_Given], int]:
+        """Start the given jobs that fit; return them, and how many sizes were compared.
 
         :param least: no job needs fewer cpus
         """
         free, started = self.free + TOLERANCE, list[_Given]()
-        if free < least or not self.ahead:
-            return started
-        skipped, fresh = list[_Given](), list[_Given]()
-        for number, each in enumerate(self.ahead):
-            if each.cpus <= free:
-                free -= each.cpus
-                started.append(each)
-                for other in fresh:
-                    other.overtaken = self.now
-                fresh.clear()
-            else:
-                skipped.append(each)
-                if each.overtaken is None:
-                    fresh.append(each)
-                elif self.now - each.overtaken >= PATIENCE:
-                    free = max(0.0, free - each.cpus)
-            if free < least:
-                skipped += self.ahead[number + 1 :]
-                break
-        for each in started:
-            self.used[each.line.share] += each.cpus
-            self.free -= each.cpus
-            self.cpus_ahead -= each.cpus
-            heapq.heappush(self.ends, (self.now + each.seconds, each.line.share, each.cpus))
-        if started:
-            self.ahead = skipped
-        return started
+        while self.ahead and self.ahead[0].cpus <= free:
+            free -= self.ahead[0].cpus
+            started.append(self._start(self.ahead[0].cpus))
+        if not self.ahead or free < least:
+            return started, 0
+        # No job was overtaken before the first one.
+        if self.is_impatient(self.ahead[0]):
+            free = 0.0
+        # Jobs of one size start in their order, so only the first one of each size can be next.
+        fitting = self.sizes[: bisect_right(self.sizes, free)]
+        firsts = [(self.by_size[cpus][0].order, cpus) for cpus in fitting]
+        heapq.heapify(firsts)
+        while firsts and free >= least:
+            _, cpus = heapq.heappop(firsts)
+            if cpus <= free:
+                free -= cpus
+                started.append(self._start(cpus))
+                if cpus in self.by_size:
+                    heapq.heappush(firsts, (self.by_size[cpus][0].order, cpus))
+        return started, len(fitting)
+
+    def _start(self, cpus: float) -> _Given:
+        """Start the first given job of a size."""
+        its_size = self.by_size[cpus]
+        job = its_size.popleft()
+        if not its_size:
+            del self.by_size[cpus]
+            self.sizes.remove(cpus)
+        job.has_started = True
+        while self.ahead and self.ahead[0].has_started:
+            self.ahead.popleft()
+        if not self.overtakes or job.order > self.overtakes[-1][0]:
+            self.overtakes.append((job.order, self.now))
+        self.used[job.line.share] += job.cpus
+        self.free -= job.cpus
+        self.cpus_ahead -= job.cpus
+        heapq.heappush(self.ends, (self.now + job.seconds, job.line.share, job.cpus))
+        return job
+
+    def is_impatient(self, job: _Given) -> bool:
+        """Return whether a waiting job was overtaken so long ago that room is kept free for it."""
+        first = bisect_right(self.overtakes, job.order, key=itemgetter(0))
+        return first < len(self.overtakes) and self.now - self.overtakes[first][1] >= PATIENCE
 
     def advance(self, until: float) -> int:
-        """Let the next jobs finish, or nothing until a time before that; return how many shares were looked at."""
+        """Advance to the next job end or to ``until``, whichever is earlier; return the number of shares updated."""
         before = self.now
         is_end = bool(self.ends) and self.ends[0][0] <= until
         self.now, name, cpus = heapq.heappop(self.ends) if is_end else (until, "", 0.0)

@@ -115,6 +115,60 @@ def test_jobs_beyond_those_that_are_simulated_start_at_the_same_rate(monkeypatch
     assert at == pytest.approx(exact[0], rel=0.1)
 
 
+def test_an_overtaken_job_starts_no_earlier_than_the_last_simulated_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = ShareLine((False, 0, 0), "a")
+    lines = {given: [Alike(1, 4, 10), Alike(5, 1, 20)], A: [Alike(100, 1, 20)]}
+    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 16)
+    found = QueueAhead(lines, [Running("a", 1, 200)], 4, Shares(), {})
+    assert (found.last, found.count) == (20, 5), "the simulation ends before the first job starts"
+    assert found.start(given, 0) == (20, 5)
+    assert found.start(A, 0) == (20, 5)
+    assert found.start(A, 5) == (40, 10)
+
+
+class CountedSize(float):
+    """Counts how often it is compared."""
+
+    compared = 0
+
+    def __truediv__(self, other: float) -> CountedSize:
+        return CountedSize(float(self) / other)
+
+    def __le__(self, other: float) -> bool:
+        CountedSize.compared += 1
+        return float(self) <= other
+
+    def __gt__(self, other: float) -> bool:
+        CountedSize.compared += 1
+        return float(self) > other
+
+
+@pytest.mark.parametrize("jobs", [100, 1000])
+def test_the_end_of_a_job_takes_no_more_steps_if_more_jobs_wait(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred jobs of 1 cpu end one by one; every fourth end starts a job of 4 cpus."""
+    monkeypatch.setattr(CountedSize, "compared", 0)
+    given = ShareLine((False, 0, 0), "a")
+    lines = {given: [Alike(jobs, CountedSize(4), 1e6)], A: [Alike(1, 1, 1e6)]}
+    running = [Running("a", 1, at) for at in range(1, 201)]
+    found = QueueAhead(lines, running, 200, Shares(), {})
+    begun = [at for at in starts(found, given, jobs) if at <= 200]
+    assert begun[:3] == [4, 8, 12]
+    assert len(begun) == 50
+    assert CountedSize.compared < 10 * (len(running) + jobs)
+
+
+def test_comparisons_of_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first job needs two cpus and one is free, so each start compares the sizes of the small jobs behind it."""
+    given = ShareLine((False, 0, 0), "a")
+    lines = {given: [Alike(1, 2, 10), *(Alike(1, 1 - number / 1000, 10) for number in range(100))]}
+    running = [Running("a", 1, 1000)]
+    assert QueueAhead(lines, running, 2, Shares(), {}).count == 101
+    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 101 + 100 + 99 + 98)
+    assert QueueAhead(lines, running, 2, Shares(), {}).count == 3
+
+
 def test_a_smaller_job_overtakes_for_a_minute() -> None:
     """Three cpus are free, and a job needs four. After a minute, they are kept free for it."""
     lines = {A: [Alike(1, 4, 10)], B: [Alike(1, 1, 10), Alike(10, 1, 40)]}
@@ -158,6 +212,16 @@ def test_late_starts_are_not_drawn() -> None:
     drawn = DrawnStarts(QueueAhead({A: [Alike(2000, 1, 60)]}, [], 10, Shares(), {}), [], 0.0)
     assert drawn.seconds(A, 90)
     assert not drawn.seconds(A, 1999)
+
+
+def test_a_draw_in_which_a_job_does_not_start_counts_as_its_horizon() -> None:
+    drawn = DrawnStarts(QueueAhead({A: [Alike(100, 1, 10, 0.1, "task", 0.9)]}, [], 1, Shares(), {}), [], 0.0)
+    found = sorted(drawn.seconds(A, 80))
+    assert len(found) == DRAWS
+    missed = found.count(drawn.horizon)
+    assert 0 < missed < DRAWS / 2
+    assert found[-missed - 1] < drawn.horizon
+    assert max(drawn.seconds(A, 10)) < drawn.horizon
 
 
 @given(
