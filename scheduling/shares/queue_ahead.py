@@ -158,10 +158,11 @@ class QueueAhead:
         while left and compared < most_compared and count < most_started and room.now < most_seconds:
             while waiting.levels:
                 first = waiting.first
-                compared += len(first)
                 line = min(first, key=key) if len(first) > 1 else first[0]
                 jobs = lines[line][-1]
                 is_given = not line.level[0]
+                if not is_given:  # what the site already has must not use up the limit before a start is simulated
+                    compared += len(first)
                 if not is_given and room.cpus_ahead + jobs.cpus > room.free + self.given_ahead + TOLERANCE:
                     break
                 room.give(line, given[line], jobs.cpus, lengths.length(jobs.seconds, jobs.spread, given[line]))

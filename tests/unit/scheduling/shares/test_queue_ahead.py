@@ -120,7 +120,7 @@ def test_an_overtaken_job_starts_no_earlier_than_the_last_simulated_one(
 ) -> None:
     given = ShareLine((False, 0, 0), "a")
     lines = {given: [Alike(1, 4, 10), Alike(5, 1, 20)], A: [Alike(100, 1, 20)]}
-    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 16)
+    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 10)
     found = QueueAhead(lines, [Running("a", 1, 200)], 4, Shares(), {})
     assert (found.last, found.count) == (20, 5), "the simulation ends before the first job starts"
     assert found.start(given, 0) == (20, 5)
@@ -165,7 +165,7 @@ def test_comparisons_of_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> No
     lines = {given: [Alike(1, 2, 10), *(Alike(1, 1 - number / 1000, 10) for number in range(100))]}
     running = [Running("a", 1, 1000)]
     assert QueueAhead(lines, running, 2, Shares(), {}).count == 101
-    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 101 + 100 + 99 + 98)
+    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 100 + 99 + 98)
     assert QueueAhead(lines, running, 2, Shares(), {}).count == 3
 
 
@@ -246,3 +246,13 @@ def test_jobs_of_a_line_start_in_order_whatever_is_known(
             # A smaller job can overtake a larger one.
             its_size = [at for at, cpus in zip(its, sizes, strict=True) if cpus == size]
             assert its_size == sorted(its_size)
+
+
+def test_thousands_of_jobs_that_a_site_has_do_not_end_the_simulation_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 100)
+    names = [f"s{number}" for number in range(5)]
+    lines = {ShareLine((False, 0, 0), name): [Alike(30, 1, 10)] for name in names}
+    found = QueueAhead(lines, [Running("s0", 1, 10)], 1, shares(**dict.fromkeys(names, 1)), {})
+    assert found.start(ShareLine((False, 0, 0), "s4"), 29)[0] >= 1000
