@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.process_tree import MARK, Process
+from lading.executors.agent.process_tree import Process
 from lading.hooks.files import host
+from lading.hooks.spool.tokens import JOB_VARIABLE
 
 PYTHON = sys.executable
 
@@ -132,7 +133,7 @@ def test_leftovers_are_found_by_session_and_by_mark(
         "other = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
         f"open({str(pids)!r}, 'w').write(f'{{same.pid}} {{other.pid}}')\n"
         "ready(); time.sleep(60)",
-        **{MARK: "some-token"},
+        **{JOB_VARIABLE: "some-token"},
     )
     started = host.started(process.pid)
     process.kill()
