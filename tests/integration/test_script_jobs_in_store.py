@@ -370,15 +370,18 @@ def test_a_task_that_no_longer_waits_ends_its_script(
 
 
 def test_a_script_that_lading_refuses_fails_its_trigger(session: Session, scripts: ScriptJobs) -> None:
-    tasks = [deferred(session, name) for name in ("refused", "fine")]
+    tasks = [deferred(session, name) for name in ("fine", "refused", "refused too")]
     scripts.sweep()
-    values = {"state": State.FAILED, "cause": "error", "reason": because("row_unreadable", text="why"), "ended_at": 9.0}
-    store.apply(session, [Change(token(tasks[0]), values, report=True)])
+    for task in tasks[1:]:
+        why = because("row_unreadable", text=f"why {task.task_id}")
+        values = {"state": State.FAILED, "cause": "error", "reason": why, "ended_at": 9.0}
+        store.apply(session, [Change(token(task), values, report=True)])
     airflow_scripts.fail_deferred(session, [row_of(session, task) for task in tasks])
     session.flush()
-    refused, fine = (task_of(session, task) for task in tasks)
-    assert (refused.state, refused.next_method, refused.trigger_id) == (TaskInstanceState.SCHEDULED, "__fail__", None)
-    assert "why" in str(refused.next_kwargs)
+    fine, *refused = (task_of(session, task) for task in tasks)
+    for task in refused:
+        assert (task.state, task.next_method, task.trigger_id) == (TaskInstanceState.SCHEDULED, "__fail__", None)
+        assert f"why {task.task_id};" in str(task.next_kwargs)
     assert fine.state == TaskInstanceState.DEFERRED
 
 
