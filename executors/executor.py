@@ -173,8 +173,9 @@ class LadingExecutor(BaseExecutor):
                 session.expunge_all()
             self.wait_events.keep(jobs, waits, time.monotonic())
             for job in waits:
-                if job.kind == JOB_SCRIPT:  # its task has begun, so its log is what people read
-                    append_to_task_log(log_path(job), f"The batch job {job.reason}", None, "info")
+                if job.kind == JOB_SCRIPT and job.reason is not None:  # its task has begun, so people read its log
+                    text = f"The batch job is not admitted yet: {job.reason.sentence}"
+                    append_to_task_log(log_path(job), text, None, "info")
             for job in jobs:
                 self._report(job)
             self.reported = jobs

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
@@ -64,6 +64,10 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.reasons import Reason
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +139,7 @@ class Controller:
         self.housekeeping = housekeeping.Housekeeping(
             settings, managed, sites, needs_inputs=self.placing.extensions.ask_of_all
         )
-        self.script_jobs = ScriptJobs(sites, self.housekeeping.largest)
+        self.script_jobs = ScriptJobs(sites, self.housekeeping.largest, open_session)
         self.budgets = Budgets(settings)
         self.shares = FairShares(settings, sites, self.housekeeping.potential, self.budgets, self.durations.known)
         self.compared = {name: Comparison() for name in sites}
@@ -240,8 +244,7 @@ class Controller:
             self.stop()
             return
         if self.script_jobs.is_sweep_due:
-            with open_session() as session:
-                self.script_jobs.sweep(session)
+            self.script_jobs.sweep()
         if not self.idle_detector.lasts(self.threads) or self.any_wait():
             begun = time.monotonic()
             with self.metrics.tick(), self.site_plans.paused():
@@ -252,13 +255,13 @@ class Controller:
 
     def _work(self, started: float) -> None:
         seen = self.observe()
-        if self.script_jobs.any_live:
-            self.settle_scripts()
         any_wait = self.any_wait()
         if any_wait:
             self.drop_unwanted()
             self.size()
         decision = self.decide(seen, any_wait)
+        if self.script_jobs.any_live:
+            self.settle_scripts()
         if any_wait and self.drop_unwanted_of(decision):
             self.ring()  # the decision included jobs that are gone now, so decide again
             return
@@ -317,7 +320,6 @@ class Controller:
             short = site_memory.short(changes, time.time())
             located = store.locations(session, short)
             self.placing.note_events(session, site.name, news, changes)
-            self.script_jobs.add(session, [each.token for each in changes if _has_succeeded(each)])
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
         is_all = thread.settle()
@@ -325,19 +327,36 @@ class Controller:
             self.ring()
         self.throughput[site.name].note((location, *short[token]) for token, location in located.items())
         self._publish(changes)
+        # In transactions of its own, so that an order that cannot be stored does not undo what the site has reported.
+        self.script_jobs.add([each.token for each in changes if each.values.get("state") == State.SUCCEEDED])
         return is_all
 
     def settle_scripts(self) -> None:
-        """End the job scripts whose tasks no longer wait for them, before anything is placed."""
-        with open_session() as session:
-            changes = self.script_jobs.settle(session, time.time())
-            places = queue.places(session, [each.token for each in changes])
-            for site in {site for site, _ in places.values()} & self.sites.keys():
-                self.placing.note_events(session, site, (), changes)
-        self._publish(changes)
-        for token, (site, location) in places.items():
-            if site in self.sites:  # so that the site does not follow it any longer
-                self.threads.threads[site].cancel({location: {token: housekeeping.UNWANTED}})
+        """End the job scripts whose tasks no longer wait for them, before any job of these tasks can be placed."""
+        ends = self.script_jobs.ends(time.time())
+        what = "The end of a job script could not be stored"
+        for changes, places in self.script_jobs.write(self._end_scripts, ends, what):
+            self._publish(changes)
+            for site, by_location in places.items():  # so that the site does not follow them any longer
+                self.threads.threads[site].cancel(by_location)
+        self.script_jobs.forget(each.token for each in ends)
+
+    def _end_scripts(
+        self, session: Session, ends: Sequence[Change]
+    ) -> tuple[list[Change], dict[str, dict[str, dict[str, Reason]]]]:
+        """Store the ends of job scripts.
+
+        :returns: those that took effect, and the scripts by site and location
+        """
+        changes = {each.token: each for each in store.apply(session, ends)}
+        places: dict[str, dict[str, dict[str, Reason]]] = {}
+        for token, (site, location) in queue.places(session, list(changes)).items():
+            if site in self.sites:
+                places.setdefault(site, {}).setdefault(location, {})[token] = housekeeping.UNWANTED
+        for site, by_location in places.items():
+            its = [changes[token] for tokens in by_location.values() for token in tokens]
+            self.placing.note_events(session, site, (), its)
+        return [*changes.values()], places
 
     def any_wait(self) -> bool:
         """Return whether any job or gang waits, after reading users' requests and the jobs that wait.
@@ -625,10 +644,6 @@ class Controller:
             asked = queue.cancellations(session)
         for thread in self.threads:
             thread.cancel(asked.get(thread.site.name, {}))
-
-
-def _has_succeeded(change: Change) -> bool:
-    return change.values.get("state") == State.SUCCEEDED
 
 
 class IdleDetector:

@@ -119,7 +119,8 @@ def to_send(
         if job.expires_at is None and not admitted(open_to, job.dag_id, job.team):
             changes.append(refused(job.token, refusal(open_to, job.dag_id, job.team), time.time()))
             continue
-        jwt = mint(job.subject, seconds)
+        # A job script needs no JWT, as its task is not running.
+        jwt = None if job.kind == JOB_SCRIPT else mint(job.subject, seconds)
         try:
             made = envelope(job, jwt, expires_at, database_ahead, rests.get(job.token, 0.0))
             if fair is not None:
@@ -149,17 +150,20 @@ def to_send(
     return sent, [change for change in changes if "state" in change.values]
 
 
-def envelope(job: JobRow, jwt: str, expires_at: float, database_ahead: float = 0.0, rest: float = 0.0) -> Envelope:
+def envelope(
+    job: JobRow, jwt: str | None, expires_at: float, database_ahead: float = 0.0, rest: float = 0.0
+) -> Envelope:
     """Return the envelope of a job.
 
-    :param jwt: authenticates its task to Airflow's API
+    :param jwt: authenticates its task to Airflow's API; None: it is a job script
     :param expires_at: when the JWT expires, epoch seconds
     :param database_ahead: seconds by which the database's clock, which dates queueing, is ahead of ours
     :param rest: longest remaining path of its run in seconds; 0: it is ordered by arrival
     """
-    workload = {**json.loads(job.workload), "token": jwt}
-    if job.kind == JOB_SCRIPT:
+    if jwt is None:
         workload = {"type": JOB_SCRIPT, STARTED_AT: job.started_at}
+    else:
+        workload = {**json.loads(job.workload), "token": jwt}
     return Envelope(
         token=job.token,
         workload=workload,

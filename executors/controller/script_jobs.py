@@ -1,4 +1,4 @@
-"""Job scripts as jobs: a task that leaves its script to the triggerer has ordered one, which is placed like any other.
+"""Deferred job scripts as jobs: when a task defers, its script is queued and placed like any other job.
 
 The triggerer submits the script once it is placed (see :mod:`lading.hooks.batch.script_jobs`).
 """
@@ -6,11 +6,14 @@ The triggerer submits the script once it is placed (see :mod:`lading.hooks.batch
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import select
+from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from lading.executors import store
 from lading.executors.controller.answers import STATE_OF_CAUSE
@@ -20,6 +23,11 @@ from lading.executors.orchestrator.orchestrator import OrderedScript, ScriptEnd
 from lading.executors.store import LIVE, Change, JobRow, State
 from lading.executors.store.tables import as_name
 from lading.hooks.batch.script_jobs import JOB_SCRIPT, ScriptRequest
+from lading.hooks.files.json_model import JsonModel, checked
+from lading.hooks.files.logs import Trouble
+from lading.hooks.polling.outside_clock import least_ahead
+from lading.hooks.spool.values import Date, ExitCode
+from lading.scheduling.light_dataclasses import dataclass
 from lading.scheduling.reasons import free_text
 
 if TYPE_CHECKING:
@@ -28,8 +36,13 @@ if TYPE_CHECKING:
     from lading.hooks.site import Site
     from lading.scheduling.resources import Resources
 
-# An order is found when the job that gave it ends. All are looked for this often, in seconds, because the end of a job
-# can be stored in other ways, too, for example while no controller acts.
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Orders are read when the deferring job ends. This sweep finds those that were missed, for example while no controller
+# acted. Seconds.
 SECONDS_BETWEEN_SWEEPS = 30.0
 # What a script has in common with the job that ordered it: its tenant, its scheduler, and the limits of its task.
 COMMON = (
@@ -43,18 +56,21 @@ class ScriptJobs:
 
     :param sites: by name
     :param largest: returns the largest amount of each resource that any location of a site has; None: unknown
+    :param open_session: opens a session that commits on success
     """
 
-    def __init__(self, sites: Mapping[str, Site[Any]], largest: Callable[[str], Resources | None]) -> None:
+    def __init__(
+        self,
+        sites: Mapping[str, Site[Any]],
+        largest: Callable[[str], Resources | None],
+        open_session: Callable[[], AbstractContextManager[Session]],
+    ) -> None:
         self.sites = sites
         self.largest = largest
+        self.open_session = open_session
         self._live: set[str] = set()
         self._next_sweep = 0.0
-
-    def add(self, session: Session, jobs: Sequence[str]) -> None:
-        """Add the scripts that these jobs have ordered, which have just ended."""
-        if jobs:
-            self._add(session, jobs)
+        self.trouble = Trouble(log)
 
     @property
     def any_live(self) -> bool:
@@ -64,16 +80,24 @@ class ScriptJobs:
     def is_sweep_due(self) -> bool:
         return time.monotonic() >= self._next_sweep
 
-    def sweep(self, session: Session) -> None:
+    def sweep(self) -> None:
         """Add the scripts that have been missed, and read which ones live."""
         self._next_sweep = time.monotonic() + SECONDS_BETWEEN_SWEEPS
-        self._add(session, None)
+        self.add(None)
         mine = JobRow.kind == JOB_SCRIPT, JobRow.state.in_(LIVE)
-        self._live = {*session.scalars(select(JobRow.token).where(*mine))}
+        with self.open_session() as session:
+            self._live = {*session.scalars(select(JobRow.token).where(*mine))}
 
-    def _add(self, session: Session, jobs: Sequence[str] | None) -> None:
-        if not (orders := current.orchestrator().ordered_scripts(session, jobs)):
+    def add(self, jobs: Sequence[str] | None) -> None:
+        """Add the scripts that these jobs have ordered, which have just ended; None: all that are missing."""
+        if jobs is not None and not jobs:
             return
+        with self.open_session() as session:
+            orders = current.orchestrator().ordered_scripts(session, jobs)
+        for tokens in self.write(self._add, orders, "A job script could not be queued"):
+            self._live.update(tokens)
+
+    def _add(self, session: Session, orders: Sequence[OrderedScript]) -> list[str]:
         by_job = {order.job: order for order in orders}
         columns = [JobRow.token, JobRow.workload, *(getattr(JobRow, name) for name in COMMON)]
         rows: list[dict[str, Any]] = []
@@ -83,7 +107,29 @@ class ScriptJobs:
                 shared = dict(zip(COMMON, common, strict=True))
                 rows.append({**shared, **self._columns(by_job[job]), "workload": json.dumps(own)})
         store.add_jobs(session, rows)
-        self._live.update(row["token"] for row in rows)
+        return [row["token"] for row in rows]
+
+    def write(self, step: Callable[[Session, Sequence[T]], R], items: Sequence[T], what: str) -> list[R]:
+        """Store items in one transaction; if one cannot be stored, each in its own, so that it costs only itself.
+
+        What a task wrote is checked when it is read, but one author's data must not stop everyone's controller.
+
+        :param what: the failure, as logs name it
+        :returns: the results of the steps that worked
+        :raises SQLAlchemyError: the database failed, whatever the data
+        """
+        if not items:
+            return []
+        try:
+            with self.open_session() as session:
+                return [step(session, items)]
+        except Exception as error:
+            if isinstance(error, SQLAlchemyError) and not isinstance(error, DataError):
+                raise
+            if len(items) == 1:
+                self.trouble.begin(what, error, traceback=True)
+                return []
+        return [result for each in items for result in self.write(step, [each], what)]
 
     def _columns(self, order: OrderedScript) -> dict[str, Any]:
         asked = order.request
@@ -116,43 +162,71 @@ class ScriptJobs:
             return memory
         return min(memory, largest.memory)
 
-    def settle(self, session: Session, now: float) -> list[Change]:
-        """End the scripts whose tasks no longer wait for them.
+    def ends(self, now: float) -> list[Change]:
+        """Return the ends of the scripts whose tasks no longer wait for them.
 
-        Called before anything is placed, so that the task of a script that has ended cannot have resumed and ended
-        since the last call: what the trigger told about the end would be gone.
+        Called after the queue is read and before anything is placed, so that no job of a task that has resumed can have
+        ended since the last call: what the trigger told about the end would be gone.
 
         :param now: epoch seconds
-        :returns: the changes that took effect
         """
-        ends = current.orchestrator().ended_scripts(session, sorted(self._live))
-        if not ends:
-            return []
         placed_at: dict[str, float | None] = {}
-        for chunk in store.chunks([end.token for end in ends]):
-            found = session.execute(select(JobRow.token, JobRow.placed_at).where(JobRow.token.in_(chunk)))
-            placed_at.update((row.token, row.placed_at) for row in found)
-        changes = store.apply(session, [ended(end, placed_at.get(end.token), now) for end in ends])
-        self._live.difference_update(end.token for end in ends)
-        return changes
+        with self.open_session() as session:
+            ends = current.orchestrator().ended_scripts(session, sorted(self._live))
+            for chunk in store.chunks([end.token for end in ends]):
+                found = session.execute(select(JobRow.token, JobRow.placed_at).where(JobRow.token.in_(chunk)))
+                placed_at.update((row.token, row.placed_at) for row in found)
+        return [ended(end, placed_at.get(end.token), now) for end in ends]
+
+    def forget(self, tokens: Iterable[str]) -> None:
+        """Forget scripts whose ends have been stored. The next sweep finds those that could not be."""
+        self._live.difference_update(tokens)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndValues(JsonModel):
+    """What the end of a script is stored with. A task can write anything, and the columns cannot hold everything."""
+
+    exit_code: ExitCode | None = None
+    started_at: Date | None = None
+    ended_at: Date | None = None
+
+    @classmethod
+    def of_end(cls, end: ScriptEnd) -> EndValues:
+        """Return the valid values of an end; those that are not valid are unknown."""
+        values: dict[str, Any] = {}
+        for name in ("exit_code", "started_at", "ended_at"):
+            try:
+                values |= checked(cls, {name: getattr(end, name)})
+            except ValueError as error:
+                log.warning("The end of job script %s: %s", end.token, error)
+        return cls(**values)
 
 
 def ended(end: ScriptEnd, placed_at: float | None, now: float) -> Change:
-    """Return the change for a script that has ended. The triggerer's clock has dated it.
+    """Return the change for a script that has ended.
+
+    The triggerer's clock has dated start and end, so both are shifted by what it must be ahead.
 
     :param placed_at: epoch seconds; None: it was not placed
     """
-    ended_at = min(now, max(placed_at or 0.0, end.ended_at or now))
+    valid, earliest = EndValues.of_end(end), placed_at or 0.0
+    started_at, ended_at = valid.started_at, now if valid.ended_at is None else valid.ended_at
+    ahead = least_ahead(ended_at, earliest, now)
+    if started_at is not None:
+        ahead += least_ahead(started_at - ahead, earliest, now)
+    # A script that took longer than there was time for cannot be dated by a shift.
+    ended_at = min(now, max(earliest, ended_at - ahead))
     reason = None if end.text is None else free_text(end.text)
     values: dict[str, Any] = {
         "state": STATE_OF_CAUSE.get(end.cause, State.FAILED),
         "cause": end.cause,
         "reason": UNWANTED if reason is None and end.cause == "cancelled" else reason,
         "ended_at": ended_at,
-        "exit_code": end.exit_code,
+        "exit_code": valid.exit_code,
     }
-    if end.started_at is not None and placed_at is not None:
-        values["started_at"] = min(ended_at, max(placed_at, end.started_at))
+    if started_at is not None and placed_at is not None:
+        values["started_at"] = min(ended_at, max(placed_at, started_at - ahead))
     if end.native_id is not None:
         values["native_id"] = as_name(end.native_id)
     if end.node is not None:

@@ -24,8 +24,13 @@ from lading.hooks.files import child_processes
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from lading.executors.orchestrator.airflow_scripts import Orders
+
 
 class AirflowOrchestrator(Orchestrator):
+    def __init__(self) -> None:
+        self._script_orders: Orders | None = None
+
     def session(self) -> AbstractContextManager[Session]:
         from airflow.utils.session import create_session
 
@@ -61,7 +66,9 @@ class AirflowOrchestrator(Orchestrator):
     def ordered_scripts(self, session: Session, jobs: Sequence[str] | None) -> Sequence[OrderedScript]:
         from lading.executors.orchestrator import airflow_scripts
 
-        return airflow_scripts.ordered(session, jobs)
+        if self._script_orders is None:
+            self._script_orders = airflow_scripts.Orders()
+        return self._script_orders.read(session, jobs)
 
     def ended_scripts(self, session: Session, tokens: Sequence[str]) -> Sequence[ScriptEnd]:
         from lading.executors.orchestrator import airflow_scripts

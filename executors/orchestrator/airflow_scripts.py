@@ -10,19 +10,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from airflow.models.crypto import get_fernet
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.trigger import TRIGGER_FAIL_REPR, Trigger
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import String, cast, func, or_, select
+from sqlalchemy import or_, select
 
 from lading.executors.orchestrator.airflow_jobs import same_task
 from lading.executors.orchestrator.orchestrator import OrderedScript, ScriptEnd
+from lading.executors.sizing.xcom_json import plain
 from lading.executors.store import JobRow, State, chunks, find
 from lading.hooks.batch.script_jobs import JOB_SCRIPT, ScriptRequest
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.task_run import token
 from lading.scheduling.reason_codes import CAUSES
+from lading.scheduling.text.nesting import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,49 +50,73 @@ RESUMING = (
 )
 
 
-def ordered(session: Session, jobs: Sequence[str] | None) -> list[OrderedScript]:
-    """Return the scripts of deferred tasks that are not in the store.
+# How many deferrals without an order are remembered.
+MOST_REMEMBERED = 10_000
 
-    :param jobs: only those that these jobs have left; None: all
+
+class Orders:
+    """Reads which scripts wait for the controller, each trigger at most once."""
+
+    def __init__(self) -> None:
+        self._without: set[tuple[str, int]] = set()
+        """The runs that no controller decides about, with the ids of their triggers, which can be used again."""
+
+    def read(self, session: Session, jobs: Sequence[str] | None) -> list[OrderedScript]:
+        """Return the scripts of deferred tasks that are not in the store.
+
+        :param jobs: only those that these jobs have left; None: all
+        """
+        query = (
+            select(TaskInstance.id, TaskInstance.try_number, TaskInstance.trigger_id, JobRow.token.label("job"))
+            .join(JobRow, same_task())
+            .join(Trigger, Trigger.id == TaskInstance.trigger_id)
+            .where(*DEFERRED, JobRow.kind == "ExecuteTask")
+        )
+        queries = [query] if jobs is None else [query.where(JobRow.token.in_(chunk)) for chunk in chunks(jobs)]
+        deferred = {(token(row), row.trigger_id): row for each in queries for row in session.execute(each)}
+        if jobs is None:
+            self._without &= deferred.keys()
+        unread = {key: row for key, row in deferred.items() if key not in self._without}
+        known = find(session, [run for run, _ in unread])
+        unread = {key: row for key, row in unread.items() if key[0] not in known}
+        arguments: dict[int, str] = {}
+        for chunk in chunks([trigger for _, trigger in unread]):
+            given = select(Trigger.id, Trigger.encrypted_kwargs).where(Trigger.id.in_(chunk))
+            arguments.update((row.id, row.encrypted_kwargs) for row in session.execute(given))
+        found = []
+        for (run, trigger), row in unread.items():
+            if trigger not in arguments:  # the task has resumed in the meantime
+                continue
+            if (request := _request(arguments[trigger], row.id)) is not None:
+                found.append(OrderedScript(run, str(row.id), row.job, request))
+            elif len(self._without) < MOST_REMEMBERED:
+                self._without.add((run, trigger))
+        return found
+
+
+def _request(encrypted: str, task: Any) -> ScriptRequest | None:
+    """Return what a deferred script requests; None: no controller decides about it.
+
+    :param encrypted: the arguments of its trigger as Airflow stores them: encrypted, unless an old version wrote them
+    :param task: the id of its task instance
     """
-    query = (
-        select(TaskInstance.id, TaskInstance.try_number, TaskInstance.trigger_id, JobRow.token.label("job"))
-        .join(JobRow, same_task())
-        .join(Trigger, Trigger.id == TaskInstance.trigger_id)
-        .where(*DEFERRED, JobRow.kind == "ExecuteTask")
-    )
-    queries = [query] if jobs is None else [query.where(JobRow.token.in_(chunk)) for chunk in chunks(jobs)]
-    by_token = {token(row): row for each in queries for row in session.execute(each)}
-    known = find(session, list(by_token))
-    found = []
-    for run, row in by_token.items():
-        if run not in known and (request := _request(session, row)) is not None:
-            found.append(OrderedScript(run, str(row.id), row.job, request))
-    return found
-
-
-def _request(session: Session, row: Any) -> ScriptRequest | None:
-    """Return what a deferred script requests; None: no controller decides about it."""
-    trigger = session.get(Trigger, row.trigger_id)
     try:
-        job = None if trigger is None else trigger.kwargs.get("job")
+        text = encrypted if encrypted.startswith("{") else get_fernet().decrypt(encrypted.encode()).decode()
+        job = plain(parse_json(text)).get("job")
         return None if job is None else ScriptRequest.from_json(job)
     except Exception as error:  # a task has written the arguments, and they can be anything
-        log.warning("The job script of task instance %s cannot be admitted: %s", row.id, error)
+        log.warning("The job script of task instance %s cannot be admitted: %s", task, error)
         return None
 
 
 def ended(session: Session, tokens: Sequence[str]) -> list[ScriptEnd]:
     """Return those of these scripts whose task instance is no longer deferred in the same try."""
-    columns = (TaskInstance.id, TaskInstance.state, TaskInstance.try_number, TaskInstance.next_method)
-    # Asked in every tick, so what still waits is not read. Some databases store ids without hyphens.
-    id_then, id_now = (func.replace(each, "-", "") for each in (JobRow.subject, cast(TaskInstance.id, String)))
-    has_left = or_(TaskInstance.state.is_distinct_from(TaskInstanceState.DEFERRED), id_now != id_then)
-    query = (
-        select(JobRow.token, JobRow.subject, *columns, TaskInstance.next_kwargs)
-        .outerjoin(TaskInstance, same_task())
-        .where(has_left)
+    columns = (TaskInstance.id, TaskInstance.state, TaskInstance.next_method, TaskInstance.next_kwargs)
+    # Asked in every tick, so what still waits is not read.
+    has_left = or_(
+        TaskInstance.state.is_distinct_from(TaskInstanceState.DEFERRED), TaskInstance.try_number != JobRow.try_number
     )
+    query = select(JobRow.token, JobRow.subject, *columns).outerjoin(TaskInstance, same_task()).where(has_left)
     found = []
     for chunk in chunks(tokens):
         for row in session.execute(query.where(JobRow.token.in_(chunk), JobRow.kind == JOB_SCRIPT)):
@@ -99,9 +127,9 @@ def ended(session: Session, tokens: Sequence[str]) -> list[ScriptEnd]:
 
 def _end(run: str, row: Any) -> ScriptEnd:
     """Return how a script has ended whose task instance still has the same try."""
-    given = _decoded(row.next_kwargs) if row.next_method is not None else {}
-    if row.next_method is None or (row.state not in RESUMING and "event" not in given):
+    if row.next_method is None or row.state not in RESUMING:
         return ScriptEnd(run, "cancelled")
+    given = _decoded(row.next_kwargs)
     if row.next_method == TRIGGER_FAIL_REPR:
         return ScriptEnd(run, "error", str(given.get("error") or "its trigger has failed"))
     event = given.get("event")
@@ -109,7 +137,7 @@ def _end(run: str, row: Any) -> ScriptEnd:
         record = RunRecord.from_json(event["record"])  # type: ignore[index]
     except Exception as error:  # the event may be that of another trigger
         log.warning("The event of job script %s cannot be read: %s", run, error)
-        return ScriptEnd(run, "error", "its trigger does not tell how it has ended")
+        return ScriptEnd(run, "error", "its trigger returned no valid result")
     cause = None if record.state == "succeeded" else record.cause
     if record.state != "succeeded" and cause not in CAUSES:
         cause = "error"
@@ -127,11 +155,9 @@ def _end(run: str, row: Any) -> ScriptEnd:
 
 def _decoded(stored: Any) -> Mapping[str, Any]:
     """Return the arguments with which a task resumes; empty: they cannot be read."""
-    from airflow.sdk.serde import deserialize
-
     try:
-        found = deserialize(stored)
-    except Exception as error:  # an event can be anything
+        found = plain(stored)
+    except RecursionError as error:  # an event can be anything
         log.warning("The event of a trigger cannot be read: %s", error)
         return {}
     return found if isinstance(found, Mapping) else {}
@@ -139,17 +165,15 @@ def _decoded(stored: Any) -> Mapping[str, Any]:
 
 def fail_deferred(session: Session, jobs: Iterable[JobRow]) -> None:
     """Fail the triggers of scripts that Lading itself has ended, so that Airflow fails their tasks by its own rules."""
-    for job in jobs:
-        if job.kind != JOB_SCRIPT or job.state not in (State.FAILED, State.CANCELLED):
-            continue
+    refused = {
+        job.subject: job for job in jobs if job.kind == JOB_SCRIPT and job.state in (State.FAILED, State.CANCELLED)
+    }
+    for chunk in chunks(list(refused)):
         query = select(TaskInstance.id, TaskInstance.trigger_id).where(
-            TaskInstance.dag_id == job.dag_id,
-            TaskInstance.task_id == job.task_id,
-            TaskInstance.run_id == job.run_id,
-            TaskInstance.map_index == job.map_index,
+            TaskInstance.id.in_([UUID(subject) for subject in chunk]),
             TaskInstance.state == TaskInstanceState.DEFERRED,
             TaskInstance.trigger_id.is_not(None),
         )
-        row = session.execute(query).one_or_none()
-        if row is not None and str(row.id) == job.subject:
+        for row in session.execute(query).all():
+            job = refused[str(row.id)]
             Trigger.submit_failure(row.trigger_id, [f"{job.reason or job.cause}\n"], session=session)

@@ -147,7 +147,7 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class OrderedScript:
-    """A job script that a task has left to the triggerer, and that is to start when the controller says so.
+    """A deferred job script, which the triggerer submits once the controller admits it.
 
     :param token: of its run
     :param subject: the id of the task instance
@@ -166,7 +166,7 @@ class ScriptEnd:
     """How a job script has ended.
 
     :param cause: None: it has succeeded
-    :param text: what its run tells about the end; None: the orchestrator no longer wants it
+    :param text: why it ended, from its run; None: the orchestrator no longer wants it
     :param started_at: epoch seconds; so is ``ended_at``; None: unknown
     """
 
@@ -280,7 +280,7 @@ class Orchestrator(ABC):
     def controller_command(self) -> list[str]:
         """Return the command of a controller that exits once nothing needs it; it has the argument ``controller``."""
 
-    # Job scripts that the orchestrator submits itself, once the controller lets it.
+    # Job scripts that the orchestrator submits itself, once the controller admits them.
 
     def ordered_scripts(self, session: Session, jobs: Sequence[str] | None) -> Sequence[OrderedScript]:
         """Return the job scripts that wait for the controller and are not in the store.

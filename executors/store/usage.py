@@ -12,6 +12,7 @@ from sqlalchemy import delete, func, select
 from lading.executors.store import bill_days, bills
 from lading.executors.store.jobs import QUEUED, chunks
 from lading.executors.store.tables import InstanceRow, JobRow, State, UsageRow
+from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.scheduling.insight.auto import from_text
 from lading.scheduling.insight.bill import BillParts
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
@@ -35,6 +36,8 @@ COLUMNS = (
     JobRow.memory, JobRow.memory_limit, JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, QUEUED.label("queued_at"),
     JobRow.started_at, JobRow.ended_at, JobRow.input_size, JobRow.team, JobRow.dag_owner, JobRow.site, JobRow.location,
 )  # fmt: skip
+# A job script has its own request, so its use says nothing about what its task should request.
+IS_OF_TASK = JobRow.kind != JOB_SCRIPT
 # The columns that show what a try used. Thousands of rows are read at a time, so each column costs time.
 OF_USE = (
     JobRow.cause, JobRow.cpus, JobRow.nodes, JobRow.memory, JobRow.memory_limit, JobRow.peak_memory, JobRow.cpu_seconds,
@@ -145,7 +148,7 @@ def add_rest(row: UsageRow, parts: Sequence[BillParts]) -> None:
 def count(row: UsageRow, jobs: Sequence[Any]) -> None:
     usage = Usage.load(row.usage)
     for job in jobs:
-        if job.task_id is not None and (use := as_use(job)) is not None:
+        if job.task_id is not None and job.kind != JOB_SCRIPT and (use := as_use(job)) is not None:
             usage.add(use)
     prices = [job.usd for job in jobs if job.usd is not None]
     row.jobs += len(jobs)
@@ -226,7 +229,7 @@ def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[s
     """Return what the last tries of some tasks of a Dag used, with two queries per chunk of tasks."""
     usages = {task_id: Usage() for task_id in task_ids}
     for chunk in chunks(list(usages)):
-        mine = (JobRow.dag_id == dag_id, JobRow.task_id.in_(chunk), JobRow.ended_at.is_not(None))
+        mine = (JobRow.dag_id == dag_id, JobRow.task_id.in_(chunk), JobRow.ended_at.is_not(None), IS_OF_TASK)
         number = func.row_number().over(partition_by=JobRow.task_id, order_by=JobRow.ended_at.desc()).label("number")
         numbered = select(JobRow.task_id, *OF_USE, number).where(*mine).subquery()
         newest = select(numbered).where(numbered.c.number <= MOST_TRIES).order_by(numbered.c.number.desc())

@@ -110,7 +110,7 @@ def tasks_asked(session: Session, dag_id: str) -> dict[str, tuple[float | None, 
     """
     kept = select(UsageRow.task_id).where(UsageRow.dag_id == dag_id).distinct().limit(MOST_TASKS)
     there = select(JobRow.task_id, func.max(JobRow.cpus), func.max(JobRow.memory)).where(
-        JobRow.dag_id == dag_id, JobRow.task_id.is_not(None), JobRow.ended_at.is_not(None)
+        JobRow.dag_id == dag_id, JobRow.task_id.is_not(None), JobRow.ended_at.is_not(None), usage.IS_OF_TASK
     )
     found: dict[str, tuple[float | None, int | None]] = dict.fromkeys(session.scalars(kept), (None, None))
     for task_id, cpus, memory in session.execute(there.group_by(JobRow.task_id).limit(MOST_TASKS)):

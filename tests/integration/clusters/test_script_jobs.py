@@ -119,7 +119,8 @@ def test_a_script_waits_for_its_budget(airflow: Airflow, slurm: Slurm, tmp_path:
     assert (script["state"], script["site"]) == ("queued", None)
     assert "budget small" in script["reason"]
     assert airflow.task_instance("spending", run, "second")["state"] == "deferred"
-    assert eventually(lambda: f"The batch job {script['reason']}" in airflow.logs("spending", run, "second"))
+    text = f"The batch job is not admitted yet: {script['reason'].removeprefix('waits: ')}"
+    assert eventually(lambda: text in airflow.logs("spending", run, "second"))
     assert slurm.command("squeue", "-h", "-o", "%j").split() == []
 
     airflow.lading("budgets", "--lift", "small")

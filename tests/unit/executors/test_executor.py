@@ -560,7 +560,7 @@ def test_a_job_script_is_not_reported_and_its_wait_is_in_the_log_of_its_task(
         session.commit()
     change(engine, "run", reason=free_text("the budget is spent"))
     assert sync(scheduler) == {}
-    assert logs == [("a.log", "The batch job the budget is spent", None, "info")]
+    assert logs == [("a.log", "The batch job is not admitted yet: the budget is spent", None, "info")]
     assert entries(engine) == [("lading waits", "the budget is spent")]
     change(engine, "run", **{**FAILED, "cause": "error"})
     assert sync(scheduler) == {}

@@ -30,9 +30,12 @@ from lading.executors.controller.answers import SiteAnswer
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.site_threads import MOST_EVENTS
 from lading.executors.decisions import Decision
+from lading.executors.orchestrator import current
+from lading.executors.orchestrator.orchestrator import OrderedScript, ScriptEnd
 from lading.executors.settings import Settings
 from lading.executors.sizing.estimator import Estimator
 from lading.executors.store import Change, JobRow, LocationRow, State, bill_days, queue
+from lading.hooks.batch.script_jobs import JOB_SCRIPT, ScriptRequest
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, SiteConfig
@@ -192,6 +195,57 @@ def test_the_trouble_of_the_database_is_no_sites(
     assert here.controller.threads.silent == {}
     here.controller.observe()
     assert here.job().state == State.FAILED
+
+
+def test_an_order_that_cannot_be_stored_does_not_undo_what_its_site_reports(
+    engine: Engine,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def ordered(session: Session, jobs: Sequence[str] | None) -> list[OrderedScript]:
+        assert jobs == ["t"]
+        return [OrderedScript("run", "s", "t", ScriptRequest(site="a", queue="\ud800"))]
+
+    monkeypatch.setattr(current.orchestrator(), "ordered_scripts", ordered)
+    site = FakeSite("a", tmp_path, [FINISHED | {"cause": None, "exit_code": 0}])
+    here = house(engine, settings, [site], {"t": "a"})
+    assert [seen.site.name for seen in here.observe()] == ["a"]
+    assert (here.job("t").state, site.acknowledged) == (State.SUCCEEDED, [1])
+    assert "A job script could not be queued" in caplog.text
+
+
+def test_a_script_ends_before_a_job_of_its_task_can_be_placed_again(
+    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the trigger told about the end is gone as soon as the task runs again."""
+    site = FakeSite("a", tmp_path)
+    here = house(engine, settings, [site], {"run": "a"})
+    with Session(engine) as session:
+        session.get_one(JobRow, "run").kind = JOB_SCRIPT
+        session.commit()
+    orchestrator, real, at_act, has_resumed = current.orchestrator(), here.controller.decide, list[str](), False
+
+    def ended(session: Session, tokens: Sequence[str]) -> list[ScriptEnd]:
+        assert [*tokens] == ["run"]
+        return [ScriptEnd("run", None)] if has_resumed else []
+
+    def decide(*arguments: Any) -> Any:
+        nonlocal has_resumed
+        has_resumed = True  # meanwhile, so that the next queue has the job of the resumed task
+        return real(*arguments)
+
+    monkeypatch.setattr(orchestrator, "ordered_scripts", lambda *_: [])
+    monkeypatch.setattr(orchestrator, "ended_scripts", ended)
+    monkeypatch.setattr(here.controller, "decide", decide)
+    monkeypatch.setattr(here.controller, "act", lambda _: at_act.append(here.job("run").state))
+    here.controller.leadership.leads_until = time.monotonic() + 20
+    here.controller.script_jobs.sweep()
+    here.controller._work(time.time())
+    here.rest()
+    assert (at_act, here.controller.script_jobs.any_live) == ([State.SUCCEEDED], False)
+    assert site.cancelled.keys() == {"run"}
 
 
 OF_LOCATION: list[dict[str, Any]] = [{"features": ["x"]}, {"capacity": None}, {"ends_at": "soon"}, {"name": 5}]

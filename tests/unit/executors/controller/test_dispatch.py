@@ -17,6 +17,7 @@ from lading.executors.controller.dispatch import BEHIND_OTHERS, decided, envelop
 from lading.executors.store import JobRow, State, metadata, queue
 from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.queue import GivenJob
+from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs.job_script import shape
 from lading.hooks.cluster.site import cluster_kind
@@ -154,6 +155,29 @@ def test_a_new_jwt_keeps_the_turn_of_a_job(tmp_path: Path) -> None:
         fair = FairTurns(Shares(), Standing(), NOW)
         sent, _ = to_send(session, {"here": ["old", "new"]}, lambda subject, seconds: "jwt", site, fair=fair)
     assert [each.turn for each in sent["here"]] == [NOW - 300, NOW]
+
+
+def test_no_jwt_is_made_for_a_job_script(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+    metadata.create_all(engine)
+    site: Any = SimpleNamespace(
+        name="lab", admission=Admission(), jwt_seconds=600.0, requests_are_limits=False, occupied=lambda asked: asked
+    )
+    with Session(engine) as session:
+        script = a_row("script", "genes", None)
+        script.kind, script.subject = JOB_SCRIPT, "of the script"
+        session.add_all([script, a_row("task", "genes", None)])
+        session.flush()
+        asked: list[str] = []
+
+        def mint(subject: str, seconds: float) -> str:
+            asked.append(subject)
+            return "jwt"
+
+        sent, _ = to_send(session, {"here": ["script", "task"]}, mint, site)
+    assert [each.workload.get("token") for each in sent["here"]] == [None, "jwt"]
+    assert len(asked) == 1
+    assert asked != ["of the script"]
 
 
 @pytest.mark.parametrize(
