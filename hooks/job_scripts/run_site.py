@@ -302,9 +302,10 @@ class RunSite:
         living = [replace(record, cancelling=True) for record in records if not record.ended]
         if not living:
             return []
-        (answer,) = self.transport.exchange([layout.cancel([record.folder for record in living])])
-        if answer.status != 0:
-            raise CancelError(f"site {self.name}: {answer.message}")
+        folders = [record.folder for record in living]
+        (answer,) = self.transport.exchange([script_jobs.forbid(self.login()[1], folders)])
+        if (fault := script_jobs.unmarked(folders, answer)[1]) is not None:
+            raise CancelError(f"site {self.name}: {fault}")
         living = self._resolved(living)
         going = [record for record in living if record.job_id is not None and not record.ended]
         ids, gap = self._named_so(going) if going else ([], None)
