@@ -69,6 +69,8 @@ MOST_REST, AT_ONCE, LAST = 2**24, 2**22, 2**16
 MOST_SUBMITTED = 50
 # The reason of a run for which a limit leaves no room; the limit follows.
 HELD = "it waits to be submitted"
+# The reason of a run that no controller has admitted yet.
+UNADMITTED = "waiting for Lading's controller to admit it"
 # Bytes of output of all runs together in one exchange.
 MOST_OUTPUT = 2**24
 
@@ -568,7 +570,7 @@ class RunLook:
         return new
 
     def _unlocked(self, answer: CommandResult | None) -> dict[str, RunRecord]:
-        """Return the runs for which a controller has decided; a cancelled one ends when it is to be submitted."""
+        """Return the runs that have waited for a controller; a cancelled one ends when it is to be submitted."""
         if answer is None:
             return {}
         what = f"site {self.site.name}: the grants of runs"
@@ -578,7 +580,12 @@ class RunLook:
             self.site.trouble.begin(what, error)
             return {}
         self.site.trouble.end(what)
-        return {each.token: replace(each, held=False) for each in self.locked if each.token in found}
+        return {
+            each.token: replace(each, reason=UNADMITTED)
+            if each.token not in found
+            else replace(each, held=False, reason=None)
+            for each in self.locked
+        }
 
     @property
     def _decided(self) -> Get:
