@@ -128,7 +128,7 @@ class JobScriptOperator(BaseOperator):
             if self.deferrable:
                 from lading.operators.job_script_trigger import SETTLING, JobScriptTrigger
 
-                request = controller_request(site, script)
+                request = controller_request(site, script, context["ti"])
                 job = None if request is None else request.to_json()
                 self.defer(
                     trigger=JobScriptTrigger(self.site, asked.options(), job=job),

@@ -208,7 +208,8 @@ class JobScriptTrigger(BaseTrigger):
     ) -> None:
         super().__init__()
         self.site = site
-        self.job = None if job is None else dict(job)
+        # Controllers look for triggers of this very class, so nothing would admit the run of another one.
+        self.job = None if job is None or type(self) is not JobScriptTrigger else dict(job)
         self.properties = dict(properties or {})
         if record is not None:
             self.properties |= _in_script(record)
@@ -225,18 +226,20 @@ class JobScriptTrigger(BaseTrigger):
     async def _own(self) -> AsyncIterator[tuple[SiteWatch, RunRecord]]:
         """Yield the watch of the site and the run of the task instance.
 
-        :raises ValueError: the site is not open to the Dag, or a property is invalid
+        :raises ValueError: the site is not open to the Dag, a property is invalid, or the script requests something
+            else than a controller would admit
         """
         if (ti := self.task_instance) is None:
             raise ValueError("no task has deferred with this trigger, so there is no run to follow")
         dag_id, team = ti.dag_id, team_of_triggerer()
         async with SiteWatch.at(self.site, dag_id, team) as watch:
             if self.record is None:
-                if self.job is not None:
-                    ScriptRequest.from_json(self.job)  # the controller admits nothing else
+                job = None if self.job is None else ScriptRequest.from_json(self.job)
                 script = full_script(watch.site, JobScript("", **self.properties), dag_id, team)
                 record = await _when_reached(new_run, watch.site, script, ti)
-                self.record = replace(record, held=self.job is not None)
+                if job is not None:
+                    await _check_request(job, watch.site, script, record)
+                self.record = replace(record, held=job is not None)
             yield watch, self.record
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -245,8 +248,6 @@ class JobScriptTrigger(BaseTrigger):
         lines = Lines(self.log)
         async with self._own() as (watch, first), watch.following(first) as follower:
             last = first
-            if first.held:
-                self.log.info("%s", "Waiting for Lading's controller to let the batch job start")
             while True:
                 sighting = await follower.news.get()
                 lines.show(last, sighting)
@@ -313,6 +314,27 @@ async def _when_reached(do: Callable[..., T], *arguments: Any) -> T:
     retrying = AsyncRetrying(retry=retry_if_exception_type(TransportError), wait=wait_random_exponential(1, max=30))
     done: T = await retrying(asyncio.to_thread, do, *arguments)
     return done
+
+
+async def _check_request(job: ScriptRequest, site: RunSite, script: JobScript, record: RunRecord) -> None:
+    """Refuse a run whose script requests something else than a controller would admit.
+
+    A run that has been submitted continues: the properties of its site may have changed since.
+
+    :param script: as :func:`full_script` returns it
+    """
+    named, requested = job.to_json(), ScriptRequest.of_request(site.name, script.request()).to_json()
+    if named == requested:
+        return
+    submitted = await _when_reached(site.taken, [record])
+    if submitted:
+        return
+    differences = [
+        f"{name} is {named.get(name)}, but the script has {requested.get(name)}"
+        for name in sorted({*named, *requested})
+        if named.get(name) != requested.get(name)
+    ]
+    raise ValueError(f"the request for Lading's controller differs from the script: {'; '.join(differences)}")
 
 
 def _in_script(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ from lading.hooks.files import child_processes, host
 from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
-from lading.hooks.spool.tokens import JOB_VARIABLE
+from lading.hooks.spool.tokens import JOB_VARIABLE, TASK_VARIABLE
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import CPUS_VARIABLE
 
@@ -296,6 +296,8 @@ def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob, cpu_groups:
         cpu_groups.enter(envelope.resources.cpus)
     job.envelope, job.devices, job.expires_at = envelope, list(assignment.devices), envelope.expires_at
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
+    if (task := envelope.workload.get("ti")) is not None:
+        os.environ[TASK_VARIABLE] = str(task["id"])
     if envelope.dags is not None:
         from lading.hooks.dags import bundles  # only Airflow's jobs need it, and their runner has imported it
 

@@ -1,4 +1,4 @@
-"""Job scripts as jobs of a controller: what the run of a script requests, and how the controller lets it start.
+"""Job scripts as jobs of a controller: what the run of a script requests, and how the controller admits it.
 
 The triggerer submits and follows the run. Where Lading's executor runs the task, a controller decides when that may
 begin. Both reach the site, so the site carries what they tell each other, in the folder of the run:
@@ -13,14 +13,16 @@ A file there can be written only by those who can log in as the account of the r
 
 from __future__ import annotations
 
-import shlex
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from lading.hooks.batch.request import BatchJobRequest
-from lading.hooks.files.json_model import JsonModel, Longest, Within, checked
-from lading.hooks.ssh.answer import CommandResult
+from lading.hooks.files.json_model import JsonModel, Longest, Matching, Within, checked
+from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Get, RunCommand, quoted
+from lading.scheduling.hints.native import LONGEST_QUEUE
+from lading.scheduling.hints.places import SITE_NAME
 from lading.scheduling.light_dataclasses import as_dict, dataclass
 
 # The kind of such a job, and the type of its workload.
@@ -32,8 +34,9 @@ RUNS = "scripts"
 GRANTED, CANCELLED, JOB, EXIT = "granted", "cancelled", "job", "exit"
 
 Count = Annotated[int, Within(1, 2**31 - 1)]
-Name = Annotated[str, Longest(64)]
-QueueName = Annotated[str, Longest(250)]
+SiteName = Annotated[str, Matching(SITE_NAME)]
+# One line, without control characters.
+QueueName = Annotated[str, Longest(LONGEST_QUEUE), Matching(re.compile("[^\x00-\x1f\x7f-\x9f\u2028\u2029]+"))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +51,7 @@ class ScriptRequest(JsonModel):
     :param time: seconds; None: the batch system's default
     """
 
-    site: Name
+    site: SiteName
     nodes: Count = 1
     ppn: Count = 1
     threads: Count = 1
@@ -83,25 +86,42 @@ class ScriptRequest(JsonModel):
 
 
 def grant(runs: str, tokens: Iterable[str]) -> RunCommand:
-    """Let runs be submitted. It can be repeated.
+    """Write the grants of runs. It can be repeated; :func:`unmarked` reads the answer.
 
     :param runs: the folder of all runs
     """
-    return _for_each(runs, tokens, f'mkdir -p -- "$each" && : >"$each/{GRANTED}"')
+    return _mark(runs, tokens, f'true >"$each/{GRANTED}"')
 
 
 def forbid(runs: str, tokens: Iterable[str]) -> RunCommand:
-    """Prevent runs from starting, and have those that have started and not ended cancelled. It can be repeated."""
-    return _for_each(runs, tokens, f'mkdir -p -- "$each" && {{ [ -e "$each/{EXIT}" ] || : >"$each/{CANCELLED}"; }}')
+    """Prevent runs from starting, and have those that have started and not ended cancelled. It can be repeated;
+    :func:`unmarked` reads the answer.
+    """
+    return _mark(runs, tokens, f'{{ [ -e "$each/{EXIT}" ] || true >"$each/{CANCELLED}"; }}')
 
 
-def _for_each(runs: str, tokens: Iterable[str], command: str) -> RunCommand:
-    # A folder is made if the run has none, because the marks must not depend on the order in which files arrive.
+def _mark(runs: str, tokens: Iterable[str], command: str) -> RunCommand:
+    # The tokens are the input, because a kernel limits the length of an argument. A folder is made if the run has none,
+    # because the marks must not depend on the order in which files arrive. `true` is no special builtin, so a shell
+    # does not exit if it cannot write the file.
     root = quoted(runs)
     return RunCommand(
         f"umask 077; mkdir -p -- {root} && cd -- {root} || exit\n"
-        f"for each in {shlex.join(tokens)}; do {command} || exit; done"
+        "while IFS= read -r each; do\n"
+        f'if {{ [ -d "$each" ] || mkdir -p -- "$each"; }} && {command}; then printf "%s\\n" "$each"; fi\n'
+        "done",
+        stdin="".join(f"{token}\n" for token in tokens).encode(),
     )
+
+
+def unmarked(tokens: Iterable[str], answer: CommandResult) -> tuple[frozenset[str], TransportError | None]:
+    """Return the runs that :func:`grant` or :func:`forbid` has not marked, with the reason; None: it has marked all."""
+    asked = frozenset(tokens)
+    missing = asked.difference(answer.stdout.splitlines())
+    if not missing:
+        return missing, None
+    why = CommandResult(answer.status, stderr=answer.stderr).message
+    return missing, TransportError(f"{len(missing)} of {len(asked)} runs could not be marked: {why}")
 
 
 def ask_decided(runs: str, tokens: Sequence[str]) -> Get:

@@ -12,7 +12,7 @@ process succeed in that:
 * ``exit``: the sentinel: the exit status of the script, the seconds since the epoch at which it started and finished,
   and ``out_of_memory`` if it was refused more memory; written, then renamed.
 * ``cancelled``: nothing may start any more.
-* ``granted``: a controller lets the run be submitted (see :mod:`lading.hooks.batch.script_jobs`).
+* ``granted``: a controller has admitted the run, so it can be submitted (see :mod:`lading.hooks.batch.script_jobs`).
 * ``epilogue``: the process that runs the epilogue.
 * ``output``: what the script prints, unless the user has named a file; ``batch.log``: what the batch system adds.
 * ``element.3``: in a run that is a job array, the folder of element 3, with its own ``job``, ``exit``, ``output``,
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -56,6 +55,8 @@ ARRAY_DIRECTIVES = {"slurm": {"array", "a"}, "pbspro": {"J"}, "torque": {"t"}, "
 ARRAY_IDS = {"slurm": "$SLURM_ARRAY_JOB_ID"}
 # What a wrapper adds to the sentinel of a script that was refused more memory.
 OUT_OF_MEMORY = "out_of_memory"
+# ksh reports a signal as 256 and its number; other shells report no status above 255.
+LARGEST_STATUS = 256 + 64
 # A time in the sentinel: seconds since the epoch.
 _SECONDS = re.compile("[0-9]{9,11}")
 # The first argument of the wrapper in an element of an array of runs; the array's id and the element follow.
@@ -101,8 +102,6 @@ lading_told answered
 cat "$attempt/out"; cat "$attempt/err" >&2
 exit "$(cat "$attempt/status")"
 """
-# A folder is made if the run has none yet, so that a run whose files arrive later is refused.
-_CANCEL = 'umask 077; for each; do mkdir -p -- "$each" && : >"$each/cancelled" || exit; done'
 # Making a hard link is atomic and can be repeated: the first process to make it keeps the claim.
 _CLAIM = """\
 cd -- "$1" || exit
@@ -232,11 +231,6 @@ def submit(system: BatchSystem, folder: str, attempt: int, before: str = "") -> 
     return RunCommand(command, folder=folder, limit=SUBMIT_LIMIT)
 
 
-def cancel(folders: Sequence[str]) -> RunCommand:
-    """Prevent runs from starting."""
-    return RunCommand(["/bin/sh", "-c", _CANCEL, "lading", *folders])
-
-
 def claim(folder: str, what: str, who: str) -> RunCommand:
     """Claim something that only one process may do; the answer names the process that has the claim."""
     return RunCommand(["/bin/sh", "-c", _CLAIM, "lading", folder, what, who])
@@ -332,9 +326,9 @@ def times(sentinel: str | None) -> tuple[int, int] | None:
 
 
 def sentinel(text: str | None) -> Sentinel | None:
-    """Read the file ``exit``; None: it has no status yet."""
+    """Read the file ``exit``; None: it has no status yet, or none that a process can have, as a script could write."""
     words = (text or "").split()
-    if not words or (status := whole_number(words[0])) is None:
+    if not words or (status := whole_number(words[0])) is None or status > LARGEST_STATUS:
         return None
     if status and OUT_OF_MEMORY in words[1:]:
         return Sentinel(cause=OUT_OF_MEMORY, exit_code=status)

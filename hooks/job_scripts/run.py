@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from lading.hooks.batch import outcome
 from lading.hooks.batch.canceller import Cancellation
@@ -18,10 +18,13 @@ from lading.hooks.batch.system import ArrayRange, BatchSystem, NativeJob, Submit
 from lading.hooks.job_scripts import layout
 from lading.hooks.polling.job_life import ShownLife, ShownPhase
 from lading.hooks.polling.outside_clock import least_ahead
+from lading.hooks.spool.values import LARGEST_INTEGER
 from lading.hooks.ssh.answer import CommandResult, whole_number
 from lading.hooks.ssh.backoff import pause
 from lading.scheduling.reasons import because
 
+# A database's INTEGER, because a record can come from a task.
+ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 # Seconds after which a submission without an answer counts as dead; more than its command may take.
@@ -53,7 +56,7 @@ class RunRecord:
     :ivar not_before: when the submission is tried, seconds since the epoch
     :ivar doubtful_since: since when a submission has had no answer
     :ivar look_up: whether its job must be looked up by name in the batch system before the next submission
-    :ivar held: whether it waits for a controller to let it start; it is not submitted until then
+    :ivar held: whether it waits for a controller to admit it; it is not submitted until then
     :ivar shared: what it has in common with other runs while it waits to be submitted with them as a job array: see
         :class:`lading.hooks.job_scripts.array.ArrayKey`; None: it is submitted by itself
     :ivar array: the folder of the array in which it is being submitted
@@ -85,8 +88,8 @@ class RunRecord:
     jobname: str | None = None
     output: str | None = None
     attempt: int = 1
-    not_before: float = 0.0
-    doubtful_since: float | None = None
+    not_before: FiniteFloat = 0.0
+    doubtful_since: FiniteFloat | None = None
     look_up: bool = False
     shared: Mapping[str, Any] | None = None
     array: str | None = None
@@ -95,12 +98,12 @@ class RunRecord:
     index: int | None = None
     job_id: str | None = None
     elements: str | None = None
-    submitted_at: float | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
-    gone_since: float | None = None
-    never_since: float | None = None
-    strange_since: float | None = None
+    submitted_at: FiniteFloat | None = None
+    started_at: FiniteFloat | None = None
+    ended_at: FiniteFloat | None = None
+    gone_since: FiniteFloat | None = None
+    never_since: FiniteFloat | None = None
+    strange_since: FiniteFloat | None = None
     not_launched: int = 0
     waited: bool = False
     given_name: str | None = None
@@ -108,7 +111,7 @@ class RunRecord:
     state: RunState = "queued"
     reason: str | None = None
     cause: str | None = None
-    exit_code: int | None = None
+    exit_code: ExitCode | None = None
     nodes: str | None = None
     time: int | None = None
     clusters: tuple[str, ...] = ()
@@ -260,7 +263,7 @@ class RunRecord:
     def from_json(cls, fields: Mapping[str, Any]) -> RunRecord:
         """Read what :meth:`to_json` has written.
 
-        :raises ValueError: it is damaged
+        :raises ValueError: it is damaged, or a number in it is not plausible
         """
         return _records().validate_python(fields)
 

@@ -69,6 +69,8 @@ MOST_REST, AT_ONCE, LAST = 2**24, 2**22, 2**16
 MOST_SUBMITTED = 50
 # The reason of a run for which a limit leaves no room; the limit follows.
 HELD = "it waits to be submitted"
+# The reason of a run that no controller has admitted yet.
+UNADMITTED = "waiting for Lading's controller to admit it"
 # Bytes of output of all runs together in one exchange.
 MOST_OUTPUT = 2**24
 
@@ -302,9 +304,10 @@ class RunSite:
         living = [replace(record, cancelling=True) for record in records if not record.ended]
         if not living:
             return []
-        (answer,) = self.transport.exchange([layout.cancel([record.folder for record in living])])
-        if answer.status != 0:
-            raise CancelError(f"site {self.name}: {answer.message}")
+        folders = [record.folder for record in living]
+        (answer,) = self.transport.exchange([script_jobs.forbid(self.login()[1], folders)])
+        if (fault := script_jobs.unmarked(folders, answer)[1]) is not None:
+            raise CancelError(f"site {self.name}: {fault}")
         living = self._resolved(living)
         going = [record for record in living if record.job_id is not None and not record.ended]
         ids, gap = self._named_so(going) if going else ([], None)
@@ -567,7 +570,7 @@ class RunLook:
         return new
 
     def _unlocked(self, answer: CommandResult | None) -> dict[str, RunRecord]:
-        """Return the runs for which a controller has decided; a cancelled one ends when it is to be submitted."""
+        """Return the runs that have waited for a controller; a cancelled one ends when it is to be submitted."""
         if answer is None:
             return {}
         what = f"site {self.site.name}: the grants of runs"
@@ -577,7 +580,12 @@ class RunLook:
             self.site.trouble.begin(what, error)
             return {}
         self.site.trouble.end(what)
-        return {each.token: replace(each, held=False) for each in self.locked if each.token in found}
+        return {
+            each.token: replace(each, reason=UNADMITTED)
+            if each.token not in found
+            else replace(each, held=False, reason=None)
+            for each in self.locked
+        }
 
     @property
     def _decided(self) -> Get:

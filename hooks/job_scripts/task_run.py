@@ -16,7 +16,7 @@ from lading.hooks.job_scripts import array, layout
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
-from lading.hooks.spool.tokens import JOB_VARIABLE
+from lading.hooks.spool.tokens import TASK_VARIABLE
 
 
 def token(ti: Any) -> str:
@@ -52,15 +52,16 @@ def new_run(site: RunSite, script: JobScript, ti: Any) -> RunRecord:
     return replace(record, shared=shared.to_json(), reason="elements of the task are being collected for a job array")
 
 
-def controller_request(site: RunSite, script: JobScript) -> ScriptRequest | None:
+def controller_request(site: RunSite, script: JobScript, ti: Any) -> ScriptRequest | None:
     """Return what a controller must admit before the run of the task in this process is submitted.
 
     None: no controller decides, because another executor runs the task, or because the site's controller has its own
     allocations instead of batch jobs.
 
     :param script: as :func:`full_script` returns it
+    :param ti: the task instance as Airflow passes it to this process
     """
-    if JOB_VARIABLE not in os.environ or not site.has_queue:
+    if os.environ.get(TASK_VARIABLE) != str(ti.id) or not site.has_queue:
         return None
     return ScriptRequest.of_request(site.name, script.request())
 

@@ -9,6 +9,9 @@ TOKEN = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 # The environment variable with the token of the job, in all processes of a job.
 JOB_VARIABLE = "LADING_JOB"
+# The environment variable with the id of the task instance that a job runs. Programs that the task starts inherit it,
+# among them an Airflow whose tasks no job runs.
+TASK_VARIABLE = "LADING_TASK"
 
 # A JWT, or the first part of one: it starts with a JSON object in Base64.
 JWT = re.compile(r"eyJ[\w.-]*")

@@ -19,7 +19,7 @@ import numpy
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
-from lading.hooks.spool.tokens import JOB_VARIABLE
+from lading.hooks.spool.tokens import JOB_VARIABLE, TASK_VARIABLE
 from lading.scheduling.reasons import free_text
 
 PR_SET_DUMPABLE = 4
@@ -186,7 +186,7 @@ def environment(job: AgentJob, path: str) -> None:
 
 
 def mark(job: AgentJob, path: str) -> None:
-    Path(path).write_text(os.environ[JOB_VARIABLE])
+    Path(path).write_text(" ".join([os.environ[JOB_VARIABLE], os.environ.get(TASK_VARIABLE, "no task")]))
 
 
 def surroundings(job: AgentJob, path: str) -> None:

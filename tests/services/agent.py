@@ -154,7 +154,7 @@ class NodeAgent:
         """Leave a job that calls a function of the runner; what is no field of an envelope goes to the function."""
         limits: dict[str, Any] = {name: more.pop(name, None) for name in ("memory_limit", "time_limit", "container")}
         limits["container_python"] = more.pop("container_python", "python")
-        workload = {"function": function, "report_until": more.pop("report_until", None)}
+        workload = {"function": function, "report_until": more.pop("report_until", None), "ti": more.pop("ti", None)}
         envelope = Envelope(
             token=token,
             resources=resources,

@@ -23,7 +23,6 @@ from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.spool import events
 from lading.hooks.spool.spool import Envelope
-from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import GetAll, Put
 from lading.scheduling.reasons import Reason, because
 
@@ -41,7 +40,7 @@ class _Look(ClusterLook):
 
     :param reading: the step that reads the events
     :param doubtful: jobs that may have ended without reporting it
-    :param scripts: what it does about the runs of job scripts
+    :param scripts: actions for the runs of job scripts
     """
 
     reading: GetAll
@@ -81,11 +80,10 @@ class JobMode(ClusterPoller):
         return stored
 
     def pause(self) -> float:
-        return self.interval.pause(has_jobs=bool(self.tracker.jobs) or bool(self.scripts.due_actions().waiting))
+        return self.interval.pause(has_jobs=bool(self.tracker.jobs) or self.scripts.due_actions().has_runs)
 
     def _has_errands(self) -> bool:
-        scripts = self.scripts.due_actions()
-        return bool(scripts.granted or scripts.doomed) or super()._has_errands()
+        return self.scripts.due_actions().is_urgent or super()._has_errands()
 
     def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
         with self.tracker.lock:
@@ -161,7 +159,7 @@ class JobMode(ClusterPoller):
         look = self._prepare()
         answers = self._send(look)
         files = look.reading.files(answers["events"])
-        self.interval.looked(has_jobs=bool(self.tracker.jobs) or bool(look.scripts.waiting))
+        self.interval.looked(has_jobs=bool(self.tracker.jobs) or look.scripts.has_runs)
         for name, why in look.reading.left_out(answers["events"]).items():
             self.rejected.report(name, why)
         self._read_events(files)
@@ -178,15 +176,11 @@ class JobMode(ClusterPoller):
         self._read_scripts(look)
 
     def _read_scripts(self, look: _Look) -> None:
-        trouble = None
-        try:
-            found = self.scripts.read(look.scripts, look.answers)
-        except TransportError as error:
-            found, trouble = [], error
-        self._troubles.note("the runs of job scripts", trouble)
-        for event in found:
+        news = self.scripts.read(look.scripts, look.answers)
+        self._troubles.note("the runs of job scripts", news.trouble)
+        for event in news.events:
             self.event_buffer.add(event)
-        if found or look.scripts.granted:
+        if news.events or news.has_granted:
             self.interval.changed()
 
     def _prepare(self) -> _Look:

@@ -122,6 +122,7 @@ def test_a_script_waits_for_its_budget(airflow: Airflow, slurm: Slurm, tmp_path:
     text = f"The batch job is not admitted yet: {script['reason'].removeprefix('waits: ')}"
     assert eventually(lambda: text in airflow.logs("spending", run, "second"))
     assert slurm.command("squeue", "-h", "-o", "%j").split() == []
+    assert "waiting for Lading's controller to admit it" in airflow.logs("spending", run, "second")
 
     airflow.lading("budgets", "--lift", "small")
     assert airflow.wait_for_run("spending", run) == "success"
@@ -132,7 +133,6 @@ def test_a_script_waits_for_its_budget(airflow: Airflow, slurm: Slurm, tmp_path:
         assert before["ended_at"] <= script["started_at"] <= script["ended_at"] <= after["started_at"]
         told = airflow.xcom("spending", run, task, key="batch_job")
         assert script["batch_job"] == told["job_id"]  # type: ignore[index]
-        assert "Waiting for Lading's controller" in airflow.logs("spending", run, task)
     first = jobs(airflow, "spending", "first")[1]
     assert (first["cpus"], first["duration_seconds"]) == (4, pytest.approx(40, abs=4))
     bill = json.loads(airflow.lading("cost", "spending", run, "-o", "json"))

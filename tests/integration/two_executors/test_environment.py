@@ -27,8 +27,15 @@ def environment():
 
 environment()
 """
-# Whose the processes of a job are, how many cpus it has, and the folder of its own.
-OF_LADING = {"LADING_JOB", "LADING_CPUS", "LADING_SCRATCH", "TMPDIR", "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH"}
+# Whose the processes of a job are, which task it runs, how many cpus it has, and the folder of its own.
+OF_LADING = {
+    "LADING_JOB",
+    "LADING_TASK",
+    "LADING_CPUS",
+    "LADING_SCRATCH",
+    "TMPDIR",
+    "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH",
+}
 JWT, FERNET, DATABASE = (
     f"AIRFLOW__{name}" for name in ("API_AUTH__JWT_SECRET", "CORE__FERNET_KEY", "DATABASE__SQL_ALCHEMY_CONN")
 )

@@ -188,34 +188,36 @@ def test_deferring(cluster: ToyCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_ours", "has_queue", "job"),
+    ("whose", "has_queue", "job"),
     [
-        (True, True, {"site": "toy", "nodes": 2, "ppn": 4, "threads": 1, "mem": 2048, "time": 3600, "queue": "long"}),
-        (True, False, None),
-        (False, True, None),
+        ("own", True, {"site": "toy", "nodes": 2, "ppn": 4, "threads": 1, "mem": 2048, "time": 3600, "queue": "long"}),
+        ("own", False, None),
+        ("nobody's", True, None),
+        ("another's", True, None),  # of an Airflow within a job of Lading's
     ],
 )
 def test_a_controller_decides_under_ladings_executor_alone(
     cluster: ToyCluster,
     monkeypatch: pytest.MonkeyPatch,
-    is_ours: bool,
+    whose: str,
     has_queue: bool,
     job: dict[str, Any] | None,
 ) -> None:
     opened = job_script.open_site
 
-    def with_queue(*whose: Any) -> RunSite:
-        site = opened(*whose)
+    def with_queue(*asked: Any) -> RunSite:
+        site = opened(*asked)
         site.has_queue = has_queue
         return site
 
     monkeypatch.setattr(job_script, "open_site", with_queue)
-    monkeypatch.delenv("LADING_JOB", raising=False)
-    if is_ours:
-        monkeypatch.setenv("LADING_JOB", "token")
+    attempt = Try()
+    monkeypatch.delenv("LADING_TASK", raising=False)
+    if whose != "nobody's":
+        monkeypatch.setenv("LADING_TASK", str(attempt.ti.id if whose == "own" else uuid.uuid4()))
     properties = {"nodes": 2, "ppn": 4, "mem": "2 GiB", "time": "1h", "queue": "long"}
     with pytest.raises(TaskDeferred) as caught:
-        operator("true", deferrable=True, properties=properties).execute(Try().context)
+        operator("true", deferrable=True, properties=properties).execute(attempt.context)
     _, given = caught.value.trigger.serialize()
     assert given == {"site": "toy", "properties": properties, **({} if job is None else {"job": job})}
     assert JobScriptTrigger(**given).job == job

@@ -70,8 +70,10 @@ def submitted(site: RunSite, body: str, count: int = 1) -> list[tuple[Task, RunR
     return [(task, sighting.record) for (task, _), sighting in zip(pairs, sightings, strict=True)]
 
 
-def trigger(task: Task, job: dict[str, Any] | None = None) -> tuple[JobScriptTrigger, Log]:
-    made, log = JobScriptTrigger("toy", {}, job=job), Log()
+def trigger(
+    task: Task, job: dict[str, Any] | None = None, properties: dict[str, Any] | None = None
+) -> tuple[JobScriptTrigger, Log]:
+    made, log = JobScriptTrigger("toy", properties, job=job), Log()
     made._log, made.task_instance = log, task  # type: ignore[assignment]
     return made, log
 
@@ -341,7 +343,7 @@ def test_a_job_of_another_name_is_not_cancelled_by_its_id(site: RunSite) -> None
 JOB = ScriptRequest(site="toy").to_json()
 
 
-def test_a_run_is_submitted_once_a_controller_lets_it(site: RunSite) -> None:
+def test_a_run_is_submitted_once_a_controller_admits_it(site: RunSite) -> None:
     tasks = [placed(site, "echo done") for _ in range(2)]
     cluster = site.transport
     assert isinstance(cluster, ToyCluster)
@@ -364,7 +366,7 @@ def test_a_run_is_submitted_once_a_controller_lets_it(site: RunSite) -> None:
     assert (granted["record"]["state"], granted["last_line"]) == ("succeeded", "done")
     assert (forbidden["record"]["state"], forbidden["record"]["cause"]) == ("cancelled", "cancelled")
     assert cluster.jobs == 1
-    assert lines[0] == "Waiting for Lading's controller to let the batch job start"
+    assert lines[0] == "The batch job is queued: waiting for Lading's controller to admit it"
 
 
 def test_a_run_that_waits_for_a_controller_is_cancelled(site: RunSite) -> None:
@@ -389,6 +391,43 @@ def test_a_request_that_no_controller_would_admit_fails_at_once(site: RunSite) -
     made, _ = trigger(task, {**JOB, "nodes": -1})
     with pytest.raises(ValueError, match="nodes"):
         asyncio.run(event(made))
+
+
+@pytest.mark.parametrize(
+    ("job", "properties", "message"),
+    [
+        (JOB, {"nodes": 1000}, "nodes is 1, but the script has 1000"),
+        ({**JOB, "site": "other"}, {}, "site is other, but the script has toy"),
+        ({**JOB, "time": 60}, {"queue": "long"}, "queue is None, but the script has long; time is 60, but .* None"),
+    ],
+)
+def test_a_request_that_differs_from_the_script_fails_at_once(
+    site: RunSite, job: dict[str, Any], properties: dict[str, Any], message: str
+) -> None:
+    task, _ = placed(site, "echo done")
+    with pytest.raises(ValueError, match=message):
+        asyncio.run(event(trigger(task, job, properties)[0]))
+    assert isinstance(site.transport, ToyCluster)
+    assert site.transport.jobs == 0
+
+
+def test_a_submitted_run_continues_although_its_site_has_other_defaults_now(site: RunSite) -> None:
+    [(task, record)] = submitted(site, "sleep 0.5; echo done")
+    site.transport.run([script_jobs.grant(site.folder("").rstrip("/"), [record.token])])
+    made, log = trigger(task, JOB, {"queue": "new"})
+    assert asyncio.run(event(made))["last_line"] == "done"
+    assert not [line for line in log.lines if "admit" in line], "it no longer waits"
+
+
+def test_no_controller_is_asked_about_another_trigger(site: RunSite) -> None:
+    class Other(JobScriptTrigger):
+        pass
+
+    task, _ = placed(site, "echo done")
+    made = Other("toy", {}, job=JOB)
+    assert made.serialize()[1] == {"site": "toy", "properties": {}}
+    made._log, made.task_instance = Log(), task  # type: ignore[assignment]
+    assert asyncio.run(event(made))["last_line"] == "done"
 
 
 def test_mapped_runs_that_are_granted_together_are_one_array(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:

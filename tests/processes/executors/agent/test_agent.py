@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -391,15 +392,16 @@ def test_a_job_that_left_nothing_behind_hands_its_process_on(tmp_path: Path) -> 
     agent = NodeAgent(tmp_path)
     agent.start(constants={"lading.executors.agent.warm_pool.PATIENCE": 600})
 
-    def process_of(token: str, function: str, **arguments: str) -> int:
+    def process_of(token: str, function: str, **arguments: Any) -> int:
         agent.put(token, function, **arguments)
         agent.wait_for(token)
         pid: int = agent.events_of(token, "started")[0]["pid"]
         return pid
 
-    first = process_of("one", "mark", path=str(tmp_path / "one"))
+    first = process_of("one", "mark", path=str(tmp_path / "one"), ti={"id": "task 1"})
     assert process_of("two", "mark", path=str(tmp_path / "two")) == first
-    assert (tmp_path / "two").read_text() == "two"
+    assert (tmp_path / "one").read_text() == "one task 1"
+    assert (tmp_path / "two").read_text() == "two no task"
     failed = process_of("three", "fail")
     assert process_of("four", "succeed") != failed
     assert agent.stop() == 0

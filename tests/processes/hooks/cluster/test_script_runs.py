@@ -1,13 +1,19 @@
-"""The runs of job scripts that a controller lets start at a cluster, with mocks of SLURM's commands."""
+"""The runs of job scripts that a controller admits at a cluster, with mocks of SLURM's commands."""
 
 from __future__ import annotations
 
+import logging
+import time
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lading.hooks.batch import script_jobs
 from lading.hooks.batch.script_jobs import JOB_SCRIPT, STARTED_AT
 from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper
@@ -74,3 +80,63 @@ def test_what_a_site_has_not_done_is_repeated(paper: Paper) -> None:
     runs.unlink()
     assert paper.go() == []
     assert (runs / ONE / "granted").exists()
+
+
+def test_a_run_that_cannot_be_marked_keeps_no_other_run_from_it(paper: Paper, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    paper.go()
+    runs, why = paper.root / "scripts", because("unwanted")
+    runs.mkdir()
+    (runs / ONE).write_text("not a folder")
+    paper.poller.give([script(ONE), script(TWO)])
+    assert paper.go() == []
+    assert (runs / TWO / "granted").exists()
+    (runs / TWO / "job").write_text("17")
+    assert [event["event"] for event in paper.go()] == ["started"]
+    [message] = [each for each in caplog.messages if "could not be marked" in each]
+    assert message.startswith("the runs of job scripts: 1 of 2 runs could not be marked: ")
+    assert ONE in message
+    paper.poller.ask_to_cancel({ONE: why, TWO: why})
+    assert [event["token"] for event in paper.go()] == [TWO]
+    (runs / ONE).unlink()
+    assert [event["token"] for event in paper.go()] == [ONE]
+    assert (runs / ONE / "cancelled").exists()
+    assert "the runs of job scripts: resolved" in caplog.messages
+
+
+def test_a_run_that_cannot_be_marked_is_no_reason_to_poll_often(paper: Paper) -> None:
+    paper.go()
+    runs, poller = paper.root / "scripts", paper.poller
+    runs.mkdir()
+    (runs / ONE).write_text("not a folder")
+    poller.give([script(ONE)])
+    assert poller._has_errands()
+    poller.round()
+    assert not poller._has_errands()
+    poller.interval.changed(time.monotonic() - 1e6)
+    poller.interval._due = 0.0
+    poller.round()
+    assert poller.pause() == poller.interval.longest
+    assert poller.ask_to_cancel({ONE: because("unwanted")})
+    assert poller._has_errands(), "a cancellation is tried at once"
+
+
+def test_what_a_poll_has_done_is_reported_although_a_start_cannot_be_read(
+    paper: Paper, caplog: pytest.LogCaptureFixture
+) -> None:
+    paper.poller.give([script(ONE), script(TWO)])
+    paper.go()
+    (paper.root / "scripts" / TWO / "job").mkdir()
+    paper.poller.ask_to_cancel({ONE: because("unwanted")})
+    assert [event["token"] for event in paper.go()] == [ONE]
+    assert f"{TWO}/job' in" in caplog.text
+
+
+@pytest.mark.parametrize(("mark", "name"), [(script_jobs.grant, "granted"), (script_jobs.forbid, "cancelled")])
+def test_thousands_of_runs_are_marked_at_once(tmp_path: Path, mark: Any, name: str) -> None:
+    tokens = [str(uuid.uuid4()) for _ in range(5000)]
+    for token in tokens[:4900]:
+        (tmp_path / "scripts" / token).mkdir(parents=True)
+    [answer] = ShellTransport().exchange([mark(str(tmp_path / "scripts"), tokens)])
+    assert script_jobs.unmarked(tokens, answer) == (frozenset(), None)
+    assert len([*(tmp_path / "scripts").glob(f"*/{name}")]) == 5000

@@ -132,6 +132,7 @@ def test_could_not_ask_changes_nothing() -> None:
         ({"account": job(exit_code=0), "sentinel": "5"}, "failed", "error", 5),
         ({"sentinel": "0"}, "succeeded", None, 0),
         ({"sentinel": "9"}, "failed", "error", 9),
+        ({"sentinel": "271"}, "failed", "error", 271),  # ksh, of a script that a signal has ended
         ({"native": job(), "sentinel": "0"}, "succeeded", None, 0),
         ({"sentinel": "1 1795307604 1795307605 out_of_memory"}, "failed", "out_of_memory", 1),
         ({"native": job(cause="error", exit_code=1), "sentinel": "1 0 0 out_of_memory"}, "failed", "out_of_memory", 1),
@@ -227,6 +228,8 @@ def test_what_we_have_cancelled_was_cancelled() -> None:
 
 def test_records_survive_json() -> None:
     assert RunRecord.from_json(LIVE.to_json()) == LIVE
+    killed = replace(LIVE, exit_code=-15, ended_at=NOW)
+    assert RunRecord.from_json(killed.to_json()) == killed
 
 
 def test_the_first_to_save_wins(tmp_path: Path) -> None:
@@ -352,3 +355,18 @@ def test_nor_is_an_array_where_the_batch_system_takes_that(
     runs = [replace(NEW, token=f"t{number}", shared=shared.to_json()) for number in range(2)]
     gathered, _ = array.form(runs, "/scratch/array", "lading-2", system, Profile())
     assert requeueing(gathered.script, system) == expected
+
+
+@pytest.mark.parametrize("status", ["321", "99999999999", "-1", "nine"])
+def test_a_status_that_no_process_can_have_is_no_status(status: str) -> None:
+    """A script can write into its own folder."""
+    assert layout.sentinel(f"{status} 1795307604 1795307605") is None
+    assert asked(native=job(exit_code=0), sentinel=f"{status} 1 2").exit_code in (None, 0)
+
+
+@pytest.mark.parametrize(
+    "values", [{"exit_code": 2**31}, {"exit_code": -(2**31)}, {"started_at": float("inf")}, {"ended_at": float("nan")}]
+)
+def test_a_record_with_an_implausible_number_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(values))):
+        RunRecord.from_json(LIVE.to_json() | values)
