@@ -105,7 +105,6 @@ class Agent:
 
     def run(self) -> None:
         """Work until a requested shutdown is complete, or the agent is no longer needed."""
-        self.end_signals.receive()
         child_processes.raise_open_files_limit()
         self._find_cpu_groups()
         self.running.adopt(self.inbox)
@@ -399,12 +398,15 @@ def main(arguments: list[str] | None = None) -> int:
     if held is None:
         print(f"another agent already serves {spool.root}", file=sys.stderr)
         return 0
-    introduce(spool, options.stamp)
     process_tree.adopt_orphans()
     contained = ContainerRunner(import_module(options.runner))
     runner: Runner = JobEnvironment(contained, options.logs) if options.logs else contained
+    agent = Agent(spool, runner, held=held)
+    # A signal that arrives once the agent is known must not kill it, however long it still takes to start.
+    agent.end_signals.receive()
+    introduce(spool, options.stamp)
     preload(runner)
-    Agent(spool, runner, held=held).run()
+    agent.run()
     return 0
 
 

@@ -216,6 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
     runner = JobEnvironment(ContainerRunner(import_module(options.runner)), f"{cluster.root}/logs")
     preload(runner)
     agent = AllocationAgent(folder, terms, runner, began=began, close=(watched,))
+    agent.end_signals.receive()
     agent.write_left()
     agent.run()
     watchdog.revoke(watched)
