@@ -71,6 +71,8 @@ def _make(cls: type, *, frozen: bool, kw_only: bool) -> type:
     body = {name: each for name, each in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
     names = tuple(body["__annotations__"])
     omitted = {name: body.pop(name) for name in names if name in body}
+    if shared := [name for name, given in omitted.items() if isinstance(given, (list, dict, set))]:
+        raise ValueError(f"all {cls.__name__} would share the default of {', '.join(shared)}: use default_factory")
     values = attrgetter(*names) if len(names) > 1 else lambda self: (getattr(self, names[0]),)
 
     known = set(names)

@@ -94,3 +94,9 @@ def test_a_changeable_one_has_no_hash() -> None:
     assert outcome(lambda: hash(made)) is TypeError
     assert outcome(lambda: Changing(2)) is TypeError  # type: ignore[misc]
     assert list(light_dataclasses.defaults(Changing)) == ["one"]
+
+
+def test_a_mutable_default_is_refused() -> None:
+    body = {"__annotations__": {"things": "list[str]"}, "things": []}
+    with pytest.raises(ValueError, match="all Bag would share the default of things"):
+        light_dataclasses.dataclass(slots=True)(type("Bag", (), body))
