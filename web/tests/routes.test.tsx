@@ -144,6 +144,14 @@ test("Cost says which site idled, for how much, and which setting would cut it",
 const tile = (label: string) => box.querySelector(`[data-tile="${label}"]`)?.textContent ?? "";
 const rowsOf = (section: string) => [...box.querySelectorAll(`section[aria-label='${section}'] tbody tr`)].map((each) => each.textContent ?? "");
 
+test("Cost says at its top how many budgets are spent", async () => {
+  const summary = ANSWERS["summary"] as {budgets: {name: string; spent: number; most: number}[]}, [budget] = summary.budgets;
+  answer = async (route) => (route === "summary" ? json({...summary, budgets: [budget, {...budget, name: "old", spent: 100}]}) : good(route));
+  await open("Cost");
+  await pass(2);
+  expect(tile("Budgets")).toBe("Budgets1 spentsee all 2");
+});
+
 test("Cost shows the most expensive runs, and not what was charged to no run", async () => {
   const bill = ANSWERS["bill"] as BillPage, row = bill.rows[0];
   const runs = Array.from({length: 7}, (_, index) => ({...row, run_id: `r${index}`}));

@@ -212,11 +212,19 @@ const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
 /** The budgets that are spent to the largest part come first. */
 export const rankedBudgets = (budgets: readonly Budget[]): Budget[] => [...budgets].sort((one, other) => other.spent / other.most - one.spent / one.most);
 
+const BUDGETS = "Budgets";
+const isSpent = ({spent, most}: Budget) => spent >= most;
+
+/** How many budgets are spent or nearly so, with a link to all. */
+function BudgetsTile({budgets}: {budgets: readonly Budget[]}) {
+  const spent = budgets.filter(isSpent).length, near = budgets.filter((budget) => budget.is_near && !isSpent(budget)).length;
+  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={`${near ? `${count(near)} nearly: ` : ""}see all ${count(budgets.length)}`} />;
+}
+
 /** How much of each budget is spent. */
 function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
   if (!asked[0]?.budgets?.length && !asked[1]) return null;
   const amount = (value: number, {unit}: Budget) => (unit.toUpperCase() === "USD" ? usd(value) : `${exact(value)} ${unit}`);
-  const isSpent = ({spent, most}: Budget) => spent >= most;
   const state = (budget: Budget) => (budget.lifted_by !== null ? `lifted by ${budget.lifted_by}` : isSpent(budget) ? "exhausted" : budget.is_near ? "nearly spent" : "");
   const columns: Column<Budget>[] = [
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
@@ -230,7 +238,7 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
     {title: "Resets", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
-  return <AnswerSection title="Budgets" asked={asked}>{({budgets}) => <Table name="Budgets" rows={rankedBudgets(budgets ?? [])} columns={columns} empty="There are no budgets." keyOf={({name}) => name} />}</AnswerSection>;
+  return <AnswerSection title={BUDGETS} asked={asked}>{({budgets}) => <Table name="Budgets" rows={rankedBudgets(budgets ?? [])} columns={columns} empty="There are no budgets." keyOf={({name}) => name} />}</AnswerSection>;
 }
 
 const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
@@ -251,7 +259,7 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   const splitBy = <Select label="Split by" value={split} options={SPLITS} onChange={(value) => chosen.set({split: value})} />;
   return (
     <>
-      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} days={days} since={billSpan(span, bill.now).since} idlePath={chosen.href({split: "site"})} /></Loading>}</AnswerSection>
+      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} budgets={summary?.budgets ?? []} days={days} since={billSpan(span, bill.now).since} idlePath={chosen.href({split: "site"})} /></Loading>}</AnswerSection>
       {shown?.split === "site" ? <Idle bill={shown} summary={summary} /> : null}
       {shown ? <Section title="Breakdown" more={splitBy}><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
       <Budgets asked={[summary, summaryTrouble]} />
@@ -265,7 +273,7 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
 const Loading = ({isOld, children}: {isOld: boolean; children: React.ReactNode}) => <div style={{opacity: isOld ? 0.55 : 1}} aria-busy={isOld}>{children}</div>;
 
 /** @param idlePath: the page that lists the sites with idle machines */
-function BillSummary({bill, savings, days, since, idlePath}: {bill: Bill; savings: Savings | null; days: string; since: number; idlePath: string}) {
+function BillSummary({bill, savings, budgets, days, since, idlePath}: {bill: Bill; savings: Savings | null; budgets: readonly Budget[]; days: string; since: number; idlePath: string}) {
   const {total, running, expected} = bill, inUsd = total.usd !== null, began = bill.periods[0].since;
   // Of a bill by week or month, the first one can begin before the time range.
   const range = began === since ? {0: "Today", month: "This month"}[days] : undefined;
@@ -275,6 +283,7 @@ function BillSummary({bill, savings, days, since, idlePath}: {bill: Bill; saving
         <Tile label={range ?? `${utcDay(began)} until now`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
         {expected ? <Tile label={`Expected by ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={`with ${cost(expected.usd_per_day, expected.cpu_hours_per_day)} a day from now on, the mean since ${utcDay(expected.since)}`} /> : null}
         {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={`${percent(amount(total, key, inUsd), whole(total, inUsd))}${key === "idle" ? ", see how to reduce it" : ""}`} />)}
+        {budgets.length ? <BudgetsTile budgets={budgets} /> : null}
         <Tile label="Running, included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />
         {savings?.tasks.length ? <Tile label="Requests too large" section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month: see the right sizes of ${count(savings.tasks.length)} ${savings.tasks.length === 1 ? "task" : "tasks"}`} /> : null}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}

@@ -9,7 +9,7 @@ import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
 import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Section, Select, TaskName, Trouble} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
-import {LogLink, NOWHERE, WAITING, Where, where} from "../ui/tries";
+import {LogLink, NOWHERE, WAITING, Where, isWaiting, where} from "../ui/tries";
 import {Failures} from "./failures";
 import {LiveRuns} from "./live_runs";
 import type {PageProps} from "./page";
@@ -124,7 +124,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "State, try", cell: (job) => job.hidden ? null : <div><Badge word={job.state} /><div><Muted>try {job.try_number}<LogLink job={job} before=", " /></Muted></div></div>},
     {title: "Cause or reason", help: "And what to do about it, and who can", cell: (job) => <div><Clamp text={sentence(why(job), null)} />{job.remedy === null ? null : <div className="muted"><Clamp text={byWhom({remedy: job.remedy, actors: job.actors})} /></div>}</div>, has: why},
     {title: "Since then", help: "What has become of the task since this try failed. Gave up: Airflow does not retry it", cell: (job) => (job.since_then ? sequelText(job.since_then, now) : null), has: (job) => job.since_then},
-    {title: "Starts", help: "When the job is expected to start. At least 80 % of jobs should start within the interval; Waits shows how many did", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
+    {title: "Starts", help: "When the job is expected to start. At least 80 % of jobs should start within the interval; Waits shows how many did", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : isWaiting(job) ? <Muted>unknown</Muted> : null), has: (job) => job.start !== null || isWaiting(job)},
     {title: "Where, native id", cell: (job) => <div><Where job={job} />{job.native_id ? <div><Muted>{job.native_id}</Muted></div> : null}</div>, has: (job) => where(job) !== NOWHERE || job.native_id},
     {title: "Queued", cell: (job) => date(job.queued_at), sort: "queued", number: true},
     {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), sort: "waited", number: true},
