@@ -20,9 +20,9 @@ from sqlalchemy import or_, select
 
 from lading.executors.orchestrator.airflow_jobs import same_task
 from lading.executors.orchestrator.orchestrator import OrderedScript, ScriptEnd
-from lading.executors.sizing.xcom_json import plain
 from lading.executors.store import JobRow, State, chunks, find
 from lading.hooks.batch.script_jobs import JOB_SCRIPT, ScriptRequest
+from lading.hooks.files.xcom_json import plain
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.task_run import token
 from lading.scheduling.reason_codes import CAUSES

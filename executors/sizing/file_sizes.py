@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from lading.executors.sizing.xcom_json import Unknown
 from lading.hooks.files.addresses import normal_path
+from lading.hooks.files.xcom_json import Unknown
 from lading.scheduling.hints.expressions import ExpressionError
 
 SCHEMES = ("file", "s3")

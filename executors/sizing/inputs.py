@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from lading.executors.sizing.xcom_json import Unknown, plain
+from lading.hooks.files.xcom_json import Unknown, plain
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.scatter import ScatterError, elements, expand
 from lading.scheduling.text.printable import json_beginning

@@ -24,10 +24,10 @@ from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
 from lading.executors.settings import Settings
 from lading.executors.sizing.file_sizes import MOST_INPUTS, FileSizes, addresses, named_files
 from lading.executors.sizing.inputs import Inputs, kept
-from lading.executors.sizing.xcom_json import Unknown
 from lading.executors.store import Change, JobRow, State, strikes, usage
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.files.addresses import normal_path
+from lading.hooks.files.xcom_json import Unknown
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints, largest_of
 from lading.scheduling.hints.patterns import MOST_SEARCHES, input_names, matching_targets, searches

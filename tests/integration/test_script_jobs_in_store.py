@@ -254,7 +254,7 @@ def test_an_impossible_exit_code_does_not_keep_the_end_from_being_stored(session
     now = placed(session, task)
     resumed(session, task, RunRecord(token(task), "/x", state="succeeded"), exit_code=2**40)
     assert [change.token for change in settled(session, scripts, now)] == [token(task)]
-    assert (row_of(session, task).state, row_of(session, task).exit_code) == (State.SUCCEEDED, None)
+    assert (row_of(session, task).state, row_of(session, task).exit_code) == (State.FAILED, None), "it is not valid"
 
 
 def test_an_end_that_cannot_be_stored_costs_only_itself(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.execution_time.comms import SetXCom, SucceedTask
 
 from lading.executors.sizing.file_sizes import FileSizes, named_files
-from lading.executors.sizing.xcom_json import plain
 from lading.hooks.files.addresses import normal_path
+from lading.hooks.files.xcom_json import plain
 from lading.scheduling.hints.expressions import ExpressionError
 
 log = logging.getLogger(__name__)

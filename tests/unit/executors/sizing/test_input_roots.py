@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from lading.executors.settings import Settings
 from lading.executors.sizing import file_sizes
 from lading.executors.sizing.file_sizes import FileSizes, files
-from lading.executors.sizing.xcom_json import Unknown, plain
+from lading.hooks.files.xcom_json import Unknown, plain
 from lading.scheduling.hints.expressions import ExpressionError
 
 Pair = collections.namedtuple("Pair", "a b")

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
 
 from lading.executors.sizing.inputs import Inputs
-from lading.executors.sizing.xcom_json import Unknown
+from lading.hooks.files.xcom_json import Unknown
 from lading.operators import scatter
 from lading.operators.scattering import input_sources
 from lading.scheduling.hints.expressions import ExpressionError

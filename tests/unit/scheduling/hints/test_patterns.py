@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lading.executors.sizing.sizing import matched_targets
-from lading.executors.sizing.xcom_json import Unknown
+from lading.hooks.files.xcom_json import Unknown
 from lading.hooks.site.rules import parse_bindings, published_bindings
 from lading.operators import resources
 from lading.scheduling.hints.expressions import ExpressionError
