@@ -245,7 +245,7 @@ def past(
 ) -> PastJobs:
     """Jobs of the rule ``r`` that have run for so long, and others that have waited."""
     history, waits, launches = History(), QueueWaits(), QueueWaits()
-    row = SimpleNamespace(dag_id="d", run_id="x", task_id="r", cpus=1.0, memory=512, disk=0, gpus=0.0)
+    row = SimpleNamespace(kind="Command", dag_id="d", run_id="x", task_id="r", cpus=1.0, memory=512, disk=0, gpus=0.0)
     for seconds in lengths:
         history.add(levels(row), seconds, None)
     for _ in range(20):
