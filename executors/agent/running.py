@@ -165,8 +165,6 @@ class RunningJobs:
 
     :param close: the agent's descriptors, which the jobs' processes must not inherit
     :param most_jobs: how many jobs a supervisor runs at most, one after another
-    :param has_lines: whether supervisors have lines, which they need to run several jobs, and to show the memory of
-        processes that they fork
     """
 
     def __init__(
@@ -176,15 +174,15 @@ class RunningJobs:
         runner: Runner,
         close: Sequence[int],
         most_jobs: int = MOST_JOBS,
-        *,
-        has_lines: bool = True,
     ) -> None:
         self.spool = spool
         self.journal = journal
         self.runner = runner
         self.close = close
         self.most_jobs = most_jobs
-        self.has_lines = has_lines
+        self.has_lines = True
+        """Whether supervisors have lines, which they need to run several jobs, and to show the memory of processes that
+        they fork."""
         self.cpu_groups: CpuGroups | None = None
         self.boot_id = host.boot_id()
         self.jobs: dict[str, RunningJob] = {}

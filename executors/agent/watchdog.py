@@ -40,22 +40,22 @@ def make(grace: float) -> int:
     :returns: a descriptor that keeps the watcher waiting while it is open; no child must inherit it
     """
 
-    def fulfil_taken(told: bytes) -> None:
-        if told:
+    def terminate_taken(message: bytes) -> None:
+        if message:
             from pathlib import Path
 
             from lading.hooks.spool.spool import JobFolder
 
-            token, _, path = os.fsdecode(told).partition(" ")
+            token, _, path = os.fsdecode(message).partition(" ")
             end_task(JobFolder(Path(path)), token, grace)
 
-    return _watch(fulfil_taken)
+    return _watch(terminate_taken)
 
 
 def make_for_all(spool: Spool, grace: float) -> int:
     """Start a watcher like :func:`make`, for a process that runs all jobs of a spool."""
 
-    def fulfil_all(told: bytes) -> None:
+    def terminate_all(message: bytes) -> None:
         import threading
 
         from lading.hooks.files.safe_files import visible
@@ -71,7 +71,7 @@ def make_for_all(spool: Spool, grace: float) -> int:
         for thread in threads:
             thread.join()
 
-    return _watch(fulfil_all)
+    return _watch(terminate_all)
 
 
 def take_up(descriptor: int, folder: JobFolder, token: str) -> None:
@@ -120,10 +120,10 @@ def end_task(folder: JobFolder, token: str, grace: float) -> None:
         container.remove(owner.container, token)
 
 
-def _watch(will: Callable[[bytes], None]) -> int:
+def _watch(terminate: Callable[[bytes], None]) -> int:
     """Start a process that acts if this one dies before it reports that it is done.
 
-    :param will: called with what the process has told the watcher
+    :param terminate: called with the bytes that the process has sent to the watcher
     """
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     if between := os.fork():
@@ -137,11 +137,11 @@ def _watch(will: Callable[[bytes], None]) -> int:
         for number in ANNOUNCEMENTS:
             signal.signal(number, signal.SIG_IGN)
         os.close(write_end)
-        told = b""
+        message = b""
         while part := os.read(read_end, 65536):
-            told += part
-        if not told.endswith(DONE):
-            will(told)
+            message += part
+        if not message.endswith(DONE):
+            terminate(message)
     finally:
         os._exit(0)
 

@@ -143,7 +143,7 @@ class ScriptJobs:
             "cpus": float(asked.ppn * asked.threads),
             "memory": self._memory(asked),
             "disk": 0,
-            "gpus": float(asked.gpus or 0),
+            "gpus": 0.0,
             "time_limit": asked.time,
             "site_hint": asked.site,
             "queue_hint": asked.queue,
@@ -165,8 +165,8 @@ class ScriptJobs:
     def ends(self, now: float) -> list[Change]:
         """Return the ends of the scripts whose tasks no longer wait for them.
 
-        Called after the queue is read and before anything is placed, so that no job of a task that has resumed can have
-        ended since the last call: what the trigger told about the end would be gone.
+        Called after the queue is read and before anything is placed. So no job of a task that has resumed can have
+        ended since the last call; Airflow would then have deleted the event of the trigger.
 
         :param now: epoch seconds
         """

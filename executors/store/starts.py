@@ -82,7 +82,7 @@ CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
 LEAST_SECONDS = 0.001
 # Running jobs that are counted together are split into at most this many parts, which do not finish together.
 MOST_PARTS = 20
-# Jobs are expected to be queued as often as in these seconds, of which the last jobs are read.
+# Jobs are expected to be queued as often as lately: in this many seconds, but at most this many jobs are read.
 SECONDS_OF_ARRIVALS, MOST_ARRIVALS = 3 * 3600.0, 1000
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,

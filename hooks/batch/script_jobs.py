@@ -41,13 +41,14 @@ QueueName = Annotated[str, Longest(LONGEST_QUEUE), Matching(re.compile("[^\x00-\
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptRequest(JsonModel):
-    """What the batch job of a script requests. It comes from a task, so nothing else may depend on it.
+    """What the batch job of a script requests, without native directives such as those for GPUs.
+
+    It comes from a task, so nothing else may depend on it.
 
     :param site: the site, as the sites file names it for the account
     :param ppn: processes on each node
     :param threads: cpus of each process
     :param mem: MiB on each node; None: the batch system's default
-    :param gpus: on each node
     :param time: seconds; None: the batch system's default
     """
 
@@ -56,7 +57,6 @@ class ScriptRequest(JsonModel):
     ppn: Count = 1
     threads: Count = 1
     mem: Count | None = None
-    gpus: Count | None = None
     time: Count | None = None
     queue: QueueName | None = None
 
@@ -68,7 +68,6 @@ class ScriptRequest(JsonModel):
             ppn=asked.ppn or 1,
             threads=asked.threads or 1,
             mem=asked.mem,
-            gpus=asked.gpus,
             time=asked.time,
             queue=asked.queue,
         )

@@ -71,7 +71,7 @@ class TrySummary(BaseModel):
     remedy: str | None
     """What would end the wait or prevent the failure."""
     actors: list[str]
-    """Who can apply the remedy; empty: there is none, or nobody has to."""
+    """Who can apply the remedy; empty if there is no remedy, or it needs nobody."""
     site: str | None
     location: str | None
     node: str | None

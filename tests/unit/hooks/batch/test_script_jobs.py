@@ -27,7 +27,7 @@ from lading.scheduling.hints.native import is_one_line
         {"site": "hpc", "ppn": 2**31},
         {"site": "hpc", "threads": True},
         {"site": "hpc", "mem": float("inf")},
-        {"site": "hpc", "gpus": float("nan")},
+        {"site": "hpc", "mem": float("nan")},
         {"site": "hpc", "time": 1.0},
         {},
         None,
