@@ -7,6 +7,7 @@ Several controllers can run; only the one that holds the lease acts.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -178,8 +179,10 @@ class Controller:
         self.close()
 
     def stop(self) -> None:
-        """Stop after the current tick."""
+        """Stop after the current tick; a signal handler can call this."""
         self.stopping = True
+        with contextlib.suppress(OSError):  # without the bell, the wait ends at the next tick
+            self.ring()  # a signal does not end a wait
 
     def _mark(self, token: str | None) -> None:
         """Mark the job for which a plugin is being called; None: the call has returned.

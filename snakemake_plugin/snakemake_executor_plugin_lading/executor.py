@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from snakemake_executor_plugin_lading.engine import EndedJob, Engine, JobCommand
 
 # The pause between queries for ended jobs, in seconds. It is short while jobs keep ending.
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 0.5
 # How often to check whether a controller is running, and why jobs wait, in seconds.
 SECONDS_BETWEEN_QUESTIONS = 1.0
 # How long a shutdown waits for the thread that checks the active jobs, in seconds.
