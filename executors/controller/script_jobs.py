@@ -94,7 +94,8 @@ class ScriptJobs:
             return
         with self.open_session() as session:
             orders = current.orchestrator().ordered_scripts(session, jobs)
-        for tokens in self.write(self._add, orders, "A job script could not be queued"):
+        what = "A job script could not be queued"
+        for tokens in self.write(self._add, orders, what, current.orchestrator().refuse_script):
             self._live.update(tokens)
 
     def _add(self, session: Session, orders: Sequence[OrderedScript]) -> list[str]:
@@ -109,12 +110,19 @@ class ScriptJobs:
         store.add_jobs(session, rows)
         return [row["token"] for row in rows]
 
-    def write(self, step: Callable[[Session, Sequence[T]], R], items: Sequence[T], what: str) -> list[R]:
+    def write(
+        self,
+        step: Callable[[Session, Sequence[T]], R],
+        items: Sequence[T],
+        what: str,
+        refuse: Callable[[Session, T, Exception], None] | None = None,
+    ) -> list[R]:
         """Store items in one transaction; if one cannot be stored, each in its own, so that it costs only itself.
 
         What a task wrote is checked when it is read, but one author's data must not stop everyone's controller.
 
         :param what: the failure, as logs name it
+        :param refuse: called with an item that cannot be stored
         :returns: the results of the steps that worked
         :raises SQLAlchemyError: the database failed, whatever the data
         """
@@ -128,8 +136,11 @@ class ScriptJobs:
                 raise
             if len(items) == 1:
                 self.trouble.begin(what, error, traceback=True)
+                if refuse is not None:
+                    with self.open_session() as session:
+                        refuse(session, items[0], error)
                 return []
-        return [result for each in items for result in self.write(step, [each], what)]
+        return [result for each in items for result in self.write(step, [each], what, refuse)]
 
     def _columns(self, order: OrderedScript) -> dict[str, Any]:
         asked = order.request

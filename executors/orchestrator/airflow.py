@@ -70,6 +70,11 @@ class AirflowOrchestrator(Orchestrator):
             self._script_orders = airflow_scripts.Orders()
         return self._script_orders.read(session, jobs)
 
+    def refuse_script(self, session: Session, order: OrderedScript, error: Exception) -> None:
+        from lading.executors.orchestrator import airflow_scripts
+
+        airflow_scripts.refuse(session, order.subject, error)
+
     def ended_scripts(self, session: Session, tokens: Sequence[str]) -> Sequence[ScriptEnd]:
         from lading.executors.orchestrator import airflow_scripts
 

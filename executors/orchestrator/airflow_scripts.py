@@ -16,6 +16,7 @@ from airflow.models.crypto import get_fernet
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.trigger import TRIGGER_FAIL_REPR, Trigger
 from airflow.utils.state import TaskInstanceState
+from cryptography.fernet import InvalidToken
 from sqlalchemy import or_, select
 
 from lading.executors.orchestrator.airflow_jobs import same_task
@@ -27,6 +28,7 @@ from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.task_run import token
 from lading.scheduling.reason_codes import CAUSES
 from lading.scheduling.text.nesting import parse_json
+from lading.scheduling.text.printable import cut, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,30 +85,39 @@ class Orders:
         for chunk in chunks([trigger for _, trigger in unread]):
             given = select(Trigger.id, Trigger.encrypted_kwargs).where(Trigger.id.in_(chunk))
             arguments.update((row.id, row.encrypted_kwargs) for row in session.execute(given))
-        found = []
+        found: list[OrderedScript] = []
+        encrypted = 0
         for (run, trigger), row in unread.items():
             if trigger not in arguments:  # the task has resumed in the meantime
                 continue
-            if (request := _request(arguments[trigger], row.id)) is not None:
+            try:
+                request = _request(arguments[trigger])
+            except InvalidToken:  # no fault of the task, so it waits until the key is corrected
+                encrypted += 1
+                continue
+            except Exception as error:  # a task has written the arguments, and they can be anything
+                refuse(session, str(row.id), error)
+                continue
+            if request is not None:
                 found.append(OrderedScript(run, str(row.id), row.job, request))
             elif len(self._without) < MOST_REMEMBERED:
                 self._without.add((run, trigger))
+        if encrypted:
+            log.error(
+                "%d job scripts wait: this controller's [core] fernet_key cannot decrypt their triggers", encrypted
+            )
         return found
 
 
-def _request(encrypted: str, task: Any) -> ScriptRequest | None:
+def _request(encrypted: str) -> ScriptRequest | None:
     """Return what a deferred script requests; None: no controller decides about it.
 
     :param encrypted: the arguments of its trigger as Airflow stores them: encrypted, unless an old version wrote them
-    :param task: the id of its task instance
+    :raises Exception: they are not valid
     """
-    try:
-        text = encrypted if encrypted.startswith("{") else get_fernet().decrypt(encrypted.encode()).decode()
-        job = plain(parse_json(text)).get("job")
-        return None if job is None else ScriptRequest.from_json(job)
-    except Exception as error:  # a task has written the arguments, and they can be anything
-        log.warning("The job script of task instance %s cannot be admitted: %s", task, error)
-        return None
+    text = encrypted if encrypted.startswith("{") else get_fernet().decrypt(encrypted.encode()).decode()
+    job = plain(parse_json(text)).get("job")
+    return None if job is None else ScriptRequest.from_json(job)
 
 
 def ended(session: Session, tokens: Sequence[str]) -> list[ScriptEnd]:
@@ -165,15 +176,27 @@ def _decoded(stored: Any) -> Mapping[str, Any]:
 
 def fail_deferred(session: Session, jobs: Iterable[JobRow]) -> None:
     """Fail the triggers of scripts that Lading itself has ended, so that Airflow fails their tasks by its own rules."""
-    refused = {
-        job.subject: job for job in jobs if job.kind == JOB_SCRIPT and job.state in (State.FAILED, State.CANCELLED)
-    }
-    for chunk in chunks(list(refused)):
-        query = select(TaskInstance.id, TaskInstance.trigger_id).where(
-            TaskInstance.id.in_([UUID(subject) for subject in chunk]),
-            TaskInstance.state == TaskInstanceState.DEFERRED,
-            TaskInstance.trigger_id.is_not(None),
-        )
-        for row in session.execute(query).all():
-            job = refused[str(row.id)]
-            Trigger.submit_failure(row.trigger_id, [f"{job.reason or job.cause}\n"], session=session)
+    for job in jobs:
+        if job.kind == JOB_SCRIPT and job.state in (State.FAILED, State.CANCELLED):
+            fail(session, job.subject, str(job.reason or job.cause))
+
+
+def refuse(session: Session, subject: str, error: Exception) -> None:
+    """Fail the trigger of a script whose order is not valid or cannot be stored.
+
+    :param subject: the id of the task instance
+    """
+    why = cut(one_line(getattr(error, "orig", error)))  # of a database's error, without the statement
+    log.warning("The job script of task instance %s cannot be admitted: %s", subject, why)
+    fail(session, subject, f"Lading cannot admit the job script: {why}")
+
+
+def fail(session: Session, subject: str, why: str) -> None:
+    """Fail the trigger of a script that will not run, if its task still waits for it.
+
+    :param subject: the id of the task instance
+    """
+    is_subject = TaskInstance.id == UUID(subject), TaskInstance.state == TaskInstanceState.DEFERRED
+    trigger = session.scalar(select(TaskInstance.trigger_id).where(*is_subject))
+    if trigger is not None:
+        Trigger.submit_failure(trigger, [f"{why}\n"], session=session)

@@ -289,6 +289,10 @@ class Orchestrator(ABC):
         """
         return ()
 
+    def refuse_script(self, session: Session, order: OrderedScript, error: Exception) -> None:
+        """Fail the task that waits for a job script which cannot be stored."""
+        raise NotImplementedError  # an orchestrator that orders none is never asked
+
     def ended_scripts(self, session: Session, tokens: Sequence[str]) -> Sequence[ScriptEnd]:
         """Return those of these job scripts that have ended, or are no longer wanted."""
         return ()

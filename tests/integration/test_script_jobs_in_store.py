@@ -125,6 +125,11 @@ def placed(session: Session, task: Any, **values: Any) -> float:
     return now
 
 
+def assert_failed(task: TaskInstance, why: str) -> None:
+    assert (task.state, task.next_method, task.trigger_id) == (TaskInstanceState.SCHEDULED, "__fail__", None)
+    assert why in str(task.next_kwargs)
+
+
 def settled(session: Session, scripts: ScriptJobs, now: float) -> list[Change]:
     """End the scripts whose tasks have left them, as the controller does."""
     ends = scripts.ends(now)
@@ -170,8 +175,6 @@ def test_what_is_no_order_of_lading(session: Session, scripts: ScriptJobs) -> No
         deferred(session, "other", classpath="airflow.providers.standard.triggers.temporal.TimeDeltaTrigger"),
         deferred(session, "elsewhere", kind="TestConnection"),
         deferred(session, "ungated", job=None),
-        deferred(session, "forged", job={"site": "hpc", "nodes": -1}),
-        deferred(session, "strange", job={"site": ["hpc"]}),
         deferred(session, "again", token="job of an earlier try"),
     ]
     scripts.sweep()
@@ -282,24 +285,53 @@ def test_an_order_that_cannot_be_stored_costs_only_itself(
     forged = ScriptRequest(site="hpc", queue="long\x00\ud800")
     real = airflow_scripts._request
 
-    def request(encrypted: str, task: Any) -> ScriptRequest | None:
-        return forged if task == tasks[1].id else real(encrypted, task)
+    arguments = session.scalars(select(Trigger.encrypted_kwargs).where(Trigger.id == tasks[1].trigger_id)).one()
+
+    def request(encrypted: str) -> ScriptRequest | None:
+        return forged if encrypted == arguments else real(encrypted)
 
     monkeypatch.setattr(airflow_scripts, "_request", request)
     for orders in (["job of one", "job of bad"], None, None):
         scripts.add(orders)
     assert store.find(session, [token(task) for task in tasks]).keys() == {token(tasks[0]), token(tasks[2])}
     assert caplog.text.count("A job script could not be queued") == 1
+    assert_failed(task_of(session, tasks[1]), "Lading cannot admit the job script: ")
 
 
-def test_a_deferral_without_an_order_is_read_once(
-    session: Session, scripts: ScriptJobs, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [({"site": "hpc", "nodes": -1}, "nodes"), ({"site": ["hpc"]}, "site"), ({"site": "\0"}, "site"), ({}, "site")],
+)
+def test_an_order_that_is_not_valid_fails_its_task(
+    session: Session, scripts: ScriptJobs, caplog: pytest.LogCaptureFixture, job: Any, why: str
 ) -> None:
-    orders = airflow_scripts.Orders()
-    tasks = [deferred(session, "ungated", job=None), deferred(session, "forged", job={"site": 5})]
-    for jobs in (["job of forged"], None, None):
-        assert orders.read(session, jobs) == []
+    tasks = [deferred(session, "forged", job=job), deferred(session, "fine")]
+    for _ in range(3):
+        scripts.sweep()
+    assert store.find(session, [token(task) for task in tasks]).keys() == {token(tasks[1])}
     assert caplog.text.count("cannot be admitted") == 1
+    assert_failed(task_of(session, tasks[0]), why)
+
+
+def test_orders_wait_while_the_controller_has_another_fernet_key(
+    session: Session, scripts: ScriptJobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = [deferred(session, name) for name in ("one", "two")]
+    with monkeypatch.context() as other:
+        other.setattr(airflow_scripts, "get_fernet", lambda: Fernet(Fernet.generate_key()))
+        scripts.sweep()
+    assert "2 job scripts wait" in caplog.text
+    assert not scripts.any_live
+    assert {task_of(session, task).state for task in tasks} == {TaskInstanceState.DEFERRED}
+    scripts.sweep()
+    assert store.find(session, [token(task) for task in tasks]).keys() == {token(task) for task in tasks}
+
+
+def test_a_deferral_without_an_order_is_read_once(session: Session, scripts: ScriptJobs) -> None:
+    orders = airflow_scripts.Orders()
+    tasks = [deferred(session, name, job=None) for name in ("ungated", "resumed")]
+    for jobs in (["job of resumed"], None, None):
+        assert orders.read(session, jobs) == []
     assert {run for run, _ in orders._without} == {token(task) for task in tasks}
     session.execute(update(TaskInstance).where(TaskInstance.id == tasks[1].id).values(state="failed"))
     assert orders.read(session, None) == []
@@ -380,8 +412,7 @@ def test_a_script_that_lading_refuses_fails_its_trigger(session: Session, script
     session.flush()
     fine, *refused = (task_of(session, task) for task in tasks)
     for task in refused:
-        assert (task.state, task.next_method, task.trigger_id) == (TaskInstanceState.SCHEDULED, "__fail__", None)
-        assert f"why {task.task_id};" in str(task.next_kwargs)
+        assert_failed(task, f"why {task.task_id};")
     assert fine.state == TaskInstanceState.DEFERRED
 
 

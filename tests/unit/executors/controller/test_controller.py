@@ -208,11 +208,13 @@ def test_an_order_that_cannot_be_stored_does_not_undo_what_its_site_reports(
         assert jobs == ["t"]
         return [OrderedScript("run", "s", "t", ScriptRequest(site="a", queue="\ud800"))]
 
+    refused = list[str]()
     monkeypatch.setattr(current.orchestrator(), "ordered_scripts", ordered)
+    monkeypatch.setattr(current.orchestrator(), "refuse_script", lambda session, order, _: refused.append(order.token))
     site = FakeSite("a", tmp_path, [FINISHED | {"cause": None, "exit_code": 0}])
     here = house(engine, settings, [site], {"t": "a"})
     assert [seen.site.name for seen in here.observe()] == ["a"]
-    assert (here.job("t").state, site.acknowledged) == (State.SUCCEEDED, [1])
+    assert (here.job("t").state, site.acknowledged, refused) == (State.SUCCEEDED, [1], ["run"])
     assert "A job script could not be queued" in caplog.text
 
 
