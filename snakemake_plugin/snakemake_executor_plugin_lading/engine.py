@@ -410,9 +410,9 @@ class Engine:
             except NeedsError as error:
                 raise WorkflowError(f"job {info.job.jobid} ({name_of(info.job)}): {error}") from error
         with transaction(self.database) as session:
-            for info, columns in zip(infos, rows, strict=True):
-                store.add_job(session, owner=self.owner, **columns)
-                info.external_jobid = columns["token"]
+            store.add_jobs(session, rows)
+        for info, columns in zip(infos, rows, strict=True):
+            info.external_jobid = columns["token"]
         self.controller.ring()
 
     def _fit_sizes(self, jobs: Iterable[Any]) -> None:
@@ -474,6 +474,7 @@ class Engine:
         return {
             **columns,
             "token": token,
+            "owner": self.owner,
             "kind": "Command",
             "subject": self.run_id,
             "workload": json.dumps(work.to_workload()),
