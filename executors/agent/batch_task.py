@@ -17,7 +17,7 @@ from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
-from lading.executors.agent.scratch import Scratch
+from lading.executors.agent.scratch import sweep_for_batch_jobs
 from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.logs import get_logger, log_to_stderr
@@ -75,8 +75,7 @@ class BatchJob:
             print(f"job {self.token} does not run here: it was cancelled, or another batch job has taken it")
             return 0
         watchdog.take_up(self.watched, self.spool.job(self.token), self.token)
-        # Remove the scratch folders of jobs that were killed here.
-        Scratch(self.assignment.scratch, self.assignment.keep_failed).expire()
+        sweep_for_batch_jobs(self.assignment.scratch, self.assignment.keep_failed)
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
             nodes = os.environ.get(NODES_VARIABLE, "")
             self.journal.nodes = int(nodes) if nodes.isdecimal() else None

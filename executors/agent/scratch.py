@@ -3,7 +3,8 @@
 All scratch folders of a user on a machine, including those of several agents, have one parent folder; it gets another
 name if other users have created something with its usual one. While any process of a job is alive, ``TOKEN.lock`` is
 locked. After a failure, the modification time of ``TOKEN.kept`` says until when the job's folder is kept, and its
-content is the disk that the job had requested, in MiB. Hidden folders are being deleted.
+content is the disk that the job had requested, in MiB. Hidden folders are being deleted. ``swept`` was modified when a
+batch job last removed what was no longer needed.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ BUNDLES_VARIABLE = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH"
 # Length of a mark, bytes: a number of MiB, up to a million TiB; empty if the job did not write it.
 MOST_MARK_BYTES = 12
 _AMOUNT = re.compile(rb"[0-9]*")
-# How often a node agent removes folders whose time is over, seconds.
+# How often a node agent, or one of the batch jobs on a machine, removes folders whose time is over, seconds.
 INTERVAL = 60.0
+SWEPT = "swept"
 
 
 def root(configured: str) -> Path:
@@ -166,6 +168,21 @@ class Scratch:
 
     def _removes(self) -> bool:
         return self._remover is not None and self._remover.poll() is None
+
+
+def sweep_for_batch_jobs(configured: str, keep_failed: float) -> None:
+    """Remove what killed jobs left on this machine, unless another batch job of this user did so within a minute.
+
+    :param configured: ``scratch`` of the site
+    :param keep_failed: for how many seconds to keep the folder of a job whose process died before it could do so itself
+    """
+    with contextlib.suppress(OSError):  # the folder does not exist, which a job that needs it reports
+        stamp = root(configured) / SWEPT
+        with contextlib.suppress(FileNotFoundError):
+            if 0 <= time.time() - stamp.stat().st_mtime < INTERVAL:
+                return
+        stamp.touch()
+        Scratch(configured, keep_failed).expire()
 
 
 def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[list[KeptScratch], list[Path]]:

@@ -161,7 +161,7 @@ def test_a_task_fails(cluster: Cluster) -> None:
 
 
 def test_its_scratch_folder_is_kept_when_it_fails_and_goes_when_it_succeeds(cluster: Cluster) -> None:
-    for code, kept in ((3, ["a", "a.kept"]), (0, [])):
+    for code, kept in ((3, ["a", "a.kept", "swept"]), (0, ["swept"])):
         shutil.rmtree(cluster.spool.job("a").root, ignore_errors=True)
         shutil.rmtree(Path(cluster.folder.root) / "scratch", ignore_errors=True)
         cluster.put("litter", code=code)

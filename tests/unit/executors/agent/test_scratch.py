@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lading.executors.agent.scratch import MIB, JobScratch, Scratch, remove, root, sweep
+from lading.executors.agent.scratch import MIB, SWEPT, JobScratch, Scratch, remove, root, sweep, sweep_for_batch_jobs
 from tests.services.outside_clocks import off, set_clock
 
 
@@ -125,6 +125,22 @@ def test_room_that_a_job_needs_is_made_by_giving_up_the_oldest_first(tmp_path: P
     assert scratch._remover is not None
     assert scratch._remover.wait(120) == 0
     assert sorted(path.name for path in root(str(tmp_path)).iterdir()) == ["later", "later.kept"]
+
+
+@pytest.mark.parametrize(("age", "is_swept"), [(None, True), (5.0, False), (61.0, True), (-3600.0, True)])
+def test_of_the_batch_jobs_of_a_minute_one_removes_what_killed_jobs_left(
+    tmp_path: Path, age: float | None, *, is_swept: bool
+) -> None:
+    killed, parent = JobScratch(str(tmp_path), "killed"), root(str(tmp_path))
+    os.close(killed._held)
+    if age is not None:
+        (parent / SWEPT).touch()
+        os.utime(parent / SWEPT, (time.time() - age,) * 2)
+    sweep_for_batch_jobs(str(tmp_path), 600.0)
+    assert (parent / "killed.kept").exists() == is_swept
+    assert (time.time() - (parent / SWEPT).stat().st_mtime < 4) == is_swept
+    sweep_for_batch_jobs(str(tmp_path / "missing"), 600.0)
+    assert not (tmp_path / "missing").exists()
 
 
 def test_a_folder_that_others_may_use_is_not_used(tmp_path: Path) -> None:
