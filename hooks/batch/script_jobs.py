@@ -128,13 +128,15 @@ def ask_decided(runs: str, tokens: Sequence[str]) -> Get:
     return Get(runs, [f"{token}/{name}" for token in tokens for name in (GRANTED, CANCELLED)])
 
 
-def decided(step: Get, answer: CommandResult) -> frozenset[str]:
-    """Return the runs that no longer wait for a controller.
+def decided(step: Get, answer: CommandResult) -> tuple[frozenset[str], TransportError | None]:
+    """Return the runs that no longer wait for a controller, and why others could not be read; None: all could be.
 
     :param step: as :func:`ask_decided` returned it
-    :raises TransportError: that could not be read
+    :raises TransportError: nothing could be read
     """
-    return frozenset(_token(name) for name, content in step.files(answer).items() if content is not None)
+    contents, unreadable = step.readable_files(answer)
+    found = frozenset(_token(name) for name, content in contents.items() if content is not None)
+    return found, next(iter(unreadable.values()), None)
 
 
 def ask_started(runs: str, tokens: Sequence[str]) -> Get:
@@ -142,14 +144,16 @@ def ask_started(runs: str, tokens: Sequence[str]) -> Get:
     return Get(runs, [f"{token}/{JOB}" for token in tokens])
 
 
-def started(step: Get, answer: CommandResult) -> Mapping[str, str]:
-    """Return the native id of the batch job of each run that has started.
+def started(step: Get, answer: CommandResult) -> tuple[Mapping[str, str], TransportError | None]:
+    """Return the native id of the batch job of each run that has started, and why others could not be read; None: all
+    could be.
 
     :param step: as :func:`ask_started` returned it
-    :raises TransportError: that could not be read
+    :raises TransportError: nothing could be read
     """
-    ids = {_token(name): (content or b"").decode(errors="replace") for name, content in step.files(answer).items()}
-    return {token: id.split()[0] for token, id in ids.items() if id.strip()}
+    contents, unreadable = step.readable_files(answer)
+    ids = {_token(name): (content or b"").decode(errors="replace") for name, content in contents.items()}
+    return {token: id.split()[0] for token, id in ids.items() if id.strip()}, next(iter(unreadable.values()), None)
 
 
 def _token(name: str) -> str:

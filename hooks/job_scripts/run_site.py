@@ -575,11 +575,11 @@ class RunLook:
             return {}
         what = f"site {self.site.name}: the grants of runs"
         try:
-            found = script_jobs.decided(self._decided, answer)
+            found, trouble = script_jobs.decided(self._decided, answer)
         except TransportError as error:
             self.site.trouble.begin(what, error)
             return {}
-        self.site.trouble.end(what)
+        self.site.trouble.note(what, trouble)
         return {
             each.token: replace(each, reason=UNADMITTED)
             if each.token not in found
@@ -635,12 +635,13 @@ class RunLook:
             return {}
         what = f"site {self.site.name}: files of runs"
         try:
-            contents = self._files.files(answers["files", ""])
+            contents, unreadable = self._files.readable_files(answers["files", ""])
             logs = self._logs.contents(answers["logs", ""]) if ("logs", "") in answers else ()
         except TransportError as error:
             self.site.trouble.begin(what, error)
             return {}
-        self.site.trouble.end(what)
+        self.site.trouble.note(what, next(iter(unreadable.values()), None))
+        silent = {name.partition("/")[0] for name in unreadable}  # nothing is concluded about these runs
         options, system, site = self.site.options, self.site.system, f"site {self.site.name}"
         reported = accounts(system, answers.get(("accounting", "")), self.site.trouble, f"{site}: the accounting")
         texts = iter(logs)
@@ -666,6 +667,7 @@ class RunLook:
                 cancel_unrunnable_after=options.cancel_unrunnable_after,
             ).timed(_text(contents[f"{record.token}/{layout.EXIT}"]), self.now)
             for record in self.known
+            if record.token not in silent
         }
 
     def _outputs(self, answer: CommandResult | None) -> dict[str, RunSighting]:

@@ -116,15 +116,30 @@ class Get(RemoteStep):
 
         :raises TransportError: that could not be determined, or a file could not be read
         """
+        contents, unreadable = self.readable_files(answer)
+        if unreadable:
+            raise next(iter(unreadable.values()))
+        return contents
+
+    def readable_files(self, answer: CommandResult) -> tuple[dict[str, bytes | None], dict[str, TransportError]]:
+        """Return the same without the files that could not be read, and these by name with the reason.
+
+        :raises TransportError: nothing could be read
+        """
         found, contents = _unpacked(self.folder, answer)
-        names = [_name(name) for name in self.names]
-        if len(found) != len(names) or not {*found} <= {*"paun"}:
-            raise TransportError(f"the states of {len(names)} files in {self.folder} are not valid: {found[:200]!r}")
-        for name, state in zip(names, found, strict=True):
-            if state in "un" or (state == "p" and name not in contents):
+        if len(found) != len(self.names) or not {*found} <= {*"paun"}:
+            raise TransportError(
+                f"the states of {len(self.names)} files in {self.folder} are not valid: {found[:200]!r}"
+            )
+        readable: dict[str, bytes | None] = {}
+        unreadable: dict[str, TransportError] = {}
+        for asked, state in zip(self.names, found, strict=True):
+            if state in "un" or (state == "p" and _name(asked) not in contents):
                 why = "is not a file" if state == "n" else "cannot be read"
-                raise TransportError(f"{name!r} in {self.folder} {why}: {answer.stderr.strip()}")
-        return {asked: contents.get(name) for asked, name in zip(self.names, names, strict=True)}
+                unreadable[asked] = TransportError(f"{asked!r} in {self.folder} {why}: {answer.stderr.strip()}")
+            else:
+                readable[asked] = contents.get(_name(asked))
+        return readable, unreadable
 
 
 @dataclass(frozen=True)

@@ -149,10 +149,11 @@ class ScriptRuns:
             if look.waiting and (not look.admitted or answers[GRANTS].status == 0):
                 step = script_jobs.ask_started(self._folder, look.waiting)
                 try:
-                    started = script_jobs.started(step, answers[STARTS])
+                    started, trouble = script_jobs.started(step, answers[STARTS])
                 except TransportError as error:
-                    troubles.append(error)
-                    started = {}
+                    started, trouble = {}, error
+                if trouble is not None:
+                    troubles.append(trouble)
                 for token, id in started.items():
                     self._change(token, has_started=True)
                     found.append({"event": "started", "token": token, "at": time.time(), "native_id": id})

@@ -18,7 +18,7 @@ from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper
 
-ONE, TWO = "0b8c6a52-3c43-4f0e-9d0b-6f0c8f6a9a1e", "1b8c6a52-3c43-4f0e-9d0b-6f0c8f6a9a1e"
+ONE, TWO, THREE = (f"{number}b8c6a52-3c43-4f0e-9d0b-6f0c8f6a9a1e" for number in range(3))
 
 
 @pytest.fixture
@@ -121,15 +121,22 @@ def test_a_run_that_cannot_be_marked_is_no_reason_to_poll_often(paper: Paper) ->
     assert poller._has_errands(), "a cancellation is tried at once"
 
 
-def test_what_a_poll_has_done_is_reported_although_a_start_cannot_be_read(
+def test_a_start_that_cannot_be_read_keeps_no_other_news_from_being_reported(
     paper: Paper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    paper.poller.give([script(ONE), script(TWO)])
+    caplog.set_level(logging.INFO)
+    paper.poller.give([script(ONE), script(TWO), script(THREE)])
     paper.go()
-    (paper.root / "scripts" / TWO / "job").mkdir()
+    job = paper.root / "scripts" / TWO / "job"
+    job.mkdir()
+    (paper.root / "scripts" / THREE / "job").write_text("17")
     paper.poller.ask_to_cancel({ONE: because("unwanted")})
-    assert [event["token"] for event in paper.go()] == [ONE]
+    assert {(event["event"], event["token"]) for event in paper.go()} == {("finished", ONE), ("started", THREE)}
     assert f"{TWO}/job' in" in caplog.text
+    job.rmdir()
+    job.write_text("18")
+    assert [(event["event"], event["native_id"]) for event in paper.go()] == [("started", "18")]
+    assert "the runs of job scripts: resolved" in caplog.messages
 
 
 @pytest.mark.parametrize(("mark", "name"), [(script_jobs.grant, "granted"), (script_jobs.forbid, "cancelled")])

@@ -77,6 +77,20 @@ def test_a_later_submission_that_runs_is_reported_at_once(site: RunSite, cluster
     site.cancel([fresh])
 
 
+def test_a_file_that_cannot_be_read_costs_its_own_run_only(site: RunSite, caplog: pytest.LogCaptureFixture) -> None:
+    records = placed(site, "exit 3", 2)
+    (records[0],) = advanced(site, records[:1])
+    (records[1],) = advanced(site, records[1:])
+    assert wait_until(lambda: all((Path(record.folder) / "exit").exists() for record in records), 60)
+    file = Path(records[1].folder) / "cancelled"
+    file.mkdir()
+    ended, spoiled = advanced(site, records)
+    assert (ended.state, ended.exit_code, spoiled.ended) == ("failed", 3, False)
+    assert f"{spoiled.token}/cancelled' in" in caplog.text
+    file.rmdir()
+    assert [each.exit_code for each in advanced(site, [spoiled])] == [3]
+
+
 class Killing(Toy):
     """Has killed every job, and says neither why nor that it does not know."""
 
