@@ -66,7 +66,7 @@ class IdleCost:
             change = _change(self.site, self.idle_seconds, self.idle_seconds / 2)
             return f"{change}. What that saves is unknown: no idle machine was released in this time."
         saved = self.saved[self.choice]
-        part = f"{self._written(saved)} ({100 * saved / self.cost if self.cost else 0:.0f} %)"
+        part = f"{self._written(saved)}, {100 * saved / self.cost if self.cost else 0:.0f} % of its idle cost"
         change = _change(self.site, self.idle_seconds, self.idle_seconds * FRACTIONS[self.choice])
         if 2 * saved >= self.cost:
             return f"{change}: this would have saved {part}."
@@ -76,7 +76,7 @@ class IdleCost:
         )
 
     def _written(self, amount: float) -> str:
-        return f"{format_usd(amount)} USD" if self.in_usd else f"{format_count(amount)} cpu-hours"
+        return f"${format_usd(amount)}" if self.in_usd else f"{format_count(amount)} cpu-hours"
 
 
 def _change(site: str, now: float, then: float) -> str:

@@ -131,7 +131,7 @@ test("Cost says which site idled, for how much, and which setting would halve it
   await open("Cost");
   await pass(2);
   const line = box.querySelector("[data-testid=idle-advice]"), table = box.querySelector("section[aria-label='Idle machines'] table");
-  expect(line?.textContent).toBe("To halve idle cost: hpc idled most ($5.00 of $6.50). Lower idle_seconds of hpc from 300 to 150: this would have saved 2.60 USD (52 %).");
+  expect(line?.textContent).toBe("To halve idle cost: hpc idled most ($5.00 of $6.50). Lower idle_seconds of hpc from 300 to 150: this would have saved $2.60, 52 % of its idle cost.");
   expect(line!.compareDocumentPosition(table!) & Node.DOCUMENT_POSITION_FOLLOWING, "above the table").toBeTruthy();
   const rows = rowsOf("Idle machines");
   expect(rows).toHaveLength(3);

@@ -450,7 +450,7 @@ def full_because(
             found[name] = f"{format_count(used)} of {format_count(most)} {COUNTED[name]}"
     if not found and waiting and cpus_up and cpus_used >= cpus_up - 0.01:
         found["cpus"] = f"{format_count(cpus_used)} of {format_count(cpus_up)} cpus"
-    found |= {name: f"{name} is reached" for name in sorted(said) if name not in found}
+    found |= {name: f"{name} allows no more" for name in sorted(said) if name not in found}
     if not found:
         return None
     jobs = max(waiting, said.total())

@@ -164,7 +164,7 @@ export function IdleAdvice({bill}: {bill: Bill}) {
   const inUsd = bill.total.usd !== null, [most] = bill.idle_sites;
   if (!most) return null;
   const said = inUsd ? `${usd(most.usd)} of ${usd(bill.total.usd_idle)}` : `${cpuHours(most.cpu_hours)} of ${cpuHours(bill.total.cpu_hours_idle)}`;
-  return <p className="advice" data-testid="idle-advice"><b>To halve idle cost:</b> <Name>{most.site}</Name> idled most ({said}). {most.remedy}</p>;
+  return <p style={{marginTop: 10}} data-testid="idle-advice"><b>To halve idle cost:</b> <Name>{most.site}</Name> idled most ({said}). {most.remedy}</p>;
 }
 
 const IDLE = "Idle machines";
@@ -173,8 +173,8 @@ function Idle({asked}: {asked: readonly [Bill | null, string | null]}) {
   const [bill, trouble] = asked, inUsd = bill !== null && bill.total.usd !== null;
   if (!bill?.idle_sites.length && !trouble) return null;
   const idle = (site: IdleSite) => (inUsd ? site.usd : site.cpu_hours) ?? 0, spent = ({site: name}: IdleSite) => { const row = bill?.rows.find(({site}) => site === name); return row ? whole(row.total, inUsd) : null; };
-  const saves = ({proposed_seconds: proposed, usd_saved: money, cpu_hours_saved: hours, machines}: IdleSite) =>
-    proposed === null ? <Muted>unknown</Muted> : <div>{cost(money, hours ?? 0)}<div><Muted>{count(machines)} {machines === 1 ? "machine" : "machines"}</Muted></div></div>;
+  const saves = ({idle_seconds: now, proposed_seconds: proposed, usd_saved: money, cpu_hours_saved: hours, machines}: IdleSite) =>
+    now === null ? "–" : proposed === null ? <Muted>unknown</Muted> : <div>{cost(money, hours ?? 0)}<div><Muted>{count(machines)} {machines === 1 ? "machine" : "machines"}</Muted></div></div>;
   const columns: Column<IdleSite>[] = [
     {title: "Site", cell: ({site}) => <Link to={pagePath({view: "machines", site})} label={`Machines of ${site}`}><Name>{site}</Name></Link>, text: ({site}) => site},
     {title: "USD idle", cell: (site) => usd(site.usd), text: (site) => site.usd, has: (site) => site.usd !== null, number: true},
@@ -186,7 +186,7 @@ function Idle({asked}: {asked: readonly [Bill | null, string | null]}) {
     {title: "Would have saved", help: "By releasing earlier the machines that were released after being idle in this time range. Idle time between jobs is not included", cell: saves, text: false, has: (site) => site.idle_seconds !== null, number: true},
     {title: "USD saved by the proposed idle_seconds", hidden: true, text: (site) => site.usd_saved},
     {title: "cpu-hours saved by the proposed idle_seconds", hidden: true, text: (site) => site.cpu_hours_saved},
-    {title: "How to reduce it", cell: (site) => <Clamp text={site.remedy} />, text: (site) => site.remedy},
+    {title: "How to halve it", cell: (site) => <Clamp text={site.remedy} />, text: (site) => site.remedy},
   ];
   return <AnswerSection title={IDLE} asked={asked}>{({idle_sites: sites}) => <Table name={IDLE} rows={sites} columns={columns} empty="No machine idled." keyOf={({site}) => site} />}</AnswerSection>;
 }
@@ -211,12 +211,12 @@ function BudgetsTile({budgets}: {budgets: readonly Budget[]}) {
 /** How much of each budget is spent. */
 function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
   if (!asked[0]?.budgets?.length && !asked[1]) return null;
-  const amount = (value: number, {unit}: Budget) => (unit.toUpperCase() === "USD" ? usd(value) : `${exact(value)} ${unit}`);
+  const spent = ({spent: value, most, unit}: Budget) => (unit.toUpperCase() === "USD" ? `${usd(value)} of ${usd(most)}` : `${exact(value)} of ${exact(most)} ${unit}`);
   const state = (budget: Budget) => (budget.lifted_by !== null ? `lifted by ${budget.lifted_by}` : isSpent(budget) ? "exhausted" : budget.is_near ? "nearly spent" : "");
   const columns: Column<Budget>[] = [
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
     {title: "Dags or team", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
-    {title: "Spent", cell: (budget) => `${amount(budget.spent, budget)} of ${amount(budget.most, budget)} a ${budget.per}`, text: (budget) => budget.spent, number: true},
+    {title: "Spent", help: "What jobs have cost in this period, of the limit. Idle and booting machines are not included", cell: (budget) => `${spent(budget)} a ${budget.per}`, text: (budget) => budget.spent, number: true},
     {title: "% spent", csvTitle: "Fraction spent", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => fraction(budget.spent, budget.most)},
     {title: "Limit", hidden: true, text: (budget) => budget.most},
     {title: "Unit", hidden: true, text: (budget) => budget.unit},
@@ -270,7 +270,7 @@ function BillSummary({bill, savings, budgets, days, since, sites}: {bill: Bill; 
       <Tiles>
         <Tile label={range ?? `${utcDay(began)} until now`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
         {expected ? <Tile label={`Expected by ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={`with ${cost(expected.usd_per_day, expected.cpu_hours_per_day)} a day from now on, the mean since ${utcDay(expected.since)}`} /> : null}
-        {SHARES.map(({key, title}) => <Tile key={key} label={title} section={key === "idle" && sites?.idle_sites.length ? IDLE : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={`${percent(amount(total, key, inUsd), whole(total, inUsd))}${key === "idle" && sites?.idle_sites.length ? ", see how to reduce it" : ""}`} />)}
+        {SHARES.map(({key, title}) => <Tile key={key} label={title} section={key === "idle" && sites?.idle_sites.length ? IDLE : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={`${percent(amount(total, key, inUsd), whole(total, inUsd))}${key === "idle" && sites?.idle_sites.length ? ", see how to halve it" : ""}`} />)}
         {budgets.length ? <BudgetsTile budgets={budgets} /> : null}
         <Tile label="Running, included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />
         {savings?.tasks.length ? <Tile label="Requests too large" section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month: see the right sizes of ${count(savings.tasks.length)} ${savings.tasks.length === 1 ? "task" : "tasks"}`} /> : null}

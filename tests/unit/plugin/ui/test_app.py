@@ -252,7 +252,7 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
     )
     session.commit()
     full = client.get("/summary").json()["sites"][1]["full_because"]
-    assert full == "max_usd_per_hour is reached; 1 job waits", "a job says so that names no site"
+    assert full == "max_usd_per_hour allows no more; 1 job waits", "a job says so that names no site"
 
 
 def test_a_try_that_failed_is_no_task_that_failed(session: Session, client: TestClient) -> None:

@@ -18,9 +18,12 @@ def test_the_longest_setting_that_halves_the_cost_is_proposed() -> None:
     found = cost(idle_seconds=600.0, machines=9, saved=MOSTLY_AFTER_JOBS)
     assert len(FRACTIONS) == len(MOSTLY_AFTER_JOBS)
     assert (found.choice, found.proposed) == (1, 150)
-    assert found.remedy() == "Lower idle_seconds of hpc from 600 to 150: this would have saved 55.00 USD (55 %)."
+    assert (
+        found.remedy()
+        == "Lower idle_seconds of hpc from 600 to 150: this would have saved $55.00, 55 % of its idle cost."
+    )
     hours = cost(idle_seconds=600.0, machines=9, saved=MOSTLY_AFTER_JOBS, in_usd=False)
-    assert "55 cpu-hours (55 %)" in hours.remedy()
+    assert "55 cpu-hours, 55 % of its idle cost" in hours.remedy()
 
 
 def test_idle_time_between_jobs_needs_fewer_machines() -> None:
@@ -28,7 +31,8 @@ def test_idle_time_between_jobs_needs_fewer_machines() -> None:
     assert found.proposed == 0
     assert found.remedy() == (
         'Set hurry of hpc to "cheap", so that Lading uses fewer allocations for longer: most idle cpus are on '
-        "allocations that also run jobs. Even idle_seconds = 0 instead of 600 would have saved only 6.00 USD (6 %)."
+        "allocations that also run jobs. Even idle_seconds = 0 instead of 600 would have saved only $6.00, 6 % of "
+        "its idle cost."
     )
 
 
