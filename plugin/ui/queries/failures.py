@@ -121,9 +121,16 @@ class FailedJobs:
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
     """By task: the token of one of its jobs, preferably one with a reason."""
     said: Counter[str] = field(default_factory=Counter)
-    """Tokens of jobs, preferably with a reason, and the number of jobs each represents."""
+    """Tokens of jobs with a reason, and the number of jobs each represents."""
+    silent: Counter[str] = field(default_factory=Counter)
+    """The same for jobs without a reason."""
     since_then: Counter[Since] = field(default_factory=Counter)
     """What has become of their task instances."""
+
+    @property
+    def telling(self) -> list[tuple[str, int]]:
+        """The tokens whose reasons are read, or whose exit codes if none has a reason, with their numbers of jobs."""
+        return (self.said or self.silent).most_common(MOST_SAID)
 
     def add(self, row: Any, seen: bool) -> None:
         """Add the jobs of one task."""
@@ -137,7 +144,10 @@ class FailedJobs:
         if row.dag_id and row.task_id:
             self.tasks[row.dag_id, row.task_id] += row.jobs
             self.examples[row.dag_id, row.task_id] = row.said or row.token
-        self.said[row.said or row.token] += row.jobs
+        if row.said is not None:
+            self.said[row.said] += row.jobs
+        else:
+            self.silent[row.token] += row.jobs
 
 
 def failures(session: Session, sight: Sight, since: float, now: float) -> FailureGroups:
@@ -169,7 +179,7 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
             found.since_then[became(row.state)] += row.instances
     ordered = sorted(groups.items(), key=_rank)
     shown = ordered[:MOST_GROUPS]
-    tokens = {token for _, found in shown for token, _ in found.said.most_common(MOST_SAID)}
+    tokens = {token for _, found in shown for token, _ in found.telling}
     tokens |= {found.examples[task] for _, found in shown for task, _ in found.tasks.most_common(MOST_ADVISED)}
     examples = load_examples(session, sorted(tokens))
     return FailureGroups(
@@ -226,7 +236,7 @@ def model(session: Session, key: Key, found: FailedJobs, examples: dict[str, Any
     """
     name, means, site, node = key
     sentences: Counter[str] = Counter()
-    for token, jobs in found.said.most_common(MOST_SAID):
+    for token, jobs in found.telling:
         if token in examples and (text := why_failed(examples[token])) is not None:
             sentences[text] += jobs
     return FailureGroup(
