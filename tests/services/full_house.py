@@ -682,13 +682,13 @@ class House:
                     cpu_seconds = plan.runs * max(1, task.mapped) * task.seconds * task.cpus * (1.3 - age / 365)
                     usd = None if rate is None else cpu_seconds / HOUR / CPUS * rate
                     parts = {} if usd is None else {
-                        "usd": usd * 1.3, "usd_used": usd * 0.6, "usd_idle": usd * 0.25, "usd_boot": usd * 0.05
+                        "usd": usd, "usd_used": usd * 0.7, "usd_idle": usd * 2.0, "usd_boot": usd * 0.05
                     }  # fmt: skip
                     self.session.add(
                         UsageRow(
                             dag_id=plan.dag_id, task_id=task.name, day=today - age, size_class=-1, site=plan.site,
                             jobs=plan.runs * max(1, task.mapped), failed=0, cpu_seconds=cpu_seconds,
-                            cpu_seconds_used=cpu_seconds * 0.6, cpu_seconds_unused=cpu_seconds * 0.4,
+                            cpu_seconds_used=cpu_seconds * 0.7, cpu_seconds_unused=cpu_seconds * 0.3,
                             dag_owner=plan.owner, usage=Usage().dump(), **parts,
                         )
                     )  # fmt: skip

@@ -160,16 +160,16 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
 }
 
 /** Which site idled most, and which setting would halve that, in one line. */
-export function IdleAdvice({bill}: {bill: Bill}) {
+function IdleAdvice({bill, isLong}: {bill: Bill; isLong: boolean}) {
   const inUsd = bill.total.usd !== null, [most] = bill.idle_sites;
   if (!most) return null;
   const said = inUsd ? `${usd(most.usd)} of ${usd(bill.total.usd_idle)}` : `${cpuHours(most.cpu_hours)} of ${cpuHours(bill.total.cpu_hours_idle)}`;
-  return <p style={{marginTop: 10}} data-testid="idle-advice"><b>To halve idle cost:</b> <Name>{most.site}</Name> idled most ({said}). {most.remedy}</p>;
+  return <p style={{marginTop: 10}} data-testid="idle-advice"><b>To halve idle cost:</b> <Name>{most.site}</Name> idled most ({said}{isLong ? ", last 30 days" : ""}). {most.remedy}</p>;
 }
 
 const IDLE = "Idle machines";
 /** The sites with idle machines, what that cost, and which setting would halve it. */
-function Idle({asked}: {asked: readonly [Bill | null, string | null]}) {
+function Idle({asked, isLong}: {asked: readonly [Bill | null, string | null]; isLong: boolean}) {
   const [bill, trouble] = asked, inUsd = bill !== null && bill.total.usd !== null;
   if (!bill?.idle_sites.length && !trouble) return null;
   const idle = (site: IdleSite) => (inUsd ? site.usd : site.cpu_hours) ?? 0, spent = ({site: name}: IdleSite) => { const row = bill?.rows.find(({site}) => site === name); return row ? whole(row.total, inUsd) : null; };
@@ -188,7 +188,7 @@ function Idle({asked}: {asked: readonly [Bill | null, string | null]}) {
     {title: "cpu-hours saved by the proposed idle_seconds", hidden: true, text: (site) => site.cpu_hours_saved},
     {title: "How to halve it", cell: (site) => <Clamp text={site.remedy} />, text: (site) => site.remedy},
   ];
-  return <AnswerSection title={IDLE} asked={asked}>{({idle_sites: sites}) => <Table name={IDLE} rows={sites} columns={columns} empty="No machine idled." keyOf={({site}) => site} />}</AnswerSection>;
+  return <AnswerSection title={IDLE} more={isLong ? <Muted>last 30 days</Muted> : null} asked={asked}>{({idle_sites: sites}) => <Table name={IDLE} rows={sites} columns={columns} empty="No machine idled." keyOf={({site}) => site} />}</AnswerSection>;
 }
 
 type Budget = NonNullable<Summary["budgets"]>[number];
@@ -235,7 +235,10 @@ const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string
 export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) {
   const days = oneOf(chosen, "days", SPANS, "29"), span = days === "month" ? days : Number(days), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
   const live = () => billSpan(span, Date.now() / 1000);
-  const asked = useAnswer<Bill>("bill", {by, split}, 60, live, days), runs = useAnswer<Bill>("bill", {by, split: "run"}, 60, live, days), sites = useAnswer<Bill>("bill", {by, split: "site"}, 60, live, days);
+  const asked = useAnswer<Bill>("bill", {by, split}, 60, live, days), runs = useAnswer<Bill>("bill", {by, split: "run"}, 60, live, days);
+  // Longer ago, the machines have been deleted from which savings are estimated (job_retention_days).
+  const isLong = Number(days) > 29, idleSpan = () => billSpan(isLong ? 29 : span, Date.now() / 1000);
+  const sites = useAnswer<Bill>("bill", {by: isLong ? "day" : by, split: "site"}, 60, idleSpan, isLong ? "29" : days);
   const shown = useLast(asked[0]), isOld = asked[0] === null, shownRuns = useLast(runs[0]), shownSites = useLast(sites[0]);
   const savings = useAnswer<Savings>("savings", {}, 300);
   const more = (
@@ -247,8 +250,8 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   const splitBy = <Select label="Split by" value={split} options={SPLITS} onChange={(value) => chosen.set({split: value})} />;
   return (
     <>
-      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} budgets={summary?.budgets ?? []} days={days} since={billSpan(span, bill.now).since} sites={shownSites} /></Loading>}</AnswerSection>
-      <Loading isOld={sites[0] === null}><Idle asked={[shownSites, sites[1]]} /></Loading>
+      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} budgets={summary?.budgets ?? []} days={days} since={billSpan(span, bill.now).since} sites={shownSites} isLong={isLong} /></Loading>}</AnswerSection>
+      <Loading isOld={sites[0] === null}><Idle asked={[shownSites, sites[1]]} isLong={isLong} /></Loading>
       <Budgets asked={[summary, summaryTrouble]} />
       {shown ? <Section title="Breakdown" more={splitBy}><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
       {split === "run" ? null : <Loading isOld={runs[0] === null}><DearestRuns asked={[shownRuns, runs[1]]} allPath={chosen.href({split: "run"})} /></Loading>}
@@ -260,8 +263,11 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
 /** Shows old content pale until the content for the new choice is loaded. */
 const Loading = ({isOld, children}: {isOld: boolean; children: React.ReactNode}) => <div style={{opacity: isOld ? 0.55 : 1}} aria-busy={isOld}>{children}</div>;
 
-/** @param sites: the same bill by site */
-function BillSummary({bill, savings, budgets, days, since, sites}: {bill: Bill; savings: Savings | null; budgets: readonly Budget[]; days: string; since: number; sites: Bill | null}) {
+/**
+ * @param sites: the bill by site
+ * @param isLong: whether that covers only the last 30 days
+ */
+function BillSummary({bill, savings, budgets, days, since, sites, isLong}: {bill: Bill; savings: Savings | null; budgets: readonly Budget[]; days: string; since: number; sites: Bill | null; isLong: boolean}) {
   const {total, running, expected} = bill, inUsd = total.usd !== null, began = bill.periods[0].since;
   // Of a bill by week or month, the first one can begin before the time range.
   const range = began === since ? {0: "Today", month: "This month"}[days] : undefined;
@@ -276,7 +282,7 @@ function BillSummary({bill, savings, budgets, days, since, sites}: {bill: Bill; 
         {savings?.tasks.length ? <Tile label="Requests too large" section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month: see the right sizes of ${count(savings.tasks.length)} ${savings.tasks.length === 1 ? "task" : "tasks"}`} /> : null}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
       </Tiles>
-      {sites ? <IdleAdvice bill={sites} /> : null}
+      {sites ? <IdleAdvice bill={sites} isLong={isLong} /> : null}
       <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />
       <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is still in progress. The last bar includes what runs now. A running job counts as using all that it requested. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
