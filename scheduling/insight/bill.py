@@ -77,6 +77,14 @@ class SpendingRate:
     per_hour: float
     at: float
 
+    @classmethod
+    def mean(cls, spent: float, since: float, at: float) -> SpendingRate:
+        """Return what was spent from a time until ``at``, today included, and its mean rate.
+
+        Less than an hour counts as an hour, so that the first job of a period does not predict a huge bill.
+        """
+        return cls(spent, spent / max(1.0, (at - since) / 3600), at)
+
     def by(self, until: float) -> float:
         """Return what will have been spent by a later time."""
         return self.spent + self.per_hour * (until - self.at) / 3600

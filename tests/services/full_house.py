@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import random
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.team import Team
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
@@ -38,18 +40,20 @@ from lading.executors.store.tables import UsageRow
 from lading.scheduling.insight.usage import Usage
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
+from lading.scheduling.shares.budgets import Period, PeriodBudget, Unit
 from lading.scheduling.shares.table import Kept, Share, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, share_standings
-from lading.scheduling.shares.who import Who
+from lading.scheduling.shares.who import Tenant, Who
 from tests.services.airflow import Airflow
 from tests.services.sqlite import open_sqlite
 
 # Who may log in, with the name as the password, and what they see.
 LOGINS = {"admin": "all", "viewer": "one Dag"}
 DAYS, DAY, HOUR = 40, 86400.0, 3600.0
-TEAM = "genomics"
 # What each user may read who may read any Dag; the others are of a team.
 EVERYBODYS = "weather"
+# The team of an owner's Dags.
+TEAMS = {"genomics": "genomics", "ml": "ml", "data": "analytics"}
 GIB = 1024
 BOOT = 90.0
 # Lading's machines have so many cpus each, and GiB, and cost so much an hour.
@@ -78,6 +82,10 @@ class DagPlan:
     tasks: Sequence[TaskPlan]
     runs: int = 1
     owner: str = "data"
+
+    @property
+    def team(self) -> str | None:
+        return None if self.dag_id == EVERYBODYS else TEAMS[self.owner]
 
 
 def chain(*plans: TaskPlan) -> tuple[TaskPlan, ...]:
@@ -131,30 +139,59 @@ SITES: dict[str, tuple[str, float | None, dict[str, str]]] = {
     "local": ("local", None, {}),
     "lab": ("ssh", 0.03, {}),
     "hpc": ("slurm", 0.8, {"max_allocations": "8", "queue": "batch", "max_submitted": "200"}),
-    "cloud": ("ec2", 0.8064, {"max_instances": "10", "max_usd_per_hour": "10"}),
+    "cloud": ("ec2", 0.8064, {"max_instances": "10", "max_usd_per_hour": "8.5"}),
     "gpu": ("slurm", 2.5, {"max_allocations": "2", "queue": "gpu"}),
     "old": ("sge", 0.4, {"max_jobs": "100"}),
 }
-AT_HAND = {"local": ("host",), "lab": ("microscope1", "microscope2", "microscope3")}
-# How many of 5,000 wait, of which task and at which site, and why.
-WAITS: Sequence[tuple[int, str, str, str, Reason | None]] = (
-    (1800, "genomes", "align", "hpc", because("max_allocations", used=8, most=8)),
-    (700, "genomes", "sort", "hpc", because("max_allocations", used=8, most=8)),
-    (420, "weather", "simulate", "hpc", because("batch_queue", queue="batch", text="(Priority)")),
-    (300, "weather", "simulate", "hpc", because("task_jobs", most=6, task="simulate")),
+AT_HAND = {"local": ("airflow1",), "lab": ("microscope1", "microscope2", "microscope3")}
+# How long each site keeps idle machines, seconds.
+IDLE_SECONDS = {"hpc": 1800.0, "gpu": 1200.0, "cloud": 900.0}
+# One machine of the cloud boots and one is ordered; the limit counts both.
+UNREADY = {"cloud": 2}
+# What keeps a site full: the site, the Dag, and a task whose running jobs take all cpus that are left.
+FULL = (
+    ("hpc", "genomes", "align"), ("cloud", "backfill_events", "replay"), ("lab", "microscopy", "stitch"),
+    ("local", "quarterly_regulatory_reporting_for_all_european_subsidiaries", "collect_the_ledgers_of_each_subsidiary"),
+)  # fmt: skip
+# A machine that has not been reachable for a while, seconds.
+SILENT, SILENT_FOR = "microscope3", 3 * HOUR
+# How long ago the site that is down last answered, seconds.
+DOWN = 0.6 * DAY
+# The budgets: name, whose, unit, period, and how much of it is spent.
+BUDGETS: Sequence[tuple[str, Who, str, Period, float]] = (
+    ("genomics", Who(team="genomics"), "USD", "month", 0.87),
+    ("analytics", Who(team="analytics"), "USD", "month", 0.62),
+    ("ml", Who(team="ml"), "USD", "month", 0.45),
+    ("lab", Who(dag="lab_*"), "cpu-hours", "month", 1.002),
+    ("backfills", Who(dag="backfill_*"), "USD", "day", 0.7),
+    ("all", Who(), "USD", "month", 0.31),
+)
+# The last line of what fails; what is not listed leaves none.
+ERRORS = {
+    "genomes": "OSError: [Errno 28] No space left on device: '/scratch/genomes/chr7.bam'",
+    "weather": "ValueError: the grid has 721 rows, 720 were expected",
+    "etl_orders": 'psycopg.errors.UndefinedColumn: column "discount" does not exist',
+    "etl_customers": 'psycopg.OperationalError: connection to server at "warehouse" failed: Connection refused',
+    "backfill_events": "KeyError: 'event_id'",
+    "maintenance": "psycopg.errors.LockNotAvailable: canceling statement due to lock timeout",
+}
+# How many of 5,000 wait, of which task and at which site, and why; None: see :meth:`House.reason_now`.
+WAITS: Sequence[tuple[int, str, str, str, Reason | str]] = (
+    (2500, "genomes", "align", "hpc", because("max_allocations", used=8, most=8)),
+    (420, "genomes", "align", "hpc", because("batch_queue", queue="batch", text="(Priority)")),
+    (300, "weather", "simulate", "hpc", "task_jobs"),
     (900, "backfill_events", "replay", "cloud", because("site_instances", used=10, most=10)),
     (220, "etl_orders", "transform", "cloud", because("site_instances", used=10, most=10)),
     (90, "train_recommender", "features", "cloud",
-     because("max_usd_per_hour", type="m7i.4xlarge", price=0.8064, used=9.6, most=10)),
-    (60, "etl_customers", "transform", "cloud", because("no_capacity", type="m7i.4xlarge", until=2_000_000_000.0)),
+     because("max_usd_per_hour", type="m7i.4xlarge", price=0.8064, used=8.064, most=8.5)),
+    (60, "etl_customers", "transform", "cloud", "no_capacity"),
     (140, "microscopy", "stitch", "lab", because("machine_full", needs=Resources(8.0, 30 * GIB), taken=["cpus"])),
     (150, "legacy_billing", "collect", "old",
      because("unreachable", text="ssh: connect to host old port 22: Connection timed out")),
     (100, "תחזית_מכירות", "fit", "gpu", because("paused", site="gpu", by="carol")),
-    (70, "quarterly_regulatory_reporting_for_all_european_subsidiaries", "consolidate", "local",
-     because("machine_full", needs=Resources(1.0, 2048), taken=["memory"])),
-    (50, "lab_backup", "copy", "lab",
-     because("budget_spent", budget="lab", spent=200.4, most=200, until=2_000_000_000.0)),
+    (70, "quarterly_regulatory_reporting_for_all_european_subsidiaries", "collect_the_ledgers_of_each_subsidiary",
+     "local", because("machine_full", needs=Resources(1.0, 2048), taken=["cpus"])),
+    (50, "lab_backup", "copy", "lab", "budget"),
 )  # fmt: skip
 
 
@@ -178,10 +215,11 @@ class House:
     """What fills the tables; the same house for the same seed.
 
     :param now: epoch seconds, when it is looked at
+    :param logs: the folder in which the logs of recent failures are written; None: they are not
     """
 
-    def __init__(self, session: Session, now: float, waiting: int, days: int = DAYS) -> None:
-        self.session, self.now, self.waiting, self.days = session, now, waiting, days
+    def __init__(self, session: Session, now: float, waiting: int, days: int = DAYS, logs: Path | None = None) -> None:
+        self.session, self.now, self.waiting, self.days, self.logs = session, now, waiting, days, logs
         self.chance = random.Random(11)
         self.machines: dict[str, list[Machine]] = {
             site: [Machine(name, site, now - (days + 1) * DAY) for name in names] for site, names in AT_HAND.items()
@@ -201,32 +239,39 @@ class House:
         ]
         for at, plan in sorted(plans, key=lambda each: (each[0], each[1].dag_id)):
             began = at + self.chance.uniform(0, 600)
-            if began < self.now - 3 * HOUR and (plan.site != "old" or began < self.now - 0.6 * DAY):
+            if began < self.now - 3 * HOUR and (plan.site != "old" or began < self.now - DOWN):
                 self.run(plan, began, self.now)
         for plan in PLANS:
-            self.run(plan, self.now - self.chance.uniform(1200, 2400), self.now, is_live=True)
+            is_long = plan.dag_id in {dag_id for _, dag_id, _ in FULL}
+            ago = self.chance.uniform(3000, 3400) if is_long else self.chance.uniform(1200, 2400)
+            self.run(plan, self.now - ago, self.now, is_live=True)
+        for site, dag_id, task_id in FULL:
+            self.fill_site(site, dag_id, task_id)
         self.add_sites()
         self.add_machines()
+        self.add_budgets()
         self.add_waiting()
         for start in range(0, len(self.jobs), 500):
             self.session.execute(insert(JobRow.__table__), self.jobs[start : start + 500])
         self.add_year()
-        self.add_budgets()
         self.add_shares()
         self.session.flush()
-        ask(self.session, RequestKind.PAUSE, "gpu", "carol")
+        asked = ask(self.session, RequestKind.PAUSE, "gpu", "carol")
+        asked.at, asked.done_at, asked.outcome = self.now - 7200, self.now - 7198, "it is paused"
         take_lease(self.session, "controller", "scheduler-1", 1, True, 30 * DAY, None)
         self.session.commit()
 
     # -- Airflow's own
 
     def add_dags(self) -> None:
-        theirs = DagBundleModel(name="theirs")
-        theirs.teams.append(Team(name=TEAM))
-        self.session.add_all([DagBundleModel(name="everybody's"), theirs])
+        self.session.add(DagBundleModel(name="everybody's"))
+        for team in TEAMS.values():
+            theirs = DagBundleModel(name=team)
+            theirs.teams.append(Team(name=team))
+            self.session.add(theirs)
         self.session.flush()
         for plan in PLANS:
-            bundle = "everybody's" if plan.dag_id == EVERYBODYS else "theirs"
+            bundle = plan.team or "everybody's"
             with DAG(plan.dag_id, schedule=None, max_active_tasks=5000) as dag:
                 tasks: dict[str, Any] = {}
                 for each in plan.tasks:
@@ -253,7 +298,9 @@ class House:
         serialized = SerializedDagModel.get(plan.dag_id, session=self.session)
         assert serialized is not None
         at = datetime.fromtimestamp(began, timezone.utc)
-        last = {(job["task_id"], job["map_index"]): job for job in sorted(jobs, key=lambda job: job["try_number"])}
+        jobs = sorted(jobs, key=lambda job: job["try_number"])
+        last = {(job["task_id"], job["map_index"]): job for job in jobs}
+        earlier = {(job["task_id"], job["map_index"]): job for job in jobs if job not in last.values()}
         has_failed = any(job["state"] == State.FAILED for job in last.values())
         state = DagRunState.RUNNING if is_live else DagRunState.FAILED if has_failed else DagRunState.SUCCESS
         run = serialized.dag.create_dagrun(
@@ -273,11 +320,36 @@ class House:
             if job is None:
                 instance.state = None if is_live else TaskInstanceState.UPSTREAM_FAILED
                 continue
-            instance.state, instance.try_number = states[job["state"]], job["try_number"]
-            for name, key in (("start_date", "started_at"), ("end_date", "ended_at"), ("queued_dttm", "queued_at")):
-                if job[key] is not None:
-                    setattr(instance, name, datetime.fromtimestamp(job[key], timezone.utc))
+            for each in filter(None, (earlier.get((instance.task_id, instance.map_index)), job)):
+                instance.state, instance.try_number = states[each["state"]], each["try_number"]
+                for name, key in (("start_date", "started_at"), ("end_date", "ended_at"), ("queued_dttm", "queued_at")):
+                    if each[key] is not None:
+                        setattr(instance, name, datetime.fromtimestamp(each[key], timezone.utc))
+                if each is not job:  # as Airflow does before the next try
+                    self.session.add(TaskInstanceHistory(instance, state=TaskInstanceState.FAILED))
+                    self.session.flush()
+                    instance.id, instance.end_date = uuid.uuid4(), None
+                if each["state"] == State.FAILED:
+                    self.write_log(each)
         self.session.flush()
+
+    def write_log(self, job: dict[str, Any]) -> None:
+        """Write the log of a failed try."""
+        if self.logs is None:
+            return
+        names = [f"{name}={job[name]}" for name in ("dag_id", "run_id", "task_id")]
+        names += [f"map_index={job['map_index']}"] if job["map_index"] >= 0 else []
+        folder = self.logs.joinpath(*names)
+        folder.mkdir(parents=True, exist_ok=True)
+        at = datetime.fromtimestamp(job["ended_at"], timezone.utc).isoformat()
+        error = job["cause"] if job["cause"] != "error" else ERRORS.get(job["dag_id"], "exit code 1")
+        line = {
+            "timestamp": at,
+            "level": "error",
+            "event": f"Try {job['try_number']} failed: {error}",
+            "logger": "task",
+        }
+        (folder / f"attempt={job['try_number']}.log").write_text(json.dumps(line) + "\n")
 
     # -- jobs and machines
 
@@ -322,21 +394,28 @@ class House:
         seconds = task.seconds * slow * self.chance.uniform(0.7, 1.3)
         chance = self.chance.random()
         state, cause, reason, exit_code = State.SUCCEEDED, None, None, 0
+        if plan.site == "old" and queued > self.now - DOWN:
+            down = because("unreachable", text="ssh: connect to host old port 22: Connection timed out")
+            return row | {"site_hint": "old"} | reason_values(down.at("old"))
         if (plan.dag_id, task.name) == ("genomes", "align") and chance < 0.06:
             state, cause, seconds, exit_code = State.FAILED, "out_of_memory", seconds * 0.6, 137
+            reason = because("batch_out_of_memory")
         elif (plan.dag_id, task.name) == ("weather", "simulate") and chance < 0.05:
-            state, cause, seconds = State.FAILED, "time_limit", HOUR
+            state, cause, seconds, reason = State.FAILED, "time_limit", HOUR, because("batch_time_limit")
         elif plan.site == "cloud" and chance < 0.01:
             state, cause, seconds = State.FAILED, "preempted", seconds * 0.4
         elif chance < 0.015:
             state, cause, seconds, exit_code = State.FAILED, "error", seconds * 0.3, 1
+            if plan.dag_id in ERRORS:
+                reason = because("task_exited", exit_code=1).with_also(because("last_output", text=ERRORS[plan.dag_id]))
         machine, start = self.place(plan.site, task.cpus, queued, seconds)
         if machine is not None and machine.node == "n17" and state == State.SUCCEEDED and self.chance.random() < 0.05:
             state, cause, seconds = State.FAILED, "node_failure", seconds * 0.5
         row |= {"site": plan.site, "placed_at": max(queued, start - 1), "started_at": start, "time_limit": 3600}
         if start > self.now - 1:  # it has not come to that
-            row |= {"started_at": None, "placed_at": None, "site": None}
-            return row | reason_values(because("machine_full", needs=Resources(task.cpus, task.memory), taken=["cpus"]))
+            row |= {"started_at": None, "placed_at": None, "site": None, "site_hint": plan.site}
+            full = because("machine_full", needs=Resources(task.cpus, task.memory), taken=["cpus"])
+            return row | reason_values(full.at(plan.site))
         ended = start + seconds
         rate = SITES[plan.site][1]
         if machine is None:
@@ -372,23 +451,19 @@ class House:
             return None, queued + self.chance.uniform(20, 900)
         need = int(cpus)
         pool = self.machines.setdefault(site, [])
-        alive = pool if site in AT_HAND else [m for m in pool if m.last + 900 > queued and queued - m.since < 4 * HOUR]
+        alive = [m for m in pool if site in AT_HAND or (self.end_of(m) > queued and queued - m.since < 4 * HOUR)]
+        if queued > self.now - SILENT_FOR:
+            alive = [m for m in alive if m.name != SILENT]
         best: tuple[float, int, Machine] | None = None
         for machine in alive:
             for lane in range(CPUS - need + 1):
                 free = max(machine.lanes[lane : lane + need])
                 if best is None or free < best[0]:
                     best = free, lane, machine
-        most = int(SITES[site][2].get("max_instances" if site == "cloud" else "max_allocations", 99))
+        most = self.most(site)
         if site not in AT_HAND and (best is None or (best[0] > queued + 120 and len(alive) < most)):
-            boot = BOOT * self.chance.uniform(0.7, 1.6) if site == "cloud" else self.chance.uniform(60, 2400)
-            self.natives += 1
-            machine = Machine(f"L{self.chance.getrandbits(40):010x}", site, queued + boot, ordered=queued + 2)
-            machine.native_id = f"i-{self.chance.getrandbits(60):017x}" if site == "cloud" else str(self.natives)
-            machine.node = None if site == "cloud" else f"n{self.chance.randrange(1, 30)}"
-            machine.is_spot = self.chance.random() < 0.7
-            pool.append(machine)
-            best = queued + boot, 0, machine
+            machine = self.launch(site, queued)
+            best = machine.since, 0, machine
         assert best is not None
         free, lane, machine = best
         start = max(queued + self.chance.uniform(0.2, 3), free + 1, machine.since)
@@ -396,6 +471,73 @@ class House:
             machine.lanes[number] = start + seconds
         self.lane = lane
         return machine, start
+
+    @staticmethod
+    def most(site: str) -> int:
+        """How many machines of a site can be up."""
+        limit = "max_instances" if site == "cloud" else "max_allocations"
+        return int(SITES[site][2].get(limit, 99)) - UNREADY.get(site, 0)
+
+    @staticmethod
+    def end_of(machine: Machine) -> float:
+        """When a machine is released, unless it gets more jobs."""
+        return max(machine.last, machine.since) + IDLE_SECONDS[machine.site]
+
+    def up(self, site: str, since: float | None = None) -> list[Machine]:
+        """The machines that are up and can be reached, or were at some time since then."""
+        if site in AT_HAND:
+            return [each for each in self.machines[site] if each.name != SILENT]
+        return [each for each in self.machines[site] if self.end_of(each) > (self.now if since is None else since)]
+
+    def launch(self, site: str, ordered: float) -> Machine:
+        boot = BOOT * self.chance.uniform(0.7, 1.6) if site == "cloud" else self.chance.uniform(60, 900)
+        self.natives += 1
+        machine = Machine(f"L{self.chance.getrandbits(40):010x}", site, ordered + boot, ordered=ordered + 2)
+        machine.native_id = f"i-{self.chance.getrandbits(60):017x}" if site == "cloud" else str(self.natives)
+        machine.node = None if site == "cloud" else f"n{self.chance.randrange(1, 30)}"
+        machine.is_spot = self.chance.random() < 0.7
+        self.machines.setdefault(site, []).append(machine)
+        return machine
+
+    def fill_site(self, site: str, dag_id: str, task_id: str) -> None:
+        """Launch machines up to the limit of a site, and give jobs of a live run to their free cpus until now."""
+        plan = next(each for each in PLANS if each.dag_id == dag_id)
+        task = next(each for each in plan.tasks if each.name == task_id)
+        run_id = [job["run_id"] for job in self.jobs if job["dag_id"] == dag_id][-1]
+        began = min(job["queued_at"] for job in self.jobs if job["run_id"] == run_id and job["dag_id"] == dag_id)
+        ready, up, need, index = (
+            began + (500 if task.upstream else 5),
+            self.up(site, began),
+            int(task.cpus),
+            task.mapped,
+        )
+        if site not in AT_HAND:
+            up += [self.launch(site, began + 2) for _ in range(self.most(site) - len(up))]
+            # Those that are up now come first, so that no more than the limit are.
+            up = sorted(up, key=self.end_of, reverse=True)[: self.most(site)]
+        for machine in up:
+            for lane in range(CPUS - need + 1):
+                end = max(ready, machine.since, *machine.lanes[lane : lane + need])
+                while (start := end + self.chance.uniform(0.5, 5)) < self.now:
+                    end = start + task.seconds * self.chance.uniform(0.7, 1.3)
+                    self.jobs.append(self.filler(self.job(plan, task, run_id, index, 1, ready), machine, start, end))
+                    self.jobs[-1]["lane"] = float(lane)
+                    index += 1
+                    machine.lanes[lane : lane + need] = [end] * need
+                    machine.last = max(machine.last, end)
+
+    def filler(self, row: dict[str, Any], machine: Machine, start: float, end: float) -> dict[str, Any]:
+        """The job as it is now if it runs on a machine between two times and succeeds."""
+        row |= {"site": machine.site, "placed_at": start - 1, "started_at": start, "changed_at": start}
+        row |= {"location": machine.name, "node": machine.node, "native_id": machine.native_id}
+        row |= {"state": State.RUNNING, "peak_memory": int(row["memory"] * 0.6)}
+        if end >= self.now:
+            return row
+        rate = SITES[machine.site][1]
+        usd = None if rate is None else (end - start) / HOUR * row["cpus"] / CPUS * rate
+        machine.usd += usd or 0.0
+        row |= {"state": State.SUCCEEDED, "ended_at": end, "changed_at": end, "exit_code": 0, "usd": usd}
+        return row | {"cpu_seconds": (end - start) * row["cpus"] * 0.7}
 
     def add_machines(self) -> None:
         for site, machines in self.machines.items():
@@ -409,10 +551,9 @@ class House:
                         )
                     )  # fmt: skip
                     continue
-                end = machine.last + self.chance.uniform(120, 900)
+                end = self.end_of(machine) + self.chance.uniform(1, 20)
                 is_up = end > self.now
-                end = min(end, machine.since + 5 * HOUR) if not is_up else end
-                drains = is_up and self.chance.random() < 0.1
+                drains = is_up and site == "gpu"
                 ended = {} if is_up else {"ended_at": max(end, machine.last)}
                 # Waiting in the queue of a batch system costs nothing.
                 billed = machine.ordered + 5 if site == "cloud" else machine.since
@@ -455,21 +596,21 @@ class House:
     def add_sites(self) -> None:
         for position, (name, (kind, rate, limits)) in enumerate(SITES.items()):
             trouble = "ssh: connect to host old port 22: Connection timed out" if name == "old" else None
-            contact = self.now - 0.6 * DAY if trouble else self.now + 30 * DAY  # no controller looks at it
+            contact = self.now - DOWN if trouble else self.now + 30 * DAY  # no controller looks at it
             self.session.add(
                 SiteRow(
                     name=name, kind=kind, position=position, limits=json.dumps(limits), contact_at=contact,
                     trouble=trouble,
                     paused_by="carol" if name == "gpu" else None,
-                    idle_seconds={"hpc": 300.0, "gpu": 300.0, "cloud": 120.0}.get(name),
+                    idle_seconds=IDLE_SECONDS.get(name),
                 )
             )  # fmt: skip
             for location in AT_HAND.get(name, (name,)):
-                silent = location == "microscope3"
+                silent = location == SILENT
                 self.session.add(
                     LocationRow(
                         site=name, name=location, kind=kind, cpus=float(CPUS), memory=MEMORY, disk=0, gpus=0.0,
-                        state="unreachable" if silent else "up", seen_at=self.now - 700 if silent else self.now,
+                        state="unreachable" if silent else "up", seen_at=self.now - SILENT_FOR if silent else self.now,
                         note="no route to host" if silent else None,
                         usd_per_cpu_hour=None if rate is None else rate / CPUS,
                         nodes=40 if kind == "slurm" else None, idle_nodes=3 if kind == "slurm" else None,
@@ -486,8 +627,8 @@ class House:
             task = next(each for each in plan.tasks if each.name == task_id)
             for number in range(max(1, many * self.waiting // whole)):
                 queued = self.chance.uniform(began[dag_id], self.now - 1)
-                row = self.job(plan, task, live[dag_id], 100 + number, 1, queued)
-                is_submitted = reason is not None and reason.code == "batch_queue"
+                row = self.job(plan, task, live[dag_id], 1000 + number, 1, queued)
+                is_submitted = isinstance(reason, Reason) and reason.code == "batch_queue"
                 if is_submitted:
                     self.natives += 1
                     row |= {"state": State.PLACED, "site": site, "location": site, "native_id": str(self.natives)}
@@ -497,7 +638,20 @@ class House:
                 elif site == "cloud" and number < 200:
                     row["planned_start"] = self.now + 120 + number * 15
                 row["site_hint"] = site
-                self.jobs.append(row | reason_values(None if reason is None else reason.at(site)))
+                self.jobs.append(row | reason_values(self.reason_now(reason).at(site)))
+
+    def reason_now(self, reason: Reason | str) -> Reason:
+        """A reason to wait; by its name one that holds until a time from now on."""
+        if isinstance(reason, Reason):
+            return reason
+        if reason == "task_jobs":
+            busy = [job for job in self.jobs if job["task_id"] == "simulate" and job["state"] == State.RUNNING]
+            return because("task_jobs", most=max(1, len(busy)), task="simulate")
+        if reason == "no_capacity":
+            return because("no_capacity", type="m7i.4xlarge", until=self.now + 240)
+        lab = self.session.get_one(BudgetRow, "lab")
+        values = {"budget": "lab", "spent": round(lab.spent, 2), "most": lab.most, "until": lab.until}
+        return because("budget_spent_cpu_hours", **values)
 
     def job(self, plan: DagPlan, task: TaskPlan, run_id: str, index: int, number: int, queued: float) -> dict[str, Any]:
         """The columns that all jobs have; each insert has the same ones."""
@@ -513,7 +667,7 @@ class House:
             "news": 0, "dag_id": plan.dag_id, "run_id": run_id, "task_id": task.name,
             "map_index": index, "try_number": number,
             "queued_at": queued, "changed_at": queued, "state": State.QUEUED, "time_limit": 3600, "owner": None,
-            "dag_owner": plan.owner, "team": None if plan.dag_id == EVERYBODYS else TEAM,
+            "dag_owner": plan.owner, "team": plan.team,
         }  # fmt: skip
 
     # -- what is kept for long
@@ -528,55 +682,67 @@ class House:
                     cpu_seconds = plan.runs * max(1, task.mapped) * task.seconds * task.cpus * (1.3 - age / 365)
                     usd = None if rate is None else cpu_seconds / HOUR / CPUS * rate
                     parts = {} if usd is None else {
-                        "usd": usd * 1.3, "usd_used": usd * 0.6, "usd_idle": usd * 0.25, "usd_boot": usd * 0.05
+                        "usd": usd, "usd_used": usd * 0.7, "usd_idle": usd * 2.0, "usd_boot": usd * 0.05
                     }  # fmt: skip
                     self.session.add(
                         UsageRow(
                             dag_id=plan.dag_id, task_id=task.name, day=today - age, size_class=-1, site=plan.site,
                             jobs=plan.runs * max(1, task.mapped), failed=0, cpu_seconds=cpu_seconds,
-                            cpu_seconds_used=cpu_seconds * 0.6, cpu_seconds_unused=cpu_seconds * 0.4,
+                            cpu_seconds_used=cpu_seconds * 0.7, cpu_seconds_unused=cpu_seconds * 0.3,
                             dag_owner=plan.owner, usage=Usage().dump(), **parts,
                         )
                     )  # fmt: skip
 
     def add_budgets(self) -> None:
-        month = datetime.fromtimestamp(self.now, timezone.utc).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        ends = (month.replace(day=28) + timedelta(days=4)).replace(day=1).timestamp()
-        for name, who, most, spent, per_hour in (
-            ("genomics", "Dags genomes", 1500.0, 1310.5, 6.4),
-            ("lab", "Dags lab_*", 200.0, 200.4, 0.0),
-            ("all", "Dags *", 10_000.0, 3120.0, 15.2),
-        ):
+        """Budgets of which as much is spent as the jobs of their period have cost."""
+        for name, who, unit, per, part in BUDGETS:
+            budget = PeriodBudget(name, who, 1.0, Unit(unit), per)
+            since, until = budget.period(self.now)
+            spent = per_hour = 0.0
+            for job in self.jobs:
+                its = Tenant.from_columns(job["team"], job["dag_id"], job["dag_owner"], None)
+                end = job["ended_at"] or self.now
+                if job["started_at"] is None or end < since or not who.meets(its):
+                    continue
+                rate = job["cpus"] if unit == "cpu-hours" else job["cpus"] / CPUS * (SITES[job["site"]][1] or 0.0)
+                spent += rate * (end - max(since, job["started_at"])) / HOUR
+                per_hour += rate if job["state"] == State.RUNNING else 0.0
+            # Before the first job of a period, nothing says how large a budget is.
+            most = float(f"{max(spent, 1.0) / part:.2g}") if part < 1 else math.floor(max(spent, 2.0))
             self.session.add(
                 BudgetRow(
-                    name=name, who=who, most=most, unit="usd", per="month", spent=spent, per_hour=per_hour,
-                    since=month.timestamp(), until=ends, at=self.now,
+                    name=name, who=str(who), most=most, unit=unit, per=per, spent=spent, per_hour=per_hour,
+                    since=since, until=until, at=self.now,
                 )
             )  # fmt: skip
+        self.session.flush()
 
     def add_shares(self) -> None:
-        """Three shares: one uses more than is kept for it, one less, and one more than its part."""
-        genomics = Share("genomics", Who(owner="genomics"), 2, (Kept("hpc", {"cpus": 48.0, "memory": 96.0 * GIB}),))
+        """Three shares, with what their jobs use now; one has cpus of its own at a site, which it exceeds."""
+        genomics = Share("genomics", Who(owner="genomics"), 2, (Kept("hpc", {"cpus": 48.0, "memory": 384.0 * GIB}),))
         ml = Share("ml", Who(owner="ml"), 1, (Kept(None, {"cpus": 16.0}),), lends=False)
         shares = Shares((genomics, ml, Share("data", Who(owner="data"), 1)))
-        used = {
-            "genomics": {"hpc": ShareAmounts(96.0, 90.0 * GIB)},
-            "ml": {"cloud": ShareAmounts(4.0, 16.0 * GIB)},
-            "data": {"lab": ShareAmounts(17.0, 62.0 * GIB), "gpu": ShareAmounts(80.0, 32.0 * GIB)},
-        }
+        used: dict[str, dict[str, ShareAmounts]] = {share.name: {} for share in shares.table}
+        for job in self.jobs:
+            if job["state"] == State.RUNNING:
+                its = used[job["dag_owner"]]
+                before = its.get(job["site"], ShareAmounts(0.0, 0.0))
+                its[job["site"]] = ShareAmounts(before.cpus + job["cpus"], before.memory + job["memory"])
+        machines = sum(len(self.up(site)) for site in self.machines)
         lately = {"genomics": 0.41, "ml": 0.06, "data": 0.2}
-        standing = Standing(ShareAmounts(256.0, 1024.0 * GIB), used, lately)
+        standing = Standing(ShareAmounts(machines * CPUS, float(machines * MEMORY)), used, lately)
         save_standings(self.session, share_standings(shares, standing), self.now)
 
 
-def fill(session: Session, now: float, waiting: int = 5000, days: int = DAYS) -> None:
+def fill(session: Session, now: float, waiting: int = 5000, days: int = DAYS, logs: Path | None = None) -> None:
     """Fill empty tables with a full house.
 
     :param now: epoch seconds
     :param waiting: jobs
     :param days: of history
+    :param logs: see :class:`House`
     """
-    House(session, now, waiting, days).fill()
+    House(session, now, waiting, days, logs).fill()
 
 
 @contextlib.contextmanager
@@ -590,7 +756,7 @@ def full_house(home: Path, waiting: int = 5000, days: int = DAYS) -> Iterator[Ai
         airflow.migrate()
         engine = open_sqlite(home / "airflow.db")
         with Session(engine) as session:
-            fill(session, time.time(), waiting, days)
+            fill(session, time.time(), waiting, days, home / "logs")
         engine.dispose()
         airflow.start("api-server")
         airflow.wait_until_healthy()

@@ -507,6 +507,8 @@ export interface components {
          * @description How much of a budget was spent in its current period. Times are seconds since the epoch.
          */
         BudgetState: {
+            /** Expected */
+            expected: number;
             /** Is Near */
             is_near: boolean;
             /** Lifted By */
@@ -813,19 +815,25 @@ export interface components {
         };
         /**
          * IdleSite
-         * @description What a site's machines, which Lading launches, cost between their last job and their release.
-         *
-         *     Half the setting would have saved the second half of that time, up to the setting.
+         * @description The idle machines of a site, and which setting would halve their cost.
          */
         IdleSite: {
+            /** Cpu Hours */
+            cpu_hours: number;
             /** Cpu Hours Saved */
-            cpu_hours_saved: number;
+            cpu_hours_saved: number | null;
             /** Idle Seconds */
-            idle_seconds: number;
+            idle_seconds: number | null;
             /** Machines */
             machines: number;
+            /** Proposed Seconds */
+            proposed_seconds: number | null;
+            /** Remedy */
+            remedy: string;
             /** Site */
             site: string;
+            /** Usd */
+            usd: number | null;
             /** Usd Saved */
             usd_saved: number | null;
         };
@@ -921,6 +929,8 @@ export interface components {
             cpu_hours_used: number;
             /** Dag Id */
             dag_id: string;
+            /** End Unknown */
+            end_unknown: string | null;
             /** Ended At */
             ended_at: number | null;
             /** Expected End */
@@ -930,8 +940,6 @@ export interface components {
             expected_end_span: components["schemas"]["ExpectedSpan"] | null;
             /** Failed */
             failed: number;
-            /** Held */
-            held: string | null;
             /** Jobs */
             jobs: number;
             /** Live */
@@ -944,8 +952,6 @@ export interface components {
             running: number;
             /** Time Used */
             time_used: number | null;
-            /** Unpredicted */
-            unpredicted: string[];
             /** Usd */
             usd: number | null;
             /** Wait Seconds */
@@ -1075,6 +1081,8 @@ export interface components {
             began_at: number | null;
             /** Critical */
             critical: string[];
+            /** End Unknown */
+            end_unknown: string | null;
             /** Ended At */
             ended_at: number | null;
             /** Expected End */
@@ -1082,15 +1090,11 @@ export interface components {
             /** Expected End Basis */
             expected_end_basis: string | null;
             expected_end_span: components["schemas"]["ExpectedSpan"] | null;
-            /** Held */
-            held: string | null;
             last_run: components["schemas"]["LastRun"] | null;
             /** Now */
             now: number;
             /** Tasks */
             tasks: components["schemas"]["GanttTask"][];
-            /** Unpredicted */
-            unpredicted: string[];
         };
         /**
          * RunOutlook
@@ -1316,10 +1320,12 @@ export interface components {
             cpus_up: number | null;
             /** Cpus Used */
             cpus_used: number;
+            /** Full Because */
+            full_because: string | null;
+            /** Host */
+            host: string | null;
             /** Idle Nodes */
             idle_nodes: number | null;
-            /** Is Full */
-            is_full: boolean;
             /** Kind */
             kind: string;
             /** Limits */

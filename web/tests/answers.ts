@@ -7,13 +7,13 @@ export const NOW = 1_796_000_000;
 const amounts: BillAmounts = {jobs: 4, failed: 1, usd: 10, usd_used: 4, usd_unused: 3, usd_idle: 2, usd_boot: 1, cpu_hours: 100, cpu_hours_used: 70, cpu_hours_unused: 20, cpu_hours_idle: 10, cpu_hours_boot: 0};
 const summary: Summary = {
   now: NOW, controller_lives: true, running: 3, waiting: 5, machines: 2, cpus_used: 12, cpus_batch: 0, cpus_up: 32, usd_per_hour: 1.6, failed: 1, failed_tasks: 1, may_act: true,
-  sites: [{name: "hpc", kind: "slurm", state: "up", is_full: true, machines_idle: 1, machines_silent: 0, note: null, contact_at: NOW, nodes: 40, idle_nodes: 3, limits: [{name: "max_allocations", text: "2", used: 2, most: 2}], machines: 2, waiting: 5, running: 3, cpus_used: 12, cpus_batch: 0, cpus_up: 32, memory_promised: 16_384, memory_used: 9_000, memory_up: 65_536, usd_per_hour: 1.6}],
+  sites: [{name: "hpc", kind: "slurm", state: "up", full_because: "2 of 2 allocations; 5 jobs wait", host: null, machines_idle: 1, machines_silent: 0, note: null, contact_at: NOW, nodes: 40, idle_nodes: 3, limits: [{name: "max_allocations", text: "2", used: 2, most: 2}], machines: 2, waiting: 5, running: 3, cpus_used: 12, cpus_batch: 0, cpus_up: 32, memory_promised: 16_384, memory_used: 9_000, memory_up: 65_536, usd_per_hour: 1.6}],
   teams: [{name: "genomics", running: 1, waiting: 2, cpus_used: 4}],
-  budgets: [{name: "all", who: "Dags *", spent: 40, most: 100, unit: "usd", per: "month", until: NOW + 86400, is_near: false, lifted_by: null, spent_at: NOW + 3600}],
+  budgets: [{name: "all", who: "Dags *", spent: 40, most: 100, unit: "usd", per: "month", until: NOW + 86400, is_near: false, lifted_by: null, spent_at: NOW + 3600, expected: 120}],
   shares: [{name: "genomics", who: "team genomics", entitled: 0.5, used: 0.75, lately: 0.4, guarantees: [{site: "hpc", what: "cpus", kept: 8, used: 12}], is_over: true, lends: true, borrows: true, at: NOW - 10}],
 };
 const bill: BillPage = {
-  now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: {...amounts, jobs: 1, usd: 2, usd_used: 2, usd_unused: 0, usd_idle: 0, usd_boot: 0}, is_partial: false, idle_sites: [{site: "hpc", idle_seconds: 300, machines: 4, usd_saved: 1.5, cpu_hours_saved: 30}],
+  now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: {...amounts, jobs: 1, usd: 2, usd_used: 2, usd_unused: 0, usd_idle: 0, usd_boot: 0}, is_partial: false, idle_sites: [{site: "hpc", usd: 5, cpu_hours: 100, idle_seconds: 300, machines: 4, proposed_seconds: 150, usd_saved: 2.6, cpu_hours_saved: 52, remedy: "Lower idle_seconds of hpc from 300 to 150: this would have saved $2.60, 52 % of its idle cost."}],
   expected: {until: NOW + 5 * 86400, usd: 1234.5, cpu_hours: 600, since: NOW - 7 * 86400, usd_per_day: 100, cpu_hours_per_day: 80},
   rows: [{kind: "named", dag_id: "etl", task_id: null, run_id: null, site: null, team: null, total: amounts, usd: [10], cpu_hours: [100]}],
 };
@@ -48,14 +48,14 @@ const totals: Totals = {
   jobs: 4, live: 1, failed: 0, began_at: NOW - 900, ended_at: null, wait_seconds: 100, cpu_hours: 2, cpu_hours_measured: 1, cpu_hours_used: 0.5, memory_used: 0.5, time_used: null, usd: 4,
 };
 const run: RunSummary = {now: NOW, totals, states: {running: 1, succeeded: 3}, may_edit: true, most_at_once: 2, bound_seconds: 60, seconds: 900, billed: amounts, median_wait: 60, longest_wait: 600, waits: [job]};
-const liveRuns: LiveRunList = {now: NOW, runs_left_out: 0, runs: [{...totals, dag_id: "etl", run_id: "r1", billed: amounts, running: 1, waiting: 0, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null, unpredicted: []}]};
+const liveRuns: LiveRunList = {now: NOW, runs_left_out: 0, runs: [{...totals, dag_id: "etl", run_id: "r1", billed: amounts, running: 1, waiting: 0, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", end_unknown: null}]};
 const runs: RunPage = {now: NOW, runs: [{...totals, run_id: "r1", billed: amounts}]};
 const size = {most: 2000, nearly_all: 4000};
 const advice: Advice = {fewest: 5, tasks: [{
   task_id: "load", tries: 1200, short: 3, cpus_asked: 4, memory_asked: 8192, memory: size, cpus: size, time: size, waited: 700, by_input: [], saved_cpu_hours: 1200, saved_gib_hours: 3, line: "resources(cpus=1)", wasted: 12, wasted_by_line: 1,
 }]};
 const tries: TryPage = {now: NOW, jobs: [job], after: null};
-const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", held: null, unpredicted: [], critical: ["load"], last_run: {run_id: "r0", seconds: 800}, tasks: [{
+const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", end_unknown: null, critical: ["load"], last_run: {run_id: "r0", seconds: 800}, tasks: [{
   task_id: "load", upstream: [], jobs: 1200, live: 1, failed: 1, ready_at: NOW - 900, since: NOW - 900, started_at: NOW - 800, until: null, expected: {since: NOW - 900, until: NOW + 600}, is_critical: true, is_cut: true,
   tries: [{id: job.id, map_index: 3, try_number: 1, state: "running", phases: [{key: "airflow", title: "waits for a place", since: NOW - 900, until: NOW - 800}, {key: "runs", title: "runs", since: NOW - 800, until: null}]}],
   median_wait: 600, longest_wait: 1e5, cpu_hours: 1200, usd: 1234.5, cpus_used: 0.5, memory_used: 0.25, time_used: null, last_seconds: 700,

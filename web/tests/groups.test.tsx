@@ -108,10 +108,10 @@ test("a limit says how much of it is used, in its unit", () => {
   expect(limitLine({name: "queue", text: "batch", used: null, most: null})).toBe("queue = batch");
 });
 test("sites that need somebody come first, the others as the sites file has them", () => {
-  const site = (name: string, state: string, is_full = false, idle_nodes: number | null = null, used = 0) => ({name, state, is_full, idle_nodes, limits: [{name: "max_jobs", text: "9", used, most: 9}]}) as SiteState;
-  const sites = [site("a", "up"), site("b", "up", true), site("c", "paused", true), site("d", "degraded", true), site("e", "up"), site("f", "down")];
+  const site = (name: string, state: string, full_because: string | null = null, idle_nodes: number | null = null, used = 0) => ({name, state, full_because, idle_nodes, limits: [{name: "max_jobs", text: "9", used, most: 9}]}) as SiteState;
+  const sites = [site("a", "up"), site("b", "up", "full"), site("c", "paused", "full"), site("d", "degraded", "full"), site("e", "up"), site("f", "down")];
   expect(ranked(sites).map(({name}) => name).join("")).toBe("fdbcae");
-  const busy = [site("a", "up", false, 3), site("b", "up", false, 0), site("c", "up", false, null, 9), site("d", "down")];
+  const busy = [site("a", "up", null, 3), site("b", "up", null, 0), site("c", "up", null, null, 9), site("d", "down")];
   expect(ranked(busy).map(({name}) => name).join(""), "those without a free node or at a limit come next").toBe("dbca");
 });
 test("tries that were repeated are no alarm, tasks that failed are", () => {
@@ -194,20 +194,16 @@ test("a choice is made beside those of the address, not of what is still drawn",
 
 test("a run says first how far it is, and when it ends", () => {
   const run = (live: number, failed = 0) => ({totals: {jobs: 2529, live, failed}, states: {running: 28}}) as never;
-  const at = 1_800_000_000, end = {expected_end: at + 600, expected_end_span: {since: at + 300, until: at + 1200}, expected_end_basis: "Lading's plan", held: null, unpredicted: []};
+  const at = 1_800_000_000, end = {expected_end: at + 600, expected_end_span: {since: at + 300, until: at + 1200}, expected_end_basis: "Lading's plan", end_unknown: null};
   expect(progress(run(2428, 3), end, at)).toMatch(/^28 of 2,529 jobs running, 2,400 waiting, 101 finished, of these 3 failed. Expected end: about \d\d:10; between \d\d:05 and \d\d:20, based on Lading's plan\.$/);
-  expect(progress(run(2428), null, at)).toMatch(/101 finished. Its end is unknown.$/);
-  expect(progress(run(2428), {...end, expected_end: null, expected_end_span: null, held: "1 job is held"}, at)).toMatch(/Its end is unknown: 1 job is held.$/);
-  expect(progress(run(2428), {...end, expected_end: null, expected_end_span: null, unpredicted: ["a", "b"]}, at)).toMatch(/Its end is unknown: no end can be predicted for a, b.$/);
+  expect(progress(run(2428), null, at), "not loaded yet").toMatch(/101 finished\.$/);
+  expect(progress(run(2428), {...end, expected_end: null, expected_end_span: null, end_unknown: "1 job is held"}, at)).toMatch(/Its end is unknown: 1 job is held.$/);
   expect(progress(run(0), null, at)).toBe("All 2,529 jobs finished.");
 });
 test("a live run says when it ends and based on what, or what holds it", () => {
-  const at = 1_800_000_000, run = {expected_end: at + 600, expected_end_span: {since: at + 300, until: at + 1200}, expected_end_basis: "Lading's plan", held: null, unpredicted: []};
+  const at = 1_800_000_000, run = {expected_end: at + 600, expected_end_span: {since: at + 300, until: at + 1200}, expected_end_basis: "Lading's plan", end_unknown: null};
   expect(endLines(run, at)).toEqual([expect.stringMatching(/^about .*; between .* and /), "based on Lading's plan"]);
-  const none = {expected_end: null, expected_end_span: null, expected_end_basis: null, unpredicted: []};
-  expect(endLines({...none, held: "1 job is held"}, at)).toEqual(["unknown", "1 job is held"]);
-  expect(endLines({...none, held: null}, at)).toEqual(["unknown", ""]);
-  expect(endLines({...none, held: null, unpredicted: ["simulate"]}, at)).toEqual(["unknown", "no end can be predicted for simulate"]);
+  expect(endLines({expected_end: null, expected_end_span: null, expected_end_basis: null, end_unknown: "1 job is held"}, at)).toEqual(["unknown", "1 job is held"]);
 });
 test("the chart of a run is zoomed within its span", () => {
   const whole = {since: 0, until: 1000};

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel
-from sqlalchemy import and_, case, func, not_, select
+from sqlalchemy import case, func, not_, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import bill_days
@@ -31,6 +31,7 @@ from lading.executors.store.bills import bill, running
 from lading.executors.store.tables import InstanceRow, InstanceState, SiteRow
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts, SpendingRate, total
+from lading.scheduling.insight.idle import FRACTIONS, IdleCost
 from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, following, periods
 from lading.scheduling.insight.periods import begin as first_of
 
@@ -109,20 +110,24 @@ class ExpectedBill(BaseModel):
 
 
 class IdleSite(BaseModel):
-    """What a site's machines, which Lading launches, cost between their last job and their release.
-
-    Half the setting would have saved the second half of that time, up to the setting.
-    """
+    """The idle machines of a site, and which setting would halve their cost."""
 
     site: str
-    idle_seconds: float
-    """The setting ``idle_seconds`` of the site: how long an idle machine is kept."""
+    usd: float | None
+    """What they cost within the time range of the bill, also between jobs; None: nothing has a price."""
+    cpu_hours: float
+    idle_seconds: float | None
+    """The setting ``idle_seconds`` of the site: how long an idle machine is kept; None: it launches no machines."""
     machines: int
     """Machines released within the time range of the bill that were idle before. Nothing else is known about others, so
     with none of them, nothing can be said about savings."""
+    proposed_seconds: float | None
+    """The longest of several shorter settings that halves the cost, or 0 if none does; None: unknown."""
     usd_saved: float | None
-    """What half of ``idle_seconds`` would have saved; None: nothing has a price."""
-    cpu_hours_saved: float
+    """What the proposed setting would have saved; None: unknown, or nothing has a price."""
+    cpu_hours_saved: float | None
+    remedy: str
+    """Which setting to change, from which value to which, and what that would have saved."""
 
 
 class BillPage(BaseModel):
@@ -144,7 +149,7 @@ class BillPage(BaseModel):
     """The bill of the current month by its end; None: the bill begins at another time, or there is less than a day of
     data."""
     idle_sites: list[IdleSite]
-    """Only in a bill by site."""
+    """Only in a bill by site: the sites with idle machines, the most expensive ones first."""
     is_partial: bool
     """Whether some Dags may be hidden from the user. Totals then include hidden Dags only on past days on which at
     least two of them had jobs."""
@@ -204,7 +209,7 @@ def bill_page(
         expected=expected_bill(session, sight, whole, following(month, Period.MONTH).timestamp(), now)
         if is_this_month
         else None,
-        idle_sites=idle_sites(session, begins[0], min(spans[-1][1], now)) if split == "site" else [],
+        idle_sites=idle_sites(session, found, begins[0], min(spans[-1][1], now)) if split == "site" else [],
         is_partial=is_partial(sight),
     )
 
@@ -262,10 +267,11 @@ def expected_bill(session: Session, sight: Sight, spent: BillParts, until: float
     """
     first, today = first_known(session), int(now // SECONDS_PER_DAY)
     since = max(today - DAYS_OF_RATE, today if first is None else first) * float(SECONDS_PER_DAY)
-    if (hours := (now - since) / 3600) < 24:
+    if now - since < SECONDS_PER_DAY:
         return None
     lately = total(sum_up(session, sight, [(since, (today + 1) * float(SECONDS_PER_DAY))], "site", now).totals)
-    usd_per_hour, cpus = None if lately.usd is None else lately.usd / hours, lately.cpu_seconds / 3600 / hours
+    usd_per_hour = None if lately.usd is None else SpendingRate.mean(lately.usd, since, now).per_hour
+    cpus = SpendingRate.mean(lately.cpu_seconds / 3600, since, now).per_hour
     return ExpectedBill(
         until=until,
         usd=None if usd_per_hour is None else SpendingRate(spent.usd or 0.0, usd_per_hour, now).by(until),
@@ -276,33 +282,70 @@ def expected_bill(session: Session, sight: Sight, spent: BillParts, until: float
     )
 
 
-def idle_sites(session: Session, since: float, until: float) -> list[IdleSite]:
-    """Estimate by site what a shorter ``idle_seconds`` would have saved, from machines that ended in a time range."""
-    tail, kept = InstanceRow.ended_at - InstanceRow.idle_since, SiteRow.idle_seconds
-    saved = case((tail > kept, kept / 2), (tail > kept / 2, tail - kept / 2), else_=0.0)
-    its = and_(
-        InstanceRow.site == SiteRow.name,
+def idle_sites(session: Session, found: BillRows, since: float, until: float) -> list[IdleSite]:
+    """Return the sites with idle machines, and what shorter ``idle_seconds`` would have saved.
+
+    Savings are estimated from the machines that were released within the time range.
+
+    :param found: the bill by site
+    """
+    amounts = {key.name: parts for key, parts in found.sums.items() if key.name and (parts.idle or parts.usd_idle)}
+    in_usd = total(found.totals).is_priced
+    released = released_machines(session, since, until)
+    rows = {row.name: row for row in session.scalars(select(SiteRow).where(SiteRow.name.in_(amounts)))}
+    sites = []
+    for name, parts in amounts.items():
+        row, (machines, usd, cpu_hours) = rows.get(name), released.get(name, (0, (), ()))
+        its = IdleCost(
+            site=name,
+            kind="" if row is None else row.kind,
+            cost=parts.usd_idle if in_usd else parts.idle / 3600,
+            in_usd=in_usd,
+            idle_seconds=None if row is None else row.idle_seconds,
+            machines=machines,
+            saved=usd if in_usd else cpu_hours,
+        )
+        choice = its.choice
+        sites.append(
+            IdleSite(
+                site=name,
+                usd=parts.usd_idle if parts.is_priced else None,
+                cpu_hours=parts.idle / 3600,
+                idle_seconds=its.idle_seconds,
+                machines=machines,
+                proposed_seconds=its.proposed,
+                usd_saved=usd[choice] if choice is not None and parts.is_priced else None,
+                cpu_hours_saved=None if choice is None else cpu_hours[choice],
+                remedy=its.remedy(),
+            )
+        )
+    return sorted(sites, key=lambda each: (-(each.usd or 0.0), -each.cpu_hours, each.site))
+
+
+def released_machines(
+    session: Session, since: float, until: float
+) -> dict[str, tuple[int, Sequence[float], Sequence[float]]]:
+    """Return by site the number of machines that ended in a time range after being idle, and the USD and the cpu-hours
+    that each of :data:`FRACTIONS` of ``idle_seconds`` would have saved.
+    """
+    kept = SiteRow.idle_seconds
+    tail = InstanceRow.ended_at - InstanceRow.idle_since
+    capped = case((tail > kept, kept), else_=tail)
+    saved = [case((capped > kept * part, capped - kept * part), else_=0.0) for part in FRACTIONS]
+    sums = [func.sum(each * seconds) for each in (InstanceRow.usd_per_hour, InstanceRow.cpus) for seconds in saved]
+    query: Any = select(SiteRow.name, func.count(), *sums).join(InstanceRow, InstanceRow.site == SiteRow.name)
+    query = query.where(
+        kept.is_not(None),
         InstanceRow.state == InstanceState.ENDED,
         InstanceRow.ended_at >= since,
         InstanceRow.ended_at < until,
         InstanceRow.idle_since.is_not(None),
     )
-    sums = (
-        func.count(InstanceRow.token),
-        func.sum(InstanceRow.usd_per_hour * saved),
-        func.sum(InstanceRow.cpus * saved),
-    )
-    query: Any = select(SiteRow.name, kept, *sums).outerjoin(InstanceRow, its).where(kept.is_not(None))
-    return [
-        IdleSite(
-            site=name,
-            idle_seconds=seconds,
-            machines=machines,
-            usd_saved=None if usd is None else usd / 3600,
-            cpu_hours_saved=(cpus or 0.0) / 3600,
-        )
-        for name, seconds, machines, usd, cpus in session.execute(query.group_by(SiteRow.name, kept))
-    ]
+    found: dict[str, tuple[int, Sequence[float], Sequence[float]]] = {}
+    for name, machines, *each in session.execute(query.group_by(SiteRow.name)):
+        hours = [float(amount or 0.0) / 3600 for amount in each]
+        found[str(name)] = int(machines), hours[: len(FRACTIONS)], hours[len(FRACTIONS) :]
+    return found
 
 
 def billed(

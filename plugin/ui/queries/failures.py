@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from lading.executors.store import JobRow, usage
 from lading.executors.store.jobs import chunks
 from lading.plugin.ui.queries.now import MOST_DAGS, MOST_SENTENCES, WaitingDag, failed_since
+from lading.plugin.ui.queries.runs import why_failed
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.since_then import Since, SinceThen, became, since_then, task_of
 from lading.scheduling.insight.right_size import right_size
@@ -79,7 +80,7 @@ class FailureGroup(BaseModel):
     """When the first of them failed."""
     last: float
     sentences: list[str]
-    """The most common reasons of Dags the user can see."""
+    """The most common reasons, or exit codes where there is no reason, of Dags the user can see."""
     dags: list[WaitingDag]
     """The Dags with the most jobs in the group."""
     dags_total: int
@@ -121,8 +122,15 @@ class FailedJobs:
     """By task: the token of one of its jobs, preferably one with a reason."""
     said: Counter[str] = field(default_factory=Counter)
     """Tokens of jobs with a reason, and the number of jobs each represents."""
+    silent: Counter[str] = field(default_factory=Counter)
+    """The same for jobs without a reason."""
     since_then: Counter[Since] = field(default_factory=Counter)
     """What has become of their task instances."""
+
+    @property
+    def telling(self) -> list[tuple[str, int]]:
+        """The tokens whose reasons are read, or whose exit codes if none has a reason, with their numbers of jobs."""
+        return (self.said or self.silent).most_common(MOST_SAID)
 
     def add(self, row: Any, seen: bool) -> None:
         """Add the jobs of one task."""
@@ -138,6 +146,8 @@ class FailedJobs:
             self.examples[row.dag_id, row.task_id] = row.said or row.token
         if row.said is not None:
             self.said[row.said] += row.jobs
+        else:
+            self.silent[row.token] += row.jobs
 
 
 def failures(session: Session, sight: Sight, since: float, now: float) -> FailureGroups:
@@ -169,7 +179,7 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
             found.since_then[became(row.state)] += row.instances
     ordered = sorted(groups.items(), key=_rank)
     shown = ordered[:MOST_GROUPS]
-    tokens = {token for _, found in shown for token, _ in found.said.most_common(MOST_SAID)}
+    tokens = {token for _, found in shown for token, _ in found.telling}
     tokens |= {found.examples[task] for _, found in shown for task, _ in found.tasks.most_common(MOST_ADVISED)}
     examples = load_examples(session, sorted(tokens))
     return FailureGroups(
@@ -212,8 +222,10 @@ def _rank(group: tuple[Key, FailedJobs]) -> tuple[int, str, str, str, str]:
 
 
 def load_examples(session: Session, tokens: Sequence[str]) -> dict[str, Any]:
-    """Load the reason, run, map index and try number of jobs, by token."""
-    columns = (JobRow.token, JobRow.reason, JobRow.run_id, JobRow.map_index, JobRow.try_number)
+    """Load the outcome, run, map index and try number of jobs, by token."""
+    columns = (
+        JobRow.token, JobRow.cause, JobRow.reason, JobRow.exit_code, JobRow.run_id, JobRow.map_index, JobRow.try_number,
+    )  # fmt: skip
     query = select(*columns)
     return {row.token: row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk)))}
 
@@ -224,9 +236,9 @@ def model(session: Session, key: Key, found: FailedJobs, examples: dict[str, Any
     """
     name, means, site, node = key
     sentences: Counter[str] = Counter()
-    for token, jobs in found.said.most_common(MOST_SAID):
-        if token in examples and examples[token].reason is not None:
-            sentences[str(examples[token].reason)] += jobs
+    for token, jobs in found.telling:
+        if token in examples and (text := why_failed(examples[token])) is not None:
+            sentences[text] += jobs
     return FailureGroup(
         cause=name,
         title=means.title,

@@ -117,10 +117,8 @@ class RunGantt(BaseModel):
     """The earliest and the latest expected end; None as above."""
     expected_end_basis: str | None
     """What the expected end is based on, as part of a sentence; None as above."""
-    held: str | None
-    """What holds some of its jobs, so that no end can be predicted; None: nothing does."""
-    unpredicted: list[str]
-    """Tasks whose end cannot be predicted, so that the end of the run is unknown; at most :data:`MOST_UNPREDICTED`."""
+    end_unknown: str | None
+    """Why its end is unknown, as text; None: it is known, or the run has finished."""
     critical: list[str]
     """The critical path, in order: the chain of tasks that determines how long the run takes."""
     last_run: LastRun | None
@@ -153,7 +151,7 @@ class RunTimes:
     :param before: by task, the seconds it took in the last finished run
     :param end: when the run is expected to end; None: it has finished, or its end is unknown
     :param basis: what ``end`` is based on
-    :param held: what holds some of its jobs; None: nothing does
+    :param end_unknown: why its end is unknown; None: it is known, or the run has finished
     """
 
     live: bool
@@ -168,7 +166,7 @@ class RunTimes:
     before: Mapping[str, float]
     end: float | None
     basis: str
-    held: str | None
+    end_unknown: str | None
 
 
 class Predictor:
@@ -238,10 +236,46 @@ def run_times(predictor: Predictor, dag_id: str, run_id: str, tasks: Mapping[str
     forecast = airflow_run_requests.terms(session, dag_id, run_id).get(run_id)
     planned = None if forecast is None or forecast.forecast is None else forecast.forecast.ends_at
     end = planned if planned is not None or unknown else max(ends.values(), default=None)
+    why = held
+    if not live and any(task.sums["live"] for task in tasks.values()):
+        why = "Airflow does not know the run"
+        if dag_run is not None:
+            why = f"Airflow has marked the run as {dag_run.state}, although it has unfinished jobs"
+    elif live and held is None and end is None:
+        why = why_unknown(unknown, stretches, before_each, lengths, lasts)
     return RunTimes(
         live, began, upstream, stretches, before_each, expected, ends, unknown, last, before,
-        end if live and held is None else None, SUMMED if planned is None else PLANNED, held,
+        end if live and held is None else None, SUMMED if planned is None else PLANNED, why,
     )  # fmt: skip
+
+
+def why_unknown(
+    unknown: Sequence[str], stretches: Mapping[str, Stretch], before_each: Mapping[str, Iterable[str]],
+    lengths: Mapping[str, float], lasts: Mapping[str, float | None],
+) -> str:  # fmt: skip
+    """Say why the end of a live run is unknown.
+
+    :param unknown: the tasks whose end is unknown; only the first ones of each chain are named
+    :param lengths: how long jobs of a task take, where earlier ones have finished
+    :param lasts: see :func:`last_starts`
+    """
+    first = sorted(name for name in unknown if not set(before_each[name]) & set(unknown)) or sorted(unknown)
+    no_start = [name for name in first if name in lasts and lasts[name] is None]
+    no_length = [name for name in first if name not in no_start and name not in lengths]
+    parts = []
+    if no_start:
+        parts.append(f"there is no estimate of when the waiting jobs of {named(no_start)} start")
+    if no_length:
+        parts.append(f"no job of {named(no_length)} has finished before, so its duration is unknown")
+    if not parts and first:
+        parts.append(f"no end can be predicted for {named(first)}")
+    return "; ".join(parts) or "none of its tasks has a job yet"
+
+
+def named(tasks: Sequence[str]) -> str:
+    """Return the names of the first few tasks."""
+    more = len(tasks) - MOST_UNPREDICTED
+    return ", ".join(tasks[:MOST_UNPREDICTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
@@ -261,7 +295,7 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
         began_at=times.began,
         ended_at=ended,
         **end_fields(times, now),
-        held=times.held,
+        end_unknown=times.end_unknown,
         critical=chain,
         last_run=times.last,
         tasks=[
@@ -277,15 +311,10 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
 def end_fields(times: RunTimes, now: float) -> dict[str, Any]:
     """Return the expected end of a run, with its range and basis, as the fields of the models."""
     if times.end is None:
-        unpredicted = sorted(times.unknown)[:MOST_UNPREDICTED] if times.live and times.held is None else []
-        return {
-            "expected_end": None, "expected_end_span": None, "expected_end_basis": None, "unpredicted": unpredicted
-        }  # fmt: skip
+        return {"expected_end": None, "expected_end_span": None, "expected_end_basis": None}
     since, until = end_interval(now, times.end)
     span = ExpectedSpan(since=since, until=until)
-    return {
-        "expected_end": times.end, "expected_end_span": span, "expected_end_basis": times.basis, "unpredicted": []
-    }  # fmt: skip
+    return {"expected_end": times.end, "expected_end_span": span, "expected_end_basis": times.basis}
 
 
 def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> tuple[dict[str, float | None], str | None]:

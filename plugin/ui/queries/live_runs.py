@@ -32,10 +32,8 @@ class LiveRun(RunTotals):
     """The earliest and the latest expected end; None as above."""
     expected_end_basis: str | None
     """What the expected end is based on, as part of a sentence; None as above."""
-    held: str | None
-    """What holds some of its jobs, so that no end can be predicted; None: nothing does."""
-    unpredicted: list[str]
-    """As in :class:`~lading.plugin.ui.queries.gantt.RunGantt`."""
+    end_unknown: str | None
+    """Why its end is unknown, as text; None: it is known."""
 
 
 class LiveRunList(BaseModel):
@@ -74,7 +72,7 @@ def live_run(predictor: Predictor, dag_id: str, run_id: str, live: int, running:
         run_id=run_id,
         running=running,
         waiting=live - running,
-        held=times.held,
+        end_unknown=times.end_unknown,
         billed=as_amounts(bill_of_runs(session, dag_id, [run_id])[run_id]),
         **totals(session.execute(jobs).one()),
         **end_fields(times, now),

@@ -47,6 +47,7 @@ from lading.scheduling.reasons import NEW, Reason
 from lading.scheduling.shares.budgets import NEAR
 from lading.scheduling.shares.table import OTHERS
 from lading.scheduling.shares.who import dag_pattern
+from lading.scheduling.text.units import format_count
 
 # Each group names at most this many reasons, Dags and places.
 MOST_SENTENCES = 3
@@ -81,8 +82,10 @@ class SiteState(BaseModel):
     state: str
     """``up``; ``paused``; ``degraded``: some of its machines are unreachable; ``down``: the site is unreachable, or
     none of its locations takes jobs."""
-    is_full: bool
-    """Whether jobs wait for it while one of its limits is reached or all its cpus are in use."""
+    host: str | None
+    """The machine of a site of the kind ``local``; None: it is of another kind, or has not been seen."""
+    full_because: str | None
+    """The limits that are reached, or the cpus in use, and how many jobs wait, as text; None: it is not full."""
     note: str | None
     contact_at: float | None
     nodes: int | None
@@ -128,7 +131,9 @@ class BudgetState(BaseModel):
     lifted_by: str | None
     """The user who lifted it for this period."""
     spent_at: float | None
-    """When the budget will be exhausted at the current rate of running jobs; None: not in this period."""
+    """When the budget will be exhausted at its mean rate in this period; None: not in this period."""
+    expected: float
+    """What will have been spent by the end of the period at that rate."""
 
 
 class ShareGuarantee(BaseModel):
@@ -226,7 +231,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
             costs.get(row.name, []),
             bought.get(row.name, Bought()),
             idle[row.name],
-            row.name in limited,
+            limited.get(row.name, Counter()),
         )
         for row in site_rows(session)
     ]
@@ -253,7 +258,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
                 until=each.until,
                 is_near=each.spent >= NEAR * each.most,
                 lifted_by=each.lifted_by if each.is_lifted else None,
-                spent_at=spent_at(each),
+                **budget_outlook(each),
             )
             for each in share_rows.budgets(session)
             if each.name not in unseen
@@ -293,10 +298,11 @@ def share_state(row: share_rows.ShareStandingRow) -> ShareState:
     )
 
 
-def spent_at(budget: share_rows.BudgetRow) -> float | None:
-    """Return when a budget will be exhausted at the current rate of its running jobs; None: not in its period."""
-    at = SpendingRate(budget.spent, budget.per_hour, budget.at).reaches(budget.most)
-    return at if at is not None and at < budget.until else None
+def budget_outlook(budget: share_rows.BudgetRow) -> dict[str, Any]:
+    """Return when a budget will be exhausted and how much will be spent, as the fields of the model."""
+    rate = SpendingRate.mean(budget.spent, budget.since, budget.at)
+    at = rate.reaches(budget.most)
+    return {"spent_at": at if at is not None and at < budget.until else None, "expected": rate.by(budget.until)}
 
 
 def count_failed(session: Session, since: float) -> int:
@@ -325,14 +331,14 @@ def site_state(
     prices: Sequence[float | None],
     bought: Bought,
     idle: int,
-    is_limited: bool,
+    said: Counter[str],
 ) -> SiteState:
     """Describe a site: its machines, its jobs and its current cost.
 
     :param rate: USD per cpu-hour in its queue; None: it has no queue, or no price
     :param prices: USD per hour of each machine that is up or boots
     :param idle: machines that are up and have no job
-    :param is_limited: whether jobs wait because one of its limits is reached
+    :param said: its limits that waiting jobs give as their reason, with the number of these jobs
     """
     locations = session.scalars(select(LocationRow).where(LocationRow.site == row.name)).all()
     itself = next((each for each in locations if each.name == row.name), None)
@@ -351,13 +357,12 @@ def site_state(
     limits = [as_limit(name, text, bought, queued) for name, text in json.loads(row.limits).items()]
     waiting = sum(each.jobs for each in its if each.state != State.RUNNING)
     cpus_up = None if is_queue else sum(here)
-    reached = any(each.used is not None and each.most is not None and each.used >= each.most for each in limits)
     return SiteState(
         name=row.name,
         kind=row.kind,
         state=state,
-        is_full=is_limited
-        or (waiting > 0 and (reached or (bool(cpus_up) and at_work.used >= (cpus_up or 0.0) - 0.01))),
+        host=next((each.name for each in locations if each.kind == "local"), None) if row.kind == "local" else None,
+        full_because=full_because(limits, said, at_work.used, cpus_up, waiting),
         note="; ".join(filter(None, [row.paused_by and f"paused by {row.paused_by}", row.trouble, *notes])) or None,
         contact_at=row.contact_at,
         nodes=None if itself is None else itself.nodes,
@@ -403,13 +408,53 @@ def machines_idle(session: Session) -> Counter[str]:
     return Counter(site for site, _ in up - {(site, name) for site, name in session.execute(at_work)})
 
 
-def sites_at_limits(session: Session) -> set[str]:
-    """Return the sites for which jobs wait because one of their limits is reached."""
-    query = select(JobRow.reason, JobRow.site).where(
-        JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)), JobRow.reason_limit.is_not(None)
+# Reasons of jobs that wait because a limit of their site is reached, not one of a Dag, a share or a budget.
+SITE_LIMITS = (
+    "site_instances", "type_instances", "max_usd_per_hour", "quota", "max_allocations", "max_jobs", "max_submitted",
+    "submit_limit",
+)  # fmt: skip
+
+
+def sites_at_limits(session: Session) -> dict[str, Counter[str]]:
+    """Return by site the limits of the site for which jobs wait, and how many."""
+    query = select(JobRow.reason, JobRow.site, func.count()).where(
+        JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)), JobRow.reason_code.in_(SITE_LIMITS)
     )
-    found = {reason.site or site for reason, site in session.execute(query.distinct()) if reason is not None}
-    return {site for site in found if site is not None}
+    found: dict[str, Counter[str]] = {}
+    for reason, its, jobs in session.execute(query.group_by(JobRow.reason, JobRow.site)):
+        site = its if reason is None else reason.site or its
+        if site is not None and reason is not None:
+            found.setdefault(site, Counter())[reason.limit or ""] += jobs
+    return found
+
+
+# What a limit counts.
+COUNTED = {
+    "max_allocations": "allocations", "max_instances": "machines", "max_usd_per_hour": "USD per hour",
+    "max_jobs": "jobs in the queue",
+}  # fmt: skip
+
+
+def full_because(
+    limits: Sequence[SiteLimit], said: Counter[str], cpus_used: float, cpus_up: float | None, waiting: int
+) -> str | None:
+    """Say why a site is full: a limit is reached or all cpus are in use, while jobs wait; None: it is not full.
+
+    :param said: see :func:`site_state`
+    :param cpus_up: None: a batch system without allocations
+    :param waiting: jobs that wait for the site
+    """
+    found = {}
+    for name, used, most in ((each.name, each.used, each.most) for each in limits if waiting):
+        if used is not None and most is not None and used >= most:
+            found[name] = f"{format_count(used)} of {format_count(most)} {COUNTED[name]}"
+    if not found and waiting and cpus_up and cpus_used >= cpus_up - 0.01:
+        found["cpus"] = f"{format_count(cpus_used)} of {format_count(cpus_up)} cpus"
+    found |= {name: f"{name} allows no more" for name in sorted(said) if name not in found}
+    if not found:
+        return None
+    jobs = max(waiting, said.total())
+    return f"{', '.join(found.values())}; {jobs:,} {'job waits' if jobs == 1 else 'jobs wait'}"
 
 
 def as_limit(name: str, text: str, bought: Bought, queued: int) -> SiteLimit:

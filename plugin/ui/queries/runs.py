@@ -197,7 +197,7 @@ def as_try(
         held=held,
         queue=job.queue or job.queue_hint,
         usd=usd,
-        reason=None if job.reason is None else str(job.reason),
+        reason=why_failed(job) if job.state == State.FAILED else None if job.reason is None else str(job.reason),
         placed_because=None if job.placed_because is None else str(job.placed_because),
         remedy=job.remedy,
         actors=[] if job.meaning is None else [each.value for each in job.meaning.actors],
@@ -209,6 +209,21 @@ def as_try(
         **{name: getattr(job, name) for name in AS_STORED},
     )
     return summary if sight.sees(job.dag_id) else unnamed(summary)
+
+
+def why_failed(job: Any) -> str | None:
+    """Say why a job failed, with its exit code; None: its cause says it all.
+
+    :param job: a row with ``reason``, ``exit_code`` and ``cause``
+    """
+    text = "" if job.reason is None else str(job.reason)
+    # 0: the task reported its failure itself; negative: a signal, which the reason names.
+    code = None if job.exit_code is None or "exit code" in text or (text and job.exit_code <= 0) else job.exit_code
+    if text:
+        return text if code is None else f"{text} (exit code {code})"
+    if code is None:
+        return "no exit code, no message" if job.cause == "error" else None
+    return f"exit code {code}, no message"
 
 
 def unnamed(found: TrySummary) -> TrySummary:

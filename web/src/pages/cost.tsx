@@ -159,50 +159,36 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   );
 }
 
-// If half of idle_seconds saves a smaller part of the idle time, most of it is on machines that also run jobs.
-const MOSTLY_BETWEEN_JOBS = 0.25;
-/** How to reduce the idle time of a site's machines: what reduces it most comes first.
- *
- * @param known: its setting; undefined: it launches no machines, or its controller has not stored it yet
- * @param part: the part of its idle time that half of idle_seconds would have saved; undefined: unknown
- */
-export function idleRemedy(kind: string | undefined, site: string, known?: IdleSite, part?: number): string {
-  if (kind === "ssh" || kind === "local") return `Machines of ${site} cost the same with or without jobs: send more jobs to this site (accept_untargeted, or the hint site).`;
-  const fewer = `hurry of ${site}, so that Lading uses fewer ${kind === "ec2" ? "machines" : "allocations"} for longer`;
-  if (known?.idle_seconds === 0) return `Lower ${fewer}. Its idle_seconds is 0 already.`;
-  if (part !== undefined && part < MOSTLY_BETWEEN_JOBS) return `Lower ${fewer}: most idle cpus are on ${kind === "ec2" ? "machines" : "allocations"} that also run jobs. Half of idle_seconds would save only ${percent(part, 1)}.`;
-  return `Lower idle_seconds of ${site}${known ? ` from ${count(known.idle_seconds)} to ${count(known.idle_seconds / 2)}` : ""}, or lower ${fewer}.`;
+/** Which site idled most, and which setting would halve that, in one line. */
+function IdleAdvice({bill, isLong}: {bill: Bill; isLong: boolean}) {
+  const inUsd = bill.total.usd !== null, [most] = bill.idle_sites;
+  if (!most) return null;
+  const said = inUsd ? `${usd(most.usd)} of ${usd(bill.total.usd_idle)}` : `${cpuHours(most.cpu_hours)} of ${cpuHours(bill.total.cpu_hours_idle)}`;
+  return <p style={{marginTop: 10}} data-testid="idle-advice"><b>To halve idle cost:</b> <Name>{most.site}</Name> idled most ({said}{isLong ? ", last 30 days" : ""}). {most.remedy}</p>;
 }
 
-/** The sites with idle machines, what that cost, and which setting would reduce it. */
-function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
-  const inUsd = bill.total.usd !== null;
-  const of = ({total}: BillRow) => amount(total, "idle", inUsd);
-  const rows = bill.rows.filter((row) => row.site && of(row) > 0).sort((one, other) => of(other) - of(one));
-  if (!rows.length) return null;
-  const known = (row: BillRow) => bill.idle_sites.find(({site}) => site === row.site);
-  /** The part of the idle time that half of idle_seconds would have saved. */
-  const part = (row: BillRow) => { const its = known(row), saved = its && (inUsd ? its.usd_saved : its.cpu_hours_saved); return its?.machines && saved != null ? saved / of(row) : undefined; };
-  const remedy = (row: BillRow) => idleRemedy(summary?.sites.find(({name}) => name === row.site)?.kind, row.site ?? "", known(row), part(row));
-  const ifKnown = (row: BillRow, value: (site: IdleSite) => unknown) => { const its = known(row); return its?.machines ? value(its) : null; };
-  const half = (row: BillRow) => {
-    const its = known(row);
-    if (!its) return "";
-    const saves = part(row);
-    return its.machines ? <div>{cost(its.usd_saved, its.cpu_hours_saved)}{saves === undefined ? null : <div><Muted>{percent(saves, 1)} of the idle {inUsd ? "cost" : "time"}</Muted></div>}<div><Muted>{count(its.machines)} {its.machines === 1 ? "machine" : "machines"}</Muted></div></div> : <Muted>unknown: no idle machine was released</Muted>;
-  };
-  const columns: Column<BillRow>[] = [
-    {title: "Site", cell: (row) => <Link to={pagePath({view: "machines", site: row.site})} label={`Machines of ${row.site}`}><Name>{row.site ?? ""}</Name></Link>, text: (row) => row.site},
-    {title: "USD idle", cell: ({total}) => usd(total.usd_idle), text: ({total}) => total.usd_idle, has: ({total}) => total.usd_idle !== null, number: true},
-    {title: "% of cost", csvTitle: "Fraction of cost", help: "The cost of idle machines, as a percentage of the cost of the site in this time range", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
-    {title: "cpu-hours idle", cell: ({total}) => count(total.cpu_hours_idle), text: ({total}) => total.cpu_hours_idle, number: true},
-    {title: "idle_seconds", help: "How long the site keeps idle machines now", cell: (row) => count(known(row)?.idle_seconds), text: (row) => known(row)?.idle_seconds, has: known, number: true},
-    {title: "Saved by half of idle_seconds", help: "By releasing earlier the machines that were released after being idle in this time range. Idle time between jobs is not included", cell: half, text: false, has: known, number: true},
-    {title: "USD saved by half of idle_seconds", hidden: true, text: (row) => ifKnown(row, (its) => its.usd_saved)},
-    {title: "cpu-hours saved by half of idle_seconds", hidden: true, text: (row) => ifKnown(row, (its) => its.cpu_hours_saved)},
-    {title: "How to reduce it", cell: (row) => <Clamp text={remedy(row)} />, text: remedy},
+const IDLE = "Idle machines";
+/** The sites with idle machines, what that cost, and which setting would halve it. */
+function Idle({asked, isLong}: {asked: readonly [Bill | null, string | null]; isLong: boolean}) {
+  const [bill, trouble] = asked, inUsd = bill !== null && bill.total.usd !== null;
+  if (!bill?.idle_sites.length && !trouble) return null;
+  const idle = (site: IdleSite) => (inUsd ? site.usd : site.cpu_hours) ?? 0, spent = ({site: name}: IdleSite) => { const row = bill?.rows.find(({site}) => site === name); return row ? whole(row.total, inUsd) : null; };
+  const saves = ({idle_seconds: now, proposed_seconds: proposed, usd_saved: money, cpu_hours_saved: hours, machines}: IdleSite) =>
+    now === null ? "–" : proposed === null ? <Muted>unknown</Muted> : <div>{cost(money, hours ?? 0)}<div><Muted>{count(machines)} {machines === 1 ? "machine" : "machines"}</Muted></div></div>;
+  const columns: Column<IdleSite>[] = [
+    {title: "Site", cell: ({site}) => <Link to={pagePath({view: "machines", site})} label={`Machines of ${site}`}><Name>{site}</Name></Link>, text: ({site}) => site},
+    {title: "USD idle", cell: (site) => usd(site.usd), text: (site) => site.usd, has: (site) => site.usd !== null, number: true},
+    {title: "% of cost", csvTitle: "Fraction of cost", help: "The cost of idle machines, as a percentage of the cost of the site in this time range", cell: (site) => percent(idle(site), spent(site)), text: (site) => fraction(idle(site), spent(site)), number: true},
+    {title: "cpu-hours idle", cell: (site) => count(site.cpu_hours), text: (site) => site.cpu_hours, number: true},
+    {title: "idle_seconds, now → proposed", help: "How long the site keeps idle machines now, and the longest of several shorter values that halves its idle cost", cell: ({idle_seconds: now, proposed_seconds: proposed}) => (now === null ? "–" : proposed === null ? count(now) : `${count(now)} → ${count(proposed)}`), text: false, has: (site) => site.idle_seconds !== null, number: true},
+    {title: "idle_seconds", hidden: true, text: (site) => site.idle_seconds},
+    {title: "Proposed idle_seconds", hidden: true, text: (site) => site.proposed_seconds},
+    {title: "Would have saved", help: "By releasing earlier the machines that were released after being idle in this time range. Idle time between jobs is not included", cell: saves, text: false, has: (site) => site.idle_seconds !== null, number: true},
+    {title: "USD saved by the proposed idle_seconds", hidden: true, text: (site) => site.usd_saved},
+    {title: "cpu-hours saved by the proposed idle_seconds", hidden: true, text: (site) => site.cpu_hours_saved},
+    {title: "How to halve it", cell: (site) => <Clamp text={site.remedy} />, text: (site) => site.remedy},
   ];
-  return <Section title="Idle machines"><Table name="Idle machines" rows={rows} columns={columns} empty="" keyOf={({site}) => site ?? ""} /></Section>;
+  return <AnswerSection title={IDLE} more={isLong ? <Muted>last 30 days</Muted> : null} asked={asked}>{({idle_sites: sites}) => <Table name={IDLE} rows={sites} columns={columns} empty="No machine idled." keyOf={({site}) => site} />}</AnswerSection>;
 }
 
 type Budget = NonNullable<Summary["budgets"]>[number];
@@ -215,26 +201,28 @@ export const rankedBudgets = (budgets: readonly Budget[]): Budget[] => [...budge
 const BUDGETS = "Budgets";
 const isSpent = ({spent, most}: Budget) => spent >= most;
 
-/** How many budgets are spent or nearly so, with a link to all. */
+const NAMED_BUDGETS = 3;
+/** How many budgets are spent or nearly so, those of which most is spent, and a link to all. */
 function BudgetsTile({budgets}: {budgets: readonly Budget[]}) {
   const spent = budgets.filter(isSpent).length, near = budgets.filter((budget) => budget.is_near && !isSpent(budget)).length;
-  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={`${near ? `${count(near)} nearly: ` : ""}see all ${count(budgets.length)}`} />;
+  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={<>{rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => <div key={budget.name} className="line"><Name>{budget.name}</Name> {percent(budget.spent, budget.most)}</div>)}{near ? `${count(near)} nearly: ` : ""}see all {count(budgets.length)}</>} />;
 }
 
 /** How much of each budget is spent. */
 function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
   if (!asked[0]?.budgets?.length && !asked[1]) return null;
-  const amount = (value: number, {unit}: Budget) => (unit.toUpperCase() === "USD" ? usd(value) : `${exact(value)} ${unit}`);
+  const spent = ({spent: value, most, unit}: Budget) => (unit.toUpperCase() === "USD" ? `${usd(value)} of ${usd(most)}` : `${exact(value)} of ${exact(most)} ${unit}`);
   const state = (budget: Budget) => (budget.lifted_by !== null ? `lifted by ${budget.lifted_by}` : isSpent(budget) ? "exhausted" : budget.is_near ? "nearly spent" : "");
   const columns: Column<Budget>[] = [
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
     {title: "Dags or team", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
-    {title: "Spent", cell: (budget) => `${amount(budget.spent, budget)} of ${amount(budget.most, budget)} a ${budget.per}`, text: (budget) => budget.spent, number: true},
+    {title: "Spent", help: "What jobs have cost in this period, of the limit. Idle and booting machines are not included", cell: (budget) => `${spent(budget)} a ${budget.per}`, text: (budget) => budget.spent, number: true},
     {title: "% spent", csvTitle: "Fraction spent", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => fraction(budget.spent, budget.most)},
     {title: "Limit", hidden: true, text: (budget) => budget.most},
     {title: "Unit", hidden: true, text: (budget) => budget.unit},
     {title: "State", cell: (budget) => state(budget), has: state},
-    {title: "Runs out", help: "When the budget will be spent at the current rate of running jobs", cell: (budget) => (isSpent(budget) ? "has run out" : budget.spent_at === null ? <Muted>not this {budget.per}</Muted> : date(budget.spent_at)), text: (budget) => (isSpent(budget) ? "" : iso(budget.spent_at)), number: true},
+    {title: "Runs out", help: "When the budget will be spent, and how much of it by the end of the period, at its mean rate in this period, which includes today", cell: (budget) => <div>{isSpent(budget) ? "has run out" : budget.spent_at === null ? <Muted>not this {budget.per}</Muted> : date(budget.spent_at)}{isSpent(budget) ? null : <div><Muted>{percent(budget.expected, budget.most)} by {date(budget.until)}</Muted></div>}</div>, text: (budget) => (isSpent(budget) ? "" : iso(budget.spent_at)), number: true},
+    {title: "Expected by its reset", hidden: true, text: (budget) => budget.expected},
     {title: "Resets", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
@@ -248,7 +236,10 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   const days = oneOf(chosen, "days", SPANS, "29"), span = days === "month" ? days : Number(days), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
   const live = () => billSpan(span, Date.now() / 1000);
   const asked = useAnswer<Bill>("bill", {by, split}, 60, live, days), runs = useAnswer<Bill>("bill", {by, split: "run"}, 60, live, days);
-  const shown = useLast(asked[0]), isOld = asked[0] === null, shownRuns = useLast(runs[0]);
+  // Longer ago, the machines have been deleted from which savings are estimated (job_retention_days).
+  const isLong = Number(days) > 29, idleSpan = () => billSpan(isLong ? 29 : span, Date.now() / 1000);
+  const sites = useAnswer<Bill>("bill", {by: isLong ? "day" : by, split: "site"}, 60, idleSpan, isLong ? "29" : days);
+  const shown = useLast(asked[0]), isOld = asked[0] === null, shownRuns = useLast(runs[0]), shownSites = useLast(sites[0]);
   const savings = useAnswer<Savings>("savings", {}, 300);
   const more = (
     <Row>
@@ -259,10 +250,10 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   const splitBy = <Select label="Split by" value={split} options={SPLITS} onChange={(value) => chosen.set({split: value})} />;
   return (
     <>
-      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} budgets={summary?.budgets ?? []} days={days} since={billSpan(span, bill.now).since} idlePath={chosen.href({split: "site"})} /></Loading>}</AnswerSection>
-      {shown?.split === "site" ? <Idle bill={shown} summary={summary} /> : null}
-      {shown ? <Section title="Breakdown" more={splitBy}><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
+      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} budgets={summary?.budgets ?? []} days={days} since={billSpan(span, bill.now).since} sites={shownSites} isLong={isLong} /></Loading>}</AnswerSection>
+      <Loading isOld={sites[0] === null}><Idle asked={[shownSites, sites[1]]} isLong={isLong} /></Loading>
       <Budgets asked={[summary, summaryTrouble]} />
+      {shown ? <Section title="Breakdown" more={splitBy}><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
       {split === "run" ? null : <Loading isOld={runs[0] === null}><DearestRuns asked={[shownRuns, runs[1]]} allPath={chosen.href({split: "run"})} /></Loading>}
       <Saved asked={savings} chosen={chosen} />
     </>
@@ -272,8 +263,11 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
 /** Shows old content pale until the content for the new choice is loaded. */
 const Loading = ({isOld, children}: {isOld: boolean; children: React.ReactNode}) => <div style={{opacity: isOld ? 0.55 : 1}} aria-busy={isOld}>{children}</div>;
 
-/** @param idlePath: the page that lists the sites with idle machines */
-function BillSummary({bill, savings, budgets, days, since, idlePath}: {bill: Bill; savings: Savings | null; budgets: readonly Budget[]; days: string; since: number; idlePath: string}) {
+/**
+ * @param sites: the bill by site
+ * @param isLong: whether that covers only the last 30 days
+ */
+function BillSummary({bill, savings, budgets, days, since, sites, isLong}: {bill: Bill; savings: Savings | null; budgets: readonly Budget[]; days: string; since: number; sites: Bill | null; isLong: boolean}) {
   const {total, running, expected} = bill, inUsd = total.usd !== null, began = bill.periods[0].since;
   // Of a bill by week or month, the first one can begin before the time range.
   const range = began === since ? {0: "Today", month: "This month"}[days] : undefined;
@@ -282,12 +276,13 @@ function BillSummary({bill, savings, budgets, days, since, idlePath}: {bill: Bil
       <Tiles>
         <Tile label={range ?? `${utcDay(began)} until now`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
         {expected ? <Tile label={`Expected by ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={`with ${cost(expected.usd_per_day, expected.cpu_hours_per_day)} a day from now on, the mean since ${utcDay(expected.since)}`} /> : null}
-        {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={`${percent(amount(total, key, inUsd), whole(total, inUsd))}${key === "idle" ? ", see how to reduce it" : ""}`} />)}
+        {SHARES.map(({key, title}) => <Tile key={key} label={title} section={key === "idle" && sites?.idle_sites.length ? IDLE : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={`${percent(amount(total, key, inUsd), whole(total, inUsd))}${key === "idle" && sites?.idle_sites.length ? ", see how to halve it" : ""}`} />)}
         {budgets.length ? <BudgetsTile budgets={budgets} /> : null}
         <Tile label="Running, included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />
         {savings?.tasks.length ? <Tile label="Requests too large" section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month: see the right sizes of ${count(savings.tasks.length)} ${savings.tasks.length === 1 ? "task" : "tasks"}`} /> : null}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
       </Tiles>
+      {sites ? <IdleAdvice bill={sites} isLong={isLong} /> : null}
       <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />
       <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is still in progress. The last bar includes what runs now. A running job counts as using all that it requested. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>

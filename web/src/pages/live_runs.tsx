@@ -9,13 +9,9 @@ import {AnswerSection, Button, Clamp, Link, Muted, Name, Section} from "../ui/pa
 import {Table, type Column} from "../ui/table";
 import {WAITING} from "../ui/tries";
 
-/** Why the end of a run is unknown. */
-export const unpredictedText = (tasks: readonly string[]): string => (tasks.length ? `no end can be predicted for ${tasks.join(", ")}` : "");
-
 /** When a run is expected to end, and based on what or why not. */
-export function endLines({expected_end: at, expected_end_span: span, expected_end_basis: basis, held, unpredicted}: Pick<LiveRun, "expected_end" | "expected_end_span" | "expected_end_basis" | "held" | "unpredicted">, now: number): [string, string] {
-  if (held !== null) return ["unknown", held];
-  return at === null || span === null ? ["unknown", unpredictedText(unpredicted)] : [rangeText({...span, at}, now), `based on ${basis}`];
+export function endLines({expected_end: at, expected_end_span: span, expected_end_basis: basis, end_unknown: why}: Pick<LiveRun, "expected_end" | "expected_end_span" | "expected_end_basis" | "end_unknown">, now: number): [string, string] {
+  return at === null || span === null ? ["unknown", why ?? ""] : [rangeText({...span, at}, now), `based on ${basis}`];
 }
 
 /** @param isFirstOpen: whether it is shown unless the user folds it; it is only loaded while it is shown */

@@ -30,7 +30,7 @@ const ofSite = ({name, state}: SiteState): Action[] =>
 /** Sites that need attention come first, in this order, then those without a free node or at a limit; the others keep the
  * order of the sites file. */
 const RANKS = ["down", "degraded", "full", "paused"];
-export const conditionOf = ({state, is_full: isFull}: Pick<SiteState, "state" | "is_full">): string => (state === "up" && isFull ? "full" : state);
+export const conditionOf = ({state, full_because: why}: Pick<SiteState, "state" | "full_because">): string => (state === "up" && why !== null ? "full" : state);
 export function ranked(sites: readonly SiteState[]): SiteState[] {
   const isUsedUp = ({idle_nodes: idle, limits}: SiteState) => idle === 0 || limits.some(({used, most}) => used !== null && most !== null && used >= most);
   const rank = (site: SiteState) => { const found = RANKS.indexOf(conditionOf(site)); return found < 0 ? RANKS.length + Number(!isUsedUp(site)) : found; };
@@ -69,14 +69,17 @@ const contact = ({contact_at: at}: SiteState, now: number) => (at === null ? "ne
 
 function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean}) {
   const columns: Column<SiteState>[] = [
-    {title: "Site", cell: (site) => <div><Link to={pagePath({view: "jobs", site: site.name})} label={`Jobs at ${site.name}`}><Name>{site.name}</Name></Link><div><Muted>{site.kind}</Muted></div></div>, text: (site) => site.name},
+    {title: "Site", cell: (site) => <div><Link to={pagePath({view: "jobs", site: site.name})} label={`Jobs at ${site.name}`}><Name>{site.name}</Name></Link><div><Muted>{site.host === null ? site.kind : <>{site.kind}, on <Name>{site.host}</Name></>}</Muted></div></div>, text: (site) => site.name},
     {title: "Kind", hidden: true, text: (site) => site.kind},
+    {title: "Host", hidden: true, text: (site) => site.host},
     {title: "State", cell: (site) => (
       <div><Badge word={conditionOf(site)} />
+        {conditionOf(site) === "full" ? <div><Muted>{site.full_because}</Muted></div> : null}
         {site.machines_silent && site.state !== "down" ? <div className="line"><Muted>{count(site.machines_silent)} unreachable</Muted></div> : null}
         {site.machines_idle && site.waiting ? <div className="line"><Muted><Link to={pagePath({view: "machines", site: site.name, sort: "state"})} label={`Idle machines of ${site.name}`}>{count(site.machines_idle)} of {count(site.machines)} machines idle</Link></Muted></div> : null}
         {isSilent(site, now) ? <div className="line"><Muted>{contact(site, now)}</Muted></div> : null}</div>
     ), text: conditionOf},
+    {title: "Full because", hidden: true, text: (site) => site.full_because},
     {title: "Unreachable machines", hidden: true, text: (site) => site.machines_silent},
     {title: "Idle machines", hidden: true, text: (site) => site.machines_idle},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},

@@ -7,7 +7,6 @@ import {windowOfRun, type ChartJob} from "../chart/packing";
 import {cost, count, duration, jobsText, outlookLines, percent, rangeText, runCost, took} from "../format";
 import {parts} from "../pages/cost";
 import {pagePath, runData} from "../paths";
-import {unpredictedText} from "../pages/live_runs";
 import {usePacking, useAnswer} from "../polling";
 import {Packing} from "../ui/chart";
 import {AnswerSection, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
@@ -67,22 +66,22 @@ export function RunTab({dagId, runId}: Run) {
   );
 }
 
-type End = Pick<RunGantt, "expected_end" | "expected_end_span" | "expected_end_basis" | "held" | "unpredicted">;
+type End = Pick<RunGantt, "expected_end" | "expected_end_span" | "expected_end_basis" | "end_unknown">;
 function endText(end: End | null, now: number): string {
-  if (end?.held != null) return `Its end is unknown: ${end.held}.`;
-  if (end?.expected_end == null || !end.expected_end_span) return end?.unpredicted.length ? `Its end is unknown: ${unpredictedText(end.unpredicted)}.` : "Its end is unknown.";
-  return `Expected end: ${rangeText({...end.expected_end_span, at: end.expected_end}, now)}, based on ${end.expected_end_basis}.`;
+  if (end === null) return "";
+  if (end.expected_end === null || !end.expected_end_span) return ` Its end is unknown: ${end.end_unknown}.`;
+  return ` Expected end: ${rangeText({...end.expected_end_span, at: end.expected_end}, now)}, based on ${end.expected_end_basis}.`;
 }
 
 /** The progress and expected end of a run in one line.
  *
- * @param end: when it is expected to end, and based on what; null: unknown
+ * @param end: when it is expected to end, and based on what; null: not loaded yet
  */
 export function progress({totals: {jobs, live, failed}, states}: Pick<RunSummary, "totals" | "states">, end: End | null, now: number): string {
   const failures = failed ? `, of these ${count(failed)} failed` : "";
   if (!live) return `All ${jobsText(jobs)} finished${failures}.`;
   const running = states.running ?? 0;
-  return `${count(running)} of ${jobsText(jobs)} running, ${count(live - running)} waiting, ${count(jobs - live)} finished${failures}. ${endText(end, now)}`;
+  return `${count(running)} of ${jobsText(jobs)} running, ${count(live - running)} waiting, ${count(jobs - live)} finished${failures}.${endText(end, now)}`;
 }
 
 function Took({run: found, gantt, now, dagId, runId}: Run & {run: RunSummary; gantt: RunGantt | null; now: number}) {

@@ -32,7 +32,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jwt import InvalidTokenError
 from schemathesis import Case, GenerationMode
-from sqlalchemy import create_engine, insert, select, update
+from sqlalchemy import create_engine, delete, insert, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -47,6 +47,7 @@ from lading.executors.store.starts import show_starts
 from lading.executors.store.tables import RequestRow
 from lading.plugin.subcommands.explain import start_step
 from lading.plugin.subcommands.jobs import job_row, short_job_row
+from lading.plugin.ui.queries.bill import released_machines
 from lading.scheduling.insight.auto import SizeChoice, as_text
 from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.reasons import because, free_text
@@ -234,11 +235,15 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
         ("max_allocations", 2, 2), ("max_usd_per_hour", 4, 10), ("max_jobs", 0, 5), ("queue", None, None),
     ]  # fmt: skip
     assert (hpc["state"], hpc["machines"], hpc["machines_idle"], hpc["machines_silent"]) == ("up", 2, 1, 0)
-    assert (local["state"], local["machines_silent"], local["is_full"]) == ("degraded", 1, False)
-    assert hpc["is_full"], "jobs wait, and no more allocations may be requested"
+    assert (local["state"], local["machines_silent"], local["full_because"]) == ("degraded", 1, None)
+    assert (local["host"], hpc["host"]) == ("far", None)
+    assert hpc["full_because"] == "2 of 2 allocations; 1 job waits", "no more allocations may be requested"
     session.execute(update(InstanceRow).where(InstanceRow.token == "L2").values(state=InstanceState.ENDED))
     session.commit()
-    assert not client.get("/summary").json()["sites"][1]["is_full"]
+    assert client.get("/summary").json()["sites"][1]["full_because"] is None
+    add(session, "own", state=State.QUEUED, reason=because("task_jobs", most=1, task="t").at("hpc"))
+    session.commit()
+    assert client.get("/summary").json()["sites"][1]["full_because"] is None, "that limit is not one of the site"
     add(
         session,
         "told",
@@ -246,7 +251,8 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
         reason=because("max_usd_per_hour", type="c7i", price=2.0, used=9.0, most=10.0).at("hpc"),
     )
     session.commit()
-    assert client.get("/summary").json()["sites"][1]["is_full"], "a job says so that names no site"
+    full = client.get("/summary").json()["sites"][1]["full_because"]
+    assert full == "max_usd_per_hour allows no more; 1 job waits", "a job says so that names no site"
 
 
 def test_a_try_that_failed_is_no_task_that_failed(session: Session, client: TestClient) -> None:
@@ -265,6 +271,31 @@ def test_a_try_that_failed_is_no_task_that_failed(session: Session, client: Test
     assert [(each["run_id"], each["map_index"], each["try_number"]) for each in group["failed_tasks"]] == [
         ("r", -1, 2)
     ] * 3
+
+
+def test_a_failure_says_its_exit_code_and_its_message(session: Session, client: TestClient) -> None:
+    reasons = {
+        "silent": (None, 2, "exit code 2, no message"),
+        "nothing": (None, None, "no exit code, no message"),
+        "said": (because("job_error", text="KeyError: 'x'"), 3, "KeyError: 'x' (exit code 3)"),
+        "coded": (because("task_exited", exit_code=4), 4, "the task's process exited with exit code 4"),
+        "own": (because("task_failed"), 0, "the task failed; see its log"),
+    }
+    for task, (reason, code, _) in reasons.items():
+        failed = {"state": State.FAILED, "cause": "error", "task_id": task, "exit_code": code, "reason": reason}
+        ended(session, task, **failed)
+    session.commit()
+    [group] = client.get("/failures", params={"since": NOW - 3600}).json()["groups"]
+    texts = [text for reason, _, text in reasons.values() if reason is not None]
+    assert sorted(group["sentences"]) == sorted(texts), "jobs with a reason come first"
+    jobs = client.get("/jobs", params={"state": "failed"}).json()["jobs"]
+    assert {job["task_id"]: job["reason"] for job in jobs} == {task: text for task, (*_, text) in reasons.items()}
+    session.execute(update(JobRow).values(reason=None, reason_code=None))
+    session.commit()
+    [group] = client.get("/failures", params={"since": NOW - 3600}).json()["groups"]
+    codes = {f"exit code {code}, no message" for code in (0, 2, 3, 4)} | {"no exit code, no message"}
+    assert len(group["sentences"]) == 3
+    assert set(group["sentences"]) <= codes
 
 
 def test_a_failure_says_what_has_become_of_its_task(session: Session, client: TestClient) -> None:
@@ -387,12 +418,12 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     assert start_step(session, row)[0].lines == ["none while it is held: A budget is spent: budget b"]
     assert short_job_row(row, start=show_starts(session, [row], NOW)["held"])["starts"] == f"held: {held['text']}"
     run = client.get("/dags/mine/runs/r/gantt").json()
-    assert (run["expected_end"], run["held"]) == (None, "1 job is held (a budget is spent: budget b)")
+    assert (run["expected_end"], run["end_unknown"]) == (None, "1 job is held (a budget is spent: budget b)")
     assert (run["expected_end_span"], run["expected_end_basis"]) == (None, None)
     session.delete(row)
     session.commit()
     run = client.get("/dags/mine/runs/r/gantt").json()
-    assert run["held"] is None
+    assert run["end_unknown"] is None
     assert run["expected_end"] >= NOW + 30 * 3600, "after the last of its jobs"
     span = run["expected_end_span"]
     assert NOW < span["since"] < run["expected_end"] < span["until"]
@@ -886,19 +917,23 @@ def test_what_a_shorter_idle_time_would_save_is_taken_from_machines_that_were_re
         session.add(
             InstanceRow(
                 token=f"M{number}", site=site, kind="", disk=0, seconds=0.0, state=InstanceState.ENDED,
-                usd_per_hour=36.0, ordered_at=NOW - 9999, ended_at=NOW - 1,
+                usd_per_hour=36.0, ordered_at=NOW - 9999, ready_at=NOW - 9999, ended_at=NOW - 1,
                 idle_since=None if idle is None else NOW - 1 - idle, **AMOUNTS,
             )
         )  # fmt: skip
     session.commit()
     span = {"since": (NOW - 1) // 86400 * 86400, "until": NOW}
-    cloud, hpc = sorted(
-        client.get("/bill", params={**span, "split": "site"}).json()["idle_sites"], key=lambda each: each["site"]
-    )
+    released = released_machines(session, span["since"], NOW)
+    assert released.keys() == {"cloud"}, "lab has no such setting, and hpc released no machine"
+    machines, usd, cpu_hours = released["cloud"]
+    assert machines == 3
+    assert usd[0] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
+    assert usd[-1] == pytest.approx(200 * 0.01 + 400 * 0.01 + 600 * 0.01), "no more than the setting"
+    assert cpu_hours[0] == pytest.approx(4 * 400 / 3600)
+    cloud = client.get("/bill", params={**span, "split": "site"}).json()["idle_sites"][0]
     assert (cloud["site"], cloud["idle_seconds"], cloud["machines"]) == ("cloud", 600, 3)
-    assert cloud["usd_saved"] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
-    assert cloud["cpu_hours_saved"] == pytest.approx(4 * 400 / 3600)
-    assert (hpc["site"], hpc["machines"], hpc["usd_saved"], hpc["cpu_hours_saved"]) == ("hpc", 0, None, 0)
+    assert cloud["usd_saved"] == pytest.approx(usd[-1]), "no shorter setting halves the cost"
+    assert cloud["remedy"].startswith('Set hurry of cloud to "cheap"')
     assert client.get("/bill", params=span).json()["idle_sites"] == []
 
 
@@ -975,14 +1010,17 @@ def test_what_sizing_frees_is_shown(session: Session, client: TestClient) -> Non
 def test_budgets_of_dags_are_shown_to_who_may_read_one_of_them(session: Session, client: TestClient) -> None:
     whose = {"a": "team a", "b": "Dags mi*", "c": "team a, Dags hush_dag, tag t", "d": "everyone", "e": "Dags hush_*"}
     for name, who in whose.items():
-        terms = {"unit": "USD", "per": "day", "since": NOW, "until": NOW + 86400, "at": NOW}
-        session.add(BudgetRow(name=name, who=who, most=10.0, spent=1.0, per_hour=float(name == "a"), **terms))
+        terms = {"unit": "USD", "per": "day", "since": NOW - 4 * 3600, "until": NOW + 20 * 3600, "at": NOW}
+        spent = 4.0 if name == "a" else 1.0
+        session.add(BudgetRow(name=name, who=who, most=10.0, spent=spent, per_hour=0.0, **terms))
     for name in "bc":
         session.add(RequestRow(kind=RequestKind.LIFT.value, target=name, by="operator", at=NOW))
     session.commit()
-    assert [each["name"] for each in client.get("/summary").json()["budgets"]] == ["a", "b", "d"]
-    spent = [each["spent_at"] for each in client.get("/summary").json()["budgets"]]
-    assert spent == [pytest.approx(NOW + 9 * 3600), None, None], "9 of 10 USD are left, at one an hour"
+    budgets = client.get("/summary").json()["budgets"]
+    assert [each["name"] for each in budgets] == ["a", "b", "d"]
+    spent = [each["spent_at"] for each in budgets]
+    assert spent == [pytest.approx(NOW + 6 * 3600), None, None], "6 of 10 USD are left, at one an hour, as until now"
+    assert [each["expected"] for each in budgets] == [pytest.approx(24), pytest.approx(6), pytest.approx(6)]
     assert [each["target"] for each in client.get("/requests").json()] == ["b"]
 
 
@@ -1064,14 +1102,27 @@ def test_what_boots_costs_what_waits_in_a_queue_does_not(session: Session, clien
     assert client.get("/summary").json()["usd_per_hour"] == before + 5.0
 
 
-def test_a_live_run_of_unknown_end_names_the_tasks(session: Session, client: TestClient) -> None:
+def test_a_live_run_of_unknown_end_says_why(session: Session, client: TestClient) -> None:
     session.add(dag_run("r"))
     add(session, "waits", state=State.QUEUED, task_id="t", queued_at=NOW - 5000)
     add(session, "ahead", state=State.QUEUED, task_id="t", queued_at=NOW - 6000)
     session.commit()
     [run] = client.get("/live-runs").json()["runs"]
-    assert (run["expected_end"], run["held"], run["unpredicted"]) == (None, None, ["t"])
-    assert client.get("/dags/mine/runs/r/gantt").json()["unpredicted"] == ["t"]
+    why = "there is no estimate of when the waiting jobs of t start"
+    assert (run["expected_end"], run["end_unknown"]) == (None, why)
+    assert client.get("/dags/mine/runs/r/gantt").json()["end_unknown"] == why
+    session.execute(update(JobRow).values(state=State.RUNNING, started_at=NOW - 60))
+    session.commit()
+    [run] = client.get("/live-runs").json()["runs"]
+    assert run["end_unknown"] == "no job of t has finished before, so its duration is unknown"
+    session.execute(update(DagRun).values(state="success"))
+    session.commit()
+    [run] = client.get("/live-runs").json()["runs"]
+    assert run["end_unknown"] == "Airflow has marked the run as success, although it has unfinished jobs"
+    session.execute(delete(DagRun))
+    session.commit()
+    [run] = client.get("/live-runs").json()["runs"]
+    assert run["end_unknown"] == "Airflow does not know the run"
 
 
 def test_live_runs_say_when_they_end_and_what_they_cost_so_far(session: Session, client: TestClient) -> None:
@@ -1087,7 +1138,7 @@ def test_live_runs_say_when_they_end_and_what_they_cost_so_far(session: Session,
     names = ("dag_id", "run_id", "running", "waiting", "jobs", "live", "usd")
     assert [run[name] for name in names] == ["mine", "r", 1, 1, 3, 2, 2.0]
     tab = client.get("/dags/mine/runs/r/gantt").json()
-    for name in ("expected_end", "held", "expected_end_basis"):
+    for name in ("expected_end", "end_unknown", "expected_end_basis"):
         assert run[name] == (pytest.approx(tab[name], abs=60) if name == "expected_end" else tab[name]), name
     assert run["expected_end"] > NOW
 
