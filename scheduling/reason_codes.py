@@ -1551,6 +1551,7 @@ _TABLE = (
         "the process that supervised the task exited unexpectedly with exit code {exit_code}",
     ),
     _end("task_failed", "error", "the task failed; see its log"),
+    _end("task_raised", "error", "the task failed: {text}"),
     _end("details_lost", "error", "the task failed; the details could not be written to the disk of the machine"),
     _end("task_exited", "error", "the task's process exited with exit code {exit_code}"),
     _end("task_killed", "error", "the task's process was killed by signal {signal}"),

@@ -34,13 +34,14 @@ import time
 from functools import cache
 from http import HTTPStatus
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 from airflow.configuration import conf
 from airflow.dag_processing.bundles import base as bundles_base
 from airflow.executors.base_executor import BaseExecutor
-from airflow.executors.workloads import ExecuteCallback, ExecutorWorkload
+from airflow.executors.workloads import ExecuteCallback, ExecuteTask, ExecutorWorkload
 from airflow.sdk.api.client import ServerResponseError
 from airflow.sdk.exceptions import TaskAlreadyRunningError
 from airflow.sdk.execution_time import callback_supervisor, comms, supervisor, task_runner
@@ -65,6 +66,7 @@ from lading.executors.agent.supervisor import (
 from lading.executors.agent.tasks import probe
 from lading.executors.agent.tasks.api_client import PATIENCE, ApiOutOfReach, ApiRefused, JobClient, is_out_of_reach
 from lading.executors.agent.tasks.outputs import NotesResults, measured
+from lading.executors.agent.tasks.task_exception import read_exception
 from lading.hooks.dags.bundles import of_workload
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import Reason, because
@@ -230,7 +232,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     if exit_code:
         raise AgentJobFailed(_failure(exit_code), exit_code)
     if TaskSupervisor.reported_failure:
-        raise AgentJobFailed(because("task_failed"), exit_code)
+        raise AgentJobFailed(_reported(parsed), exit_code)
     job.outputs = measured(NotesResults.results)
 
 
@@ -255,6 +257,15 @@ def _probe(subject: str, token: str) -> None:
         probe.run(subject, token)
     except ConnectionError as error:
         raise AgentJobFailed(because("probe_failed", text=str(error))) from error
+
+
+def _reported(parsed: ExecutorWorkload) -> Reason:
+    """Return why a task failed that has reported this to Airflow itself."""
+    if isinstance(parsed, ExecuteTask) and parsed.log_path is not None:
+        log_file = Path(conf.get_mandatory_value("logging", "base_log_folder"), parsed.log_path)
+        if (raised := read_exception(log_file)) is not None:
+            return because("task_raised", text=raised)
+    return because("task_failed")
 
 
 def _failure(exit_code: int) -> Reason:

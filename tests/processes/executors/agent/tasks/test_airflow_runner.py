@@ -328,7 +328,7 @@ def test_a_task_that_fails_has_reported_to_airflow_itself(node: NodeAgent, api: 
     token = put(node, "fail")
     finished = node.wait_for(token)
     assert (finished["cause"], finished["exit_code"]) == ("error", 0)
-    assert str(finished["reason"]) == "the task failed; see its log"
+    assert str(finished["reason"]) == "the task failed: ValueError: no good"
     assert api.states(token) == ["failed"]
 
 
@@ -397,7 +397,7 @@ def test_an_outage_is_over_once_the_task_gets_an_answer(hasty: NodeAgent, api: E
     api.refusals["/away"] = 503
     token = put(hasty, "recover")
     finished = hasty.wait_for(token)
-    assert (finished["cause"], finished["exit_code"], finished["reason"].code) == ("error", 0, "task_failed")
+    assert (finished["cause"], finished["exit_code"], finished["reason"].code) == ("error", 0, "task_raised")
     assert api.states(token) == ["failed"]
 
 
