@@ -61,8 +61,10 @@ SECONDS_BETWEEN_PLANS = 2.0
 SECONDS_BETWEEN_LOOKS_BACK = 10.0
 MOST_PRIORITY = 2**31 - 1
 LONGEST_NAME = 250
-# Numbers in a reason, such as machines and amounts. A reason that differs only in numbers is not logged again.
-NUMBERS = re.compile(r"\d+(\.\d+)?")
+# Numbers and random names in a reason. A reason that differs only in these is not logged again.
+NUMBERS = re.compile(r"[0-9a-f]{32}|\d+(\.\d+)?")
+# Why jobs wait in every large run: for other jobs, or for a full machine.
+USUAL_REASONS = {"turn", "machine_full", "no_whole_gpu"}
 MOST_OWNERS = 2**31
 # The runner of jobs that start Snakemake, on nodes where this plugin is installed.
 RUNNER = "snakemake_executor_plugin_lading.runner"
@@ -552,16 +554,17 @@ class Engine:
             self._is_plan_old, self.next_plan = False, time.monotonic() + SECONDS_BETWEEN_PLANS
 
     def wait_reasons(self) -> dict[str, str]:
-        """Return why jobs of this run wait, by what similar reasons have in common: the sentence without numbers."""
+        """Return why jobs of this run wait, here or at a batch system, by what similar reasons have in common: the
+        sentence without numbers.
+        """
         from sqlalchemy import select
 
         from lading.executors.store import JobRow, State
 
-        mine = JobRow.run_id == self.run_id, JobRow.state == State.QUEUED, JobRow.reason.is_not(None)
+        mine = JobRow.run_id == self.run_id, JobRow.state.in_((State.QUEUED, State.PLACED)), JobRow.reason.is_not(None)
         with transaction(self.database) as session:
             found = session.execute(select(JobRow.reason_code, JobRow.reason).where(*mine).distinct().limit(50)).all()
-        # Reasons of kind "turn" are left out: jobs always wait for other jobs or for a full machine.
-        said = (for_users(str(reason)) for _, reason in found if reason.meaning.kind != "turn")
+        said = (for_users(str(reason)) for code, reason in found if code not in USUAL_REASONS)
         return {NUMBERS.sub("", text): text for text in said}
 
     def may_resubmit(self, info: SubmittedJobInfo, end: EndedJob) -> bool:

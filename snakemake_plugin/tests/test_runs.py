@@ -621,6 +621,38 @@ def test_a_job_that_has_succeeded_is_no_upcoming_one_although_snakemake_has_not_
         assert upcoming(session) == {1, 2, 3}, "another run has to run it again"
 
 
+def test_users_learn_why_their_jobs_wait_wherever_they_wait(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "lading")
+    database = connect_process(state)
+
+    from snakemake_executor_plugin_lading.engine import Engine
+
+    from lading.executors.store import State, add_job
+    from lading.scheduling.reasons import because
+    from lading.scheduling.resources import Resources
+
+    full = "tar: agents/.{}: No space left on device"
+    reasons = [
+        (State.QUEUED, because("max_jobs", site="hpc", most=7)),
+        (State.QUEUED, because("turn")),
+        (State.PLACED, because("machine_full", needs=Resources(1, 512), taken=["cpus"])),
+        (State.PLACED, because("batch_queue", queue="long", text="it waits for resources (Resources)")),
+        (State.PLACED, because("agent_not_brought", text=full.format("dfd2546a0d814ae9846c556b6abf065a"))),
+        (State.PLACED, because("agent_not_brought", text=full.format("8f6247c762de419196f77abec17b4ee6"))),
+        (State.RUNNING, because("unreachable", text="it runs, and does not wait")),
+    ]
+    columns = {"kind": "Command", "subject": "r", "run_id": "r", "workload": "{}", "owner": 7, "priority": 0}
+    columns |= {"cpus": 1, "memory": 1, "disk": 0, "gpus": 0, "unreported": False, "news": 0}
+    with transaction(database) as session:
+        for number, (where, reason) in enumerate(reasons):
+            add_job(session, token=str(number), state=where, reason=reason, **columns)
+    engine = SimpleNamespace(run_id="r", database=database)
+    said = " / ".join(Engine.wait_reasons(engine).values())
+    assert said.count(" / ") == 2
+    for part in ("already has 7 jobs", "waits in queue 'long' of the batch system", "No space left on device"):
+        assert part in said
+
+
 UPDATES = """
 rule all:
     input: "kept.txt", "cut.txt"
