@@ -85,10 +85,14 @@ rule own:
 
 FAILS = """
 rule all:
-    input: "a.txt", "b.txt"
+    input: "a.txt", "b.txt", "c.txt"
 rule a:
     output: "a.txt"
     shell: "echo half > {output}; echo what went wrong >&2; exit 3"
+# Its Snakemake says much after what is wrong.
+rule c:
+    output: "c.txt"
+    run: raise ValueError("Python went wrong")
 rule b:
     output: "b.txt"
     resources: runtime="2s"
@@ -432,9 +436,10 @@ def test_a_failure_says_its_cause_and_leaves_no_output(make: Make) -> None:
     assert "Lading: error: the task's process exited with exit code 3" in said
     assert ".snakemake/lading/logs/a/" in said
     assert "what went wrong" in said
+    assert said.count("Python went wrong") == 1
     assert "Lading: time_limit: " in said
     assert not (flow.folder / "a.txt").exists()
-    assert sorted(flow.jobs()) == [("a", "failed", "error"), ("b", "failed", "time_limit")]
+    assert sorted(flow.jobs()) == [("a", "failed", "error"), ("b", "failed", "time_limit"), ("c", "failed", "error")]
     assert flow.processes() == []
 
 
@@ -742,6 +747,7 @@ def test_a_workflow_may_be_in_a_folder_whose_name_is_not_utf8(make: Callable[...
     said = flow.run("--show-failed-logs", status=1)
     assert "Lading: error: the task's process exited with exit code 3" in said
     assert "what went wrong" in said
+    assert said.count("Python went wrong") == 1
     assert flow.processes() == []
 
 
