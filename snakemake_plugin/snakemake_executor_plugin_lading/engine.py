@@ -27,7 +27,6 @@ from snakemake_executor_plugin_lading.needs import (
     RunSites,
     auto_resources,
     check_limits,
-    exceeds_memory,
     executor_config,
     for_users,
     forecast_hints,
@@ -229,16 +228,21 @@ class Engine:
                 Exception
             ):  # its request depends on files that do not exist yet; it is checked when the job is submitted
                 continue
-            here = self.sites.here
-            if here is not None and (memory := exceeds_memory(job, here)) is not None:
-                self._say_once(
-                    f"rule {name_of(job)} requests {memory} MiB, more than the {here.memory} MiB of this "
-                    "machine: its jobs run alone, without a memory limit"
-                )
+            self._warn(job, needs)
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _warn(self, job: Any, needs: JobNeeds) -> None:
+        """Say that a job requests more memory than this machine has."""
+        if needs.too_much is not None and self.sites.here is not None:
+            self._say_once(
+                f"rule {name_of(job)} requests {needs.too_much} MiB, more than the {self.sites.here.memory} MiB of "
+                "this machine: its jobs run alone, without a memory limit",
+                f"{name_of(job)} alone",
+            )
+
+    def _say_once(self, text: str, common: str | None = None) -> None:
+        """Log a text, unless this one or one with the same in common was logged before."""
+        if (key := common or text) not in self._said:
+            self._said.add(key)
             self.logger.info(f"Lading: {text}")
 
     def start(self, command_of: CommandOf) -> None:
@@ -455,6 +459,7 @@ class Engine:
             if why:
                 hints = Hints.from_config(needs.config)
                 self._say_once(why)
+        self._warn(job, needs)  # again, because it may have been unknown before its inputs existed
         for decision in needs.decisions:
             self.logger.debug(f"Lading: job {job.jobid} ({name}) {decision}")
         columns = {**hint_columns(hints, self.settings), **needs.columns, "input_size": size}

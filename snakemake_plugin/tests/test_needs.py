@@ -180,10 +180,11 @@ def test_a_site_with_a_batch_system_is_told_the_time_of_a_profile() -> None:
 def test_a_machine_alone_gives_what_it_has() -> None:
     sites = RunSites({"local": machine()}, HERE)
     asked = job(4, mem_mb=64000)
-    config, columns = needs.needs_of(asked, WORKFLOW, OPTIONS, None, sites, is_direct=True)[:2]
-    assert (config["lading"]["memory"], columns["memory_limit"]) == (8000, None)
-    sites.check(Hints.from_config(config), "d")
-    assert needs.exceeds_memory(asked, HERE) == 61036
+    found = needs.needs_of(asked, WORKFLOW, OPTIONS, None, sites, is_direct=True)
+    assert (found.config["lading"]["memory"], found.columns["memory_limit"], found.too_much) == (8000, None, 61036)
+    sites.check(Hints.from_config(found.config), "d")
+    assert needs.needs_of(job(4, mem_mb=8000), WORKFLOW, OPTIONS, None, sites).too_much is None
+    assert needs.needs_of(job(4, mem_mib_per_cpu=8000), WORKFLOW, OPTIONS, None, sites).too_much == 32000
     assert sites.most_threads == 4
 
 

@@ -132,7 +132,10 @@ rule c:
 """
 LAPTOP = """
 rule all:
-    input: "gpus.txt", "small.txt", "big.txt"
+    input: "gpus.txt", "tiny.txt", "big.txt"
+rule tiny:
+    output: "tiny.txt"
+    shell: "touch {output}"
 rule gpus:
     output: "gpus.txt"
     resources: gpu=99
@@ -145,6 +148,11 @@ rule big:
     threads: 999
     resources: mem_mb=100_000_000
     shell: "echo {threads} > {output}"
+rule later:
+    input: "small.txt"
+    output: "later.txt"
+    resources: mem_mb=lambda wildcards, input: 100_000_000 + input.size
+    shell: "touch {output}"
 """
 
 # Each job writes when it begins and when it ends.
@@ -207,16 +215,17 @@ def test_a_run_begins_anew_after_its_folder_was_removed(make: Make) -> None:
 
 def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None:
     flow = make(LAPTOP)
-    said = flow.run("--until", "big")
+    said = flow.run("big.txt", "later.txt")
     assert (flow.folder / "big.txt").read_text().split() == [str(len(os.sched_getaffinity(0)))]
-    assert "rule big requests 95367432 MiB, more than the" in said
+    for rule in ("big", "later"):
+        assert f"rule {rule} requests 95367432 MiB, more than the" in said
     assert "its jobs run alone" in said
     refused = flow.run(status=1)
     assert re.search(r"rule gpus \(job \d+\): resource gpu: 99 is more than site 'local' can ever give", refused)
     refused = flow.run("--set-resources", "gpus:gpu=0", "--default-resources", "slurm_partition='x'", status=1)
     assert "resource slurm_partition is 'x', which only a batch system understands" in refused
     assert "airflow" not in refused.lower()
-    assert not (flow.folder / "small.txt").exists(), "nothing has run before that"
+    assert not (flow.folder / "tiny.txt").exists(), "nothing has run before that"
 
 
 # The thread that takes ends in reads the DAG of which Snakemake's own thread has changed a part.
