@@ -128,7 +128,7 @@ def test_other_batch_systems_get_what_has_a_meaning_to_them(system: str, native:
     ("system", "asked", "said"),
     [
         (None, {"slurm_partition": "short"}, "resource slurm_partition is 'short', which only a batch system"),
-        (None, {"slurm_extra": "--x"}, r"slurm_extra is '--x'.*--set-resources RULE:slurm_extra"),
+        (None, {"slurm_extra": "--x"}, r"slurm_extra is '--x'.* out: --set-resources RULE:slurm_extra"),
         (None, {"constraint": "ssd"}, "resource constraint is 'ssd'"),
         (None, {"gres": "lscratch:1"}, "gres is 'lscratch:1', which only SLURM understands"),
         (None, {"gpu": 1}, r"resource gpus?: 1 is more than site 'hpc' can ever give.*--max-threads 4"),
@@ -167,6 +167,17 @@ def test_what_a_site_cannot_honour_is_refused_by_its_name(system: str | None, as
     with pytest.raises(NeedsError, match=said) as caught:
         found(system, **{"threads": 1, **asked})
     assert "airflow" not in str(caught.value).lower()
+
+
+def test_only_a_site_that_could_run_a_job_is_named_as_another_place_for_it() -> None:
+    small = PublishedSite((Location("", Resources(16, 32000)),), accept_untargeted=False)
+    large = PublishedSite((Location("", Resources(16, 512000)),), accept_untargeted=False)
+    asked = needs.needs_of(job(mem_mb=99999), WORKFLOW, OPTIONS, None).config
+    for there, names_it in ((small, False), (large, True)):
+        sites = RunSites({"hpc": cluster("slurm"), "there": there})
+        with pytest.raises(NeedsError, match="resource mem_mb: .* is more than site 'hpc'") as caught:
+            sites.check(Hints.from_config(asked), "d")
+        assert ("give it the resource lading_site, valid: there" in str(caught.value)) is names_it
 
 
 def test_a_site_with_a_batch_system_is_told_the_time_of_a_profile() -> None:
