@@ -175,7 +175,7 @@ def test_only_a_site_that_could_run_a_job_is_named_as_another_place_for_it() -> 
     asked = needs.needs_of(job(mem_mb=99999), WORKFLOW, OPTIONS, None).config
     for there, names_it in ((small, False), (large, True)):
         sites = RunSites({"hpc": cluster("slurm"), "there": there})
-        with pytest.raises(NeedsError, match="resource mem_mb: .* is more than site 'hpc'") as caught:
+        with pytest.raises(NeedsError, match=r"resource mem_mb: .* is more than site 'hpc'") as caught:
             sites.check(Hints.from_config(asked), "d")
         assert ("give it the resource lading_site, valid: there" in str(caught.value)) is names_it
 
