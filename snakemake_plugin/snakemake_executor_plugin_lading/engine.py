@@ -251,17 +251,28 @@ class Engine:
         :param command_of: returns the command of a job; None: it starts a Snakemake
         :raises EngineError: old jobs do not end; or the controller of the state folder uses another sites file
         """
-        from lading.executors.controller_process import current_lease, lives
+        from lading.executors.controller.sites_file import difference
+        from lading.executors.controller_process import another_scheduler_lives, current_lease, kill, lives
         from lading.executors.orchestrator.presence import Presence
+        from lading.plugin.published import edition
 
         with self.state.locked():
-            if lives(current_lease()):
+            if lives(lease := current_lease()):
+                advice = (
+                    "wait until it has stopped, give the same --lading-sites-file, or use another --lading-state-folder"
+                )
                 if ControllerOptions.read(self.state.options) != self.options_of_controller:
                     raise EngineError(
                         f"a controller is running for {self.state.root} with a sites file other than "
-                        f"{self.options_of_controller.sites_file or 'none'}: wait until it has stopped, give the same "
-                        "--lading-sites-file, or use another --lading-state-folder"
+                        f"{self.options_of_controller.sites_file or 'none'}: {advice}"
                     )
+                if difference(edition(self.settings), self.settings.sites_file) is not None:
+                    if another_scheduler_lives(self.settings, self.owner) or not kill(lease):
+                        raise EngineError(
+                            f"a controller is running for {self.state.root} and other workflows, with "
+                            f"{self.options_of_controller.sites_file} as it was before it changed: {advice}"
+                        )
+                    self.logger.info("Lading: the controller is started again, because the sites file has changed")
             else:
                 self.options_of_controller.write(self.state.options)
             # Because Snakemake does not shut its executor down if Ctrl-C comes at certain moments, or again at the end.

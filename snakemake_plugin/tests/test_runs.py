@@ -490,6 +490,39 @@ def test_the_jobs_of_a_killed_snakemake_go_on_for_the_next_one(make: Make) -> No
     assert flow.processes() == []
 
 
+# Each job waits until the other one has begun, too.
+BOTH = """
+rule all:
+    input: "0.txt", "1.txt"
+rule one:
+    output: "{i}.txt"
+    shell: "touch begun.{wildcards.i}; until [ -e begun.0 ] && [ -e begun.1 ]; do sleep 0.1; done; touch {output}"
+"""
+
+
+def test_a_changed_sites_file_counts_although_a_controller_that_has_read_the_old_one_lives(make: Make) -> None:
+    flow, other = make(BOTH), make(BOTH)
+    sites = flow.folder / "sites.toml"
+    sites.write_text('[sites.local]\nkind = "local"\ncpus = 1\n')
+    options = ("--lading-state-folder", str(flow.lading), "--lading-sites-file", str(sites))
+    first = flow.start(*options)
+    wait_until(lambda: list(flow.folder.glob("begun.*")))
+    wait_until(lambda: ("running",) in flow.jobs("state"))
+    controller = flow.process("snakemake_executor_plugin_lading\0controller")
+    sites.write_text('[sites.local]\nkind = "local"\ncpus = 2\n')
+    refused = other.run(*options, status=1)
+    assert "and other workflows, with" in refused
+    assert "sites.toml as it was before it changed" in refused
+    first.kill()
+    first.wait()
+    assert flow.process("snakemake_executor_plugin_lading\0controller") == controller, "its job goes on"
+    flow.run("--unlock")
+    said = flow.run(*options)
+    assert "the controller is started again, because the sites file has changed" in said
+    assert "1 jobs of an earlier Snakemake continue" in said
+    assert flow.processes() == []
+
+
 def test_a_job_whose_rule_has_changed_is_ended_and_runs_anew(make: Make) -> None:
     flow = make(COUNTS)
     first = flow.start()
