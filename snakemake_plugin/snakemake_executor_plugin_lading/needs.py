@@ -49,6 +49,8 @@ WORDS = {
     "another deployment( of Lading)?": "another workflow",
     "this deployment": "this workflow",
     "task instance": "job",
+    "the task": "the job",
+    "a task": "a job",
     "the scheduler": "Snakemake",
     "Dag": "workflow",
     "Dags": "workflows",

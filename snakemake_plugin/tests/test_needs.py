@@ -222,6 +222,7 @@ def test_what_lading_chooses_is_no_more_than_the_largest_node_has() -> None:
         ("in an hour, or when it is woken (airflow lading wake)", "in an hour, or when it is woken"),
         ("Raise it. Run: airflow lading check SITE.", "Raise it."),
         ("there is no file /data/Airflow/Dag/x", "there is no file /data/Airflow/Dag/x"),
+        ("the task's process was killed by signal 9", "the job's process was killed by signal 9"),
         ("hint site names 'x'", "resource lading_site names 'x'"),
     ],
 )

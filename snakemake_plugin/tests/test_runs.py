@@ -442,7 +442,7 @@ def test_rules_without_memory_get_what_their_jobs_used_and_more_for_free(make: M
 def test_a_failure_says_its_cause_and_leaves_no_output(make: Make) -> None:
     flow = make(FAILS)
     said = flow.run("--keep-going", status=1)
-    assert "Lading: error: the task's process exited with exit code 3" in said
+    assert "Lading: error: the job's process exited with exit code 3" in said
     assert ".snakemake/lading/logs/a/" in said
     assert "what went wrong" in said
     assert said.count("Python went wrong") == 1
@@ -787,7 +787,7 @@ def test_a_workflow_may_be_in_a_folder_whose_name_is_not_utf8(make: Callable[...
         "rule all:\n    output: 'none'\n    shell: 'echo what went wrong >&2; exit 3'"
     )
     said = flow.run("--show-failed-logs", status=1)
-    assert "Lading: error: the task's process exited with exit code 3" in said
+    assert "Lading: error: the job's process exited with exit code 3" in said
     assert "what went wrong" in said
     assert said.count("Python went wrong") == 1
     assert flow.processes() == []
