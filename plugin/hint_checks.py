@@ -77,7 +77,9 @@ def check_sites(
         if hints == Hints() and not any(site.suits(PlannedJob("", defaults)) for site in takers.values()):
             raise HintError(without_hints(defaults, takers))
     except HintError as error:
-        others = [name for name in known if name not in takers]
+        others = [
+            name for name in known if name not in takers and is_possible({name: known[name]}, hints, dag_id, team)
+        ]
         if not others:
             raise
         may = f"only {', '.join(takers)} can" if takers else "no site can"
@@ -86,6 +88,15 @@ def check_sites(
             f"such tasks: give it the hint site, valid: {', '.join(others)}; or set accept_untargeted = true in the "
             "table of one of these"
         ) from error
+
+
+def is_possible(known: Mapping[str, PublishedSite], hints: Hints, dag_id: str, team: str | None) -> bool:
+    """Return whether the sites admit a Dag, and one of them suits hints."""
+    try:
+        check_at(open_to(dag_id, team, known), hints)
+    except HintError:
+        return False
+    return True
 
 
 def check_targets(hints: Hints, dag_id: str, team: str | None, known: Mapping[str, PublishedSite]) -> None:
