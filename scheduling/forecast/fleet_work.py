@@ -235,10 +235,10 @@ class FleetWork:
         """The cheapest launch for ``number`` steps of a class; None if they need no machine or fit none."""
         if its_class.elsewhere:
             return None
-        able = self.problem.bins_granting(its_class.wish).bins
+        able = self.problem.on_sale.granting(its_class.wish)
         n0, n1, n2, n3 = its_class.need
         need = n0 * number, n1 * number, n2 * number, n3 * number
-        return next((each for each in able if fits(need, each.capacity)), None)
+        return able.cheapest(need)
 
     def boot_of(self, kind: str | None) -> float:
         """Seconds from the launch of an instance type to its first job."""
@@ -315,12 +315,14 @@ def offers(work: FleetWork, most_cpus: float) -> list[Bin]:
     found: list[tuple[Bin, list[int], Sequence[bool]]] = []
     for each in work.problem.bins:  # the cheapest first
         room, suits = [each.capacity[i] for i in asked], work.suits(each.capacity, each.kind)
+        if each.type.capacity.cpus > most_cpus or not any(suits):
+            continue
         is_worse = any(
             all(more >= mine for more, mine in zip(other, room, strict=True))
             and all(it or not mine for it, mine in zip(its, suits, strict=True))
             for _, other, its in found
         )
-        if each.type.capacity.cpus <= most_cpus and any(suits) and not is_worse:
+        if not is_worse:
             found.append((each, room, suits))
     return [each for each, _, _ in found]
 
