@@ -105,7 +105,9 @@ class FleetWork:
     :ivar classes: see :class:`StepClass`
     :ivar names: the unstarted steps in the order in which they get machines
     :ivar begun: the started steps
+    :ivar left: their expected remaining seconds, by name
     :ivar there: the existing machines
+    :ivar critical: the longest path from now to the end of each run, seconds
     """
 
     def __init__(
@@ -120,7 +122,8 @@ class FleetWork:
     ) -> None:
         self.forecast, self.locations, self.problem, self.now = forecast, locations, problem, now
         self.boot, self.boots, self.most_boot_paid = boot, boots, most_boot_paid
-        self.rests = forecast.rests(now)
+        self.left = {name: step.left(now) for name, step in forecast.steps.items() if step.begun is not None}
+        self.rests = forecast.rests(now, self.left)
         self.longest_rests = self._longest_rests()
         self.limits = limits = problem.limits
         self.most = {("run", name): most for name, most in forecast.most_at_once.items()}
@@ -168,7 +171,6 @@ class FleetWork:
         self.children = [[number[each] for each in forecast.children[name]] for name in self.names]
         self.begun = self._begun_steps(number)
         self.critical = longest_of_runs(forecast, self.rests)
-        """The longest path from now to the end of each run, seconds."""
         self._menus: dict[Fleet, Sequence[Bin | None]] = {}
         self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
         self.there = self._existing_machines()
@@ -252,7 +254,7 @@ class FleetWork:
         """
         if not any(step.spread for step in self.forecast.steps.values()):
             return self.rests
-        lengths = {}
+        lengths = dict(self.left)
         for name, step in self.forecast.steps.items():
             if step.begun is None:
                 times = math.exp(step.spread)
@@ -271,7 +273,7 @@ class FleetWork:
                 step.job.run,
                 step.location,
                 self.class_by_step[name],
-                step.left(self.now),
+                self.left[name],
                 [number[each] for each in children[name] if each in number],
             )
             for name, step in steps.items()
