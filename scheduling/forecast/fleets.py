@@ -580,7 +580,10 @@ class FleetRun:
         while queue and self._may_begin_elsewhere(each):
             if has_home and not each.at_once:
                 if self.open >= self.size:
-                    self.reach.most = min(self.reach.most, self.open)
+                    # Where the limits of the site do not allow the machine either, a larger size would change nothing.
+                    is_allowed = self._is_within(launched)
+                    self.is_limited |= not is_allowed
+                    self.reach.most = min(self.reach.most, self.open if is_allowed else math.inf)
                     break
                 self.reach.least = max(self.reach.least, self.open + 1)
             if not self._may_open(launched, time, boot, has_home=has_home):
