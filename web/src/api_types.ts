@@ -444,6 +444,8 @@ export interface components {
         BillPage: {
             by: components["schemas"]["Period"];
             expected: components["schemas"]["ExpectedBill"] | null;
+            /** Idle Remedy */
+            idle_remedy: string;
             /** Idle Sites */
             idle_sites: components["schemas"]["IdleSite"][];
             /** Is Partial */

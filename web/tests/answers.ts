@@ -13,7 +13,7 @@ const summary: Summary = {
   shares: [{name: "genomics", who: "team genomics", entitled: 0.5, used: 0.75, lately: 0.4, guarantees: [{site: "hpc", what: "cpus", kept: 8, used: 12}], is_over: true, lends: true, borrows: true, at: NOW - 10}],
 };
 const bill: BillPage = {
-  now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: {...amounts, jobs: 1, usd: 2, usd_used: 2, usd_unused: 0, usd_idle: 0, usd_boot: 0}, is_partial: false, idle_sites: [{site: "hpc", usd: 5, cpu_hours: 100, idle_seconds: 300, machines: 4, proposed_seconds: 150, usd_saved: 2.6, cpu_hours_saved: 52, remedy: "Lower idle_seconds of hpc from 300 to 150: this would have saved $2.60, 52 % of its idle cost."}],
+  now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: {...amounts, jobs: 1, usd: 2, usd_used: 2, usd_unused: 0, usd_idle: 0, usd_boot: 0}, is_partial: false, idle_sites: [{site: "hpc", usd: 5, cpu_hours: 100, idle_seconds: 300, machines: 4, proposed_seconds: 150, usd_saved: 2.6, cpu_hours_saved: 52, remedy: "Lower idle_seconds of hpc from 300 to 150: this would have saved $2.60, 52 % of its idle cost."}], idle_remedy: "",
   expected: {until: NOW + 5 * 86400, usd: 1234.5, cpu_hours: 600, since: NOW - 7 * 86400, usd_per_day: 100, cpu_hours_per_day: 80},
   rows: [{kind: "named", dag_id: "etl", task_id: null, run_id: null, site: null, team: null, total: amounts, usd: [10], cpu_hours: [100]}],
 };

@@ -122,16 +122,16 @@ test("what was known stays where a newer answer does not come, and says since wh
   expect(text()).not.toContain("Not updated");
 });
 
-test("Cost says which site idled, for how much, and which setting would halve it", async () => {
+test("Cost says which site idled, for how much, and which settings would halve all of it", async () => {
   const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows, [hpc] = bill.idle_sites;
   const at = (site: string, usd: number) => ({...row, kind: "named", site, dag_id: null, total: {...row.total, usd_idle: usd}});
   const lab = {...hpc, site: "lab", usd: 1, cpu_hours: 20, idle_seconds: null, proposed_seconds: null, machines: 0, remedy: "Machines of lab cost the same."};
   const cloud = {...hpc, site: "cloud", usd: 0.5, cpu_hours: 9, idle_seconds: 120, machines: 0, proposed_seconds: null, usd_saved: null, remedy: "Lower it."};
-  answer = async (route) => (route.startsWith("bill") ? json({...bill, split: "site", total: {...bill.total, usd_idle: 6.5}, rows: [at("lab", 1), at("hpc", 5), at("cloud", 0.5)], idle_sites: [hpc, lab, cloud]}) : good(route));
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, split: "site", total: {...bill.total, usd_idle: 6.5}, rows: [at("lab", 1), at("hpc", 5), at("cloud", 0.5)], idle_sites: [hpc, lab, cloud], idle_remedy: "Lower idle_seconds of hpc from 300 to 75: this would have saved $3.90, 60 % of $6.50."}) : good(route));
   await open("Cost");
   await pass(2);
   const line = box.querySelector("[data-testid=idle-advice]"), table = box.querySelector("section[aria-label='Idle machines'] table");
-  expect(line?.textContent).toBe("To halve idle cost: hpc idled most ($5.00 of $6.50). Lower idle_seconds of hpc from 300 to 150: this would have saved $2.60, 52 % of its idle cost.");
+  expect(line?.textContent).toBe("To halve idle cost: Lower idle_seconds of hpc from 300 to 75: this would have saved $3.90, 60 % of $6.50.");
   expect(line!.compareDocumentPosition(table!) & Node.DOCUMENT_POSITION_FOLLOWING, "above the table").toBeTruthy();
   const rows = rowsOf("Idle machines");
   expect(rows).toHaveLength(3);

@@ -31,7 +31,7 @@ from lading.executors.store.bills import bill, running
 from lading.executors.store.tables import InstanceRow, InstanceState, SiteRow
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts, SpendingRate, total
-from lading.scheduling.insight.idle import FRACTIONS, IdleCost
+from lading.scheduling.insight.idle import FRACTIONS, IdleCost, halve
 from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, following, periods
 from lading.scheduling.insight.periods import begin as first_of
 
@@ -150,6 +150,9 @@ class BillPage(BaseModel):
     data."""
     idle_sites: list[IdleSite]
     """Only in a bill by site: the sites with idle machines, the most expensive ones first."""
+    idle_remedy: str
+    """Only in a bill by site: which settings of which sites together halve the cost of all idle machines, or how much
+    they can save at most; empty: no machine idled."""
     is_partial: bool
     """Whether some Dags may be hidden from the user. Totals then include hidden Dags only on past days on which at
     least two of them had jobs."""
@@ -197,6 +200,7 @@ def bill_page(
     whole = total(found.totals)
     month = first_of(now, Period.MONTH)
     is_this_month = begins[0] == month.timestamp() and now < spans[-1][1]
+    idle = idle_costs(session, found, begins[0], min(spans[-1][1], now)) if split == "site" else []
     return BillPage(
         now=now,
         by=by,
@@ -209,7 +213,8 @@ def bill_page(
         expected=expected_bill(session, sight, whole, following(month, Period.MONTH).timestamp(), now)
         if is_this_month
         else None,
-        idle_sites=idle_sites(session, found, begins[0], min(spans[-1][1], now)) if split == "site" else [],
+        idle_sites=[each for _, each in idle],
+        idle_remedy=halve([each for each, _ in idle], whole.usd_idle if whole.is_priced else whole.idle / 3600),
         is_partial=is_partial(sight),
     )
 
@@ -282,8 +287,8 @@ def expected_bill(session: Session, sight: Sight, spent: BillParts, until: float
     )
 
 
-def idle_sites(session: Session, found: BillRows, since: float, until: float) -> list[IdleSite]:
-    """Return the sites with idle machines, and what shorter ``idle_seconds`` would have saved.
+def idle_costs(session: Session, found: BillRows, since: float, until: float) -> list[tuple[IdleCost, IdleSite]]:
+    """Return the sites with idle machines, and what shorter ``idle_seconds`` would have saved, most expensive first.
 
     Savings are estimated from the machines that were released within the time range.
 
@@ -306,20 +311,19 @@ def idle_sites(session: Session, found: BillRows, since: float, until: float) ->
             saved=usd if in_usd else cpu_hours,
         )
         choice = its.choice
-        sites.append(
-            IdleSite(
-                site=name,
-                usd=parts.usd_idle if parts.is_priced else None,
-                cpu_hours=parts.idle / 3600,
-                idle_seconds=its.idle_seconds,
-                machines=machines,
-                proposed_seconds=its.proposed,
-                usd_saved=usd[choice] if choice is not None and parts.is_priced else None,
-                cpu_hours_saved=None if choice is None else cpu_hours[choice],
-                remedy=its.remedy(),
-            )
+        site = IdleSite(
+            site=name,
+            usd=parts.usd_idle if parts.is_priced else None,
+            cpu_hours=parts.idle / 3600,
+            idle_seconds=its.idle_seconds,
+            machines=machines,
+            proposed_seconds=its.proposed,
+            usd_saved=usd[choice] if choice is not None and parts.is_priced else None,
+            cpu_hours_saved=None if choice is None else cpu_hours[choice],
+            remedy=its.remedy(),
         )
-    return sorted(sites, key=lambda each: (-(each.usd or 0.0), -each.cpu_hours, each.site))
+        sites.append((its, site))
+    return sorted(sites, key=lambda each: (-(each[1].usd or 0.0), -each[1].cpu_hours, each[1].site))
 
 
 def released_machines(

@@ -159,13 +159,9 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   );
 }
 
-/** Which site idled most, and which setting would halve that, in one line. */
-function IdleAdvice({bill, isLong}: {bill: Bill; isLong: boolean}) {
-  const inUsd = bill.total.usd !== null, [most] = bill.idle_sites;
-  if (!most) return null;
-  const said = inUsd ? `${usd(most.usd)} of ${usd(bill.total.usd_idle)}` : `${cpuHours(most.cpu_hours)} of ${cpuHours(bill.total.cpu_hours_idle)}`;
-  return <p style={{marginTop: 10}} data-testid="idle-advice"><b>To halve idle cost:</b> <Name>{most.site}</Name> idled most ({said}{isLong ? ", last 30 days" : ""}). {most.remedy}</p>;
-}
+/** Which settings would halve the cost of all idle machines, in one line. */
+const IdleAdvice = ({bill, isLong}: {bill: Bill; isLong: boolean}) =>
+  bill.idle_remedy ? <p style={{marginTop: 10}} data-testid="idle-advice"><b>To halve idle cost{isLong ? " of the last 30 days" : ""}:</b> {bill.idle_remedy}</p> : null;
 
 const IDLE = "Idle machines";
 /** The sites with idle machines, what that cost, and which setting would halve it. */

@@ -930,10 +930,12 @@ def test_what_a_shorter_idle_time_would_save_is_taken_from_machines_that_were_re
     assert usd[0] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
     assert usd[-1] == pytest.approx(200 * 0.01 + 400 * 0.01 + 600 * 0.01), "no more than the setting"
     assert cpu_hours[0] == pytest.approx(4 * 400 / 3600)
-    cloud = client.get("/bill", params={**span, "split": "site"}).json()["idle_sites"][0]
+    by_site = client.get("/bill", params={**span, "split": "site"}).json()
+    cloud = by_site["idle_sites"][0]
     assert (cloud["site"], cloud["idle_seconds"], cloud["machines"]) == ("cloud", 600, 3)
     assert cloud["usd_saved"] == pytest.approx(usd[-1]), "no shorter setting halves the cost"
     assert cloud["remedy"].startswith('Set hurry of cloud to "cheap"')
+    assert by_site["idle_remedy"].startswith("Even idle_seconds = 0 at cloud would have saved only $12.00, ")
     assert client.get("/bill", params=span).json()["idle_sites"] == []
 
 
