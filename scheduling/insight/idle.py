@@ -75,7 +75,8 @@ class IdleCost:
             change = _change(self.site, self.idle_seconds, self.idle_seconds / 2)
             return f"{change}. What that saves is unknown: no idle machine was released in this time."
         saved = self.saved[self.choice]
-        part = f"{written(saved, in_usd=self.in_usd)}, {100 * saved / self.cost if self.cost else 0:.0f} % of its idle cost"
+        percent = 100 * saved / self.cost if self.cost else 0
+        part = f"{written(saved, in_usd=self.in_usd)}, {percent:.0f} % of its idle cost"
         change = _change(self.site, self.idle_seconds, self.idle_seconds * FRACTIONS[self.choice])
         if 2 * saved >= self.cost:
             return f"{change}: this would have saved {part}."

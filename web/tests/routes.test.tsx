@@ -5,7 +5,7 @@ import {act} from "react";
 import {createRoot, type Root} from "react-dom/client";
 import {afterEach, beforeEach, expect, test, vi} from "vitest";
 import type {BillPage, PackingChart, RunGantt, Savings} from "../src/api_types";
-import {utcDay} from "../src/format";
+import {minute, utcDay} from "../src/format";
 import {billSpan} from "../src/pages/bill_span";
 import {ANSWERS, NOW} from "./answers";
 
@@ -149,6 +149,10 @@ test("Cost says at its top how many budgets are spent", async () => {
   await open("Cost");
   await pass(2);
   expect(tile("Budgets")).toBe("Budgets1 spentold 100 %all 40 %see all 2");
+  const section = box.querySelector("section[aria-label='Budgets']");
+  expect(section?.querySelector(".head")?.textContent).toContain(`Used and unused cost of their jobs, without idle and booting machines, as of ${minute(NOW - 20)}`);
+  expect(rowsOf("Budgets")[1]).toContain("now $4.00 per hour for 2 h 42 min");
+  expect(rowsOf("Breakdown")[0], "what budgets count").toContain("$10.00jobs $7.00");
 });
 
 test("Cost shows the most expensive runs, and not what was charged to no run", async () => {
@@ -161,6 +165,7 @@ test("Cost shows the most expensive runs, and not what was charged to no run", a
   const shown = rowsOf("Most expensive runs");
   expect(shown).toHaveLength(5);
   expect(shown[0]).toContain("r0");
+  expect(tile("Most expensive run")).toBe("Most expensive run$10.00etl, r0: see the most expensive runs");
   expect(text()).toContain("All 7 rows");
   const all = [...box.querySelectorAll("a")].find((each) => each.textContent === "More runs");
   expect(all?.getAttribute("href")).toContain("split=run");
@@ -168,6 +173,41 @@ test("Cost shows the most expensive runs, and not what was charged to no run", a
   await open("Cost", "&split=run");
   expect(rowsOf("Most expensive runs"), "the breakdown has them").toHaveLength(0);
   expect(rowsOf("Breakdown").at(-1)).toContain("charged to no job");
+});
+
+test("nothing of Cost is shown before all of it, unless an answer takes long", async () => {
+  answer = async (route) => { if (route === "savings") await wait(2); return good(route); };
+  await open("Cost");
+  expect([...box.querySelectorAll("section")].map((each) => each.getAttribute("aria-label"))).toEqual(["Cost"]);
+  await pass(1.1);
+  expect(rowsOf("Savings from right sizes")).toHaveLength(1);
+  await act(async () => root.unmount());
+  await pass(61);
+  answer = async (route) => { if (route === "savings") await wait(60); return good(route); };
+  await open("Cost");
+  expect(rowsOf("Breakdown")).toHaveLength(0);
+  await pass(2.1);
+  expect(rowsOf("Breakdown")).toHaveLength(1);
+});
+
+test("last week is compared with the week before, and past days have nothing that runs", async () => {
+  const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows, {since, until} = billSpan("weeks", NOW), middle = since + 7 * 86400;
+  const periods = [{since, until: middle, is_whole: true}, {since: middle, until, is_whole: true}];
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, periods, totals: [row.total, row.total], rows: [{...row, usd: [3, 7]}]}) : good(route));
+  await open("Cost", "&days=weeks");
+  expect(box.querySelector("section[aria-label=Cost] .head")?.textContent).toContain(`${utcDay(since)} to ${utcDay(until - 1)}, UTC`);
+  expect(rowsOf("Breakdown")[0]).toMatch(/\$3\.00\$7\.00$/);
+  expect(tile(`${utcDay(since)} to ${utcDay(until - 1)}`)).toContain("$10.00");
+  expect(tile("Running, included")).toBe("");
+});
+
+test("a phone shows fewer rows of a table", async () => {
+  const bill = ANSWERS["bill"] as BillPage, rows = Array.from({length: 9}, (_, index) => ({...bill.rows[0], dag_id: `d${index}`}));
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, rows}) : good(route));
+  vi.stubGlobal("matchMedia", () => ({matches: true}));
+  await open("Cost");
+  expect(rowsOf("Breakdown")).toHaveLength(5);
+  expect(text()).toContain("All 9 rows");
 });
 
 test("this month has its cost, and the cost expected by its end", async () => {
@@ -182,7 +222,7 @@ test("this month has its cost, and the cost expected by its end", async () => {
   await open("Cost", "&days=month");
   expect(tile("This month")).toContain("$10.00");
   const {expected} = bill;
-  expect(tile(`Expected by ${utcDay(expected!.until - 1)}`)).toContain(`≈ $1,230with $100.00 a day from now on, the mean since ${utcDay(expected!.since)}`);
+  expect(tile(`Expected by ${utcDay(expected!.until - 1)}`)).toContain(`≈ $1,230with $100.00 a day, the mean since ${utcDay(expected!.since)}, from now on`);
 });
 
 test("Overview and Cost say the same of today", async () => {

@@ -28,9 +28,12 @@ from lading.executors.store.bill_days import (
     number_of,
 )
 from lading.executors.store.bills import bill, running
+from lading.executors.store.figures import site_figures
+from lading.executors.store.figures import total as known_total
 from lading.executors.store.tables import InstanceRow, InstanceState, SiteRow
+from lading.executors.store.work_left import work_left
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.insight.bill import BillParts, SpendingRate, total
+from lading.scheduling.insight.bill import BillParts, SpendingOutlook, hours_of_work, total
 from lading.scheduling.insight.idle import FRACTIONS, IdleCost, halve
 from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, following, periods
 from lading.scheduling.insight.periods import begin as first_of
@@ -96,16 +99,25 @@ class BillRow(BaseModel):
 
 
 class ExpectedBill(BaseModel):
-    """What a month will have cost by its end: its bill until now, and the mean rate of the last days from now on."""
+    """What a month will have cost by its end: its bill until now, the present rate for as long as the running and
+    waiting jobs last, and the mean rate of the last days after that."""
 
     until: float
     """The end of the month."""
     usd: float | None
     """None: nothing has a price."""
     cpu_hours: float
+    hours: float
+    """How long the running and waiting jobs last at the present rate; 0: nothing runs, or some Dags may be hidden from
+    the user, so that the mean rate applies from now on."""
+    usd_per_hour: float | None
+    """The present rate of all sites."""
+    cpus: float
+    """The present rate in cpu-hours per hour: the cpus of machines that are up and of batch jobs."""
     since: float
-    """Since when the rate is averaged."""
+    """Since when the mean rate is averaged."""
     usd_per_day: float | None
+    """The mean rate."""
     cpu_hours_per_day: float
 
 
@@ -275,15 +287,26 @@ def expected_bill(session: Session, sight: Sight, spent: BillParts, until: float
     if now - since < SECONDS_PER_DAY:
         return None
     lately = total(sum_up(session, sight, [(since, (today + 1) * float(SECONDS_PER_DAY))], "site", now).totals)
-    usd_per_hour = None if lately.usd is None else SpendingRate.mean(lately.usd, since, now).per_hour
-    cpus = SpendingRate.mean(lately.cpu_seconds / 3600, since, now).per_hour
+    mean_hours = (now - since) / 3600
+    sites = site_figures(session).values()
+    rates = known_total([each.usd_per_hour for each in sites]), sum(each.up + each.batch for each in sites)
+    # The present rate is that of all jobs, of which such a user is not shown all.
+    work = [] if is_partial(sight) else work_left(session, now)
+    hours = hours_of_work(sum(each.cpu_hours for each in work), sum(each.cpus for each in work))
+    per_hour = None if lately.usd is None else lately.usd / mean_hours, lately.cpu_seconds / 3600 / mean_hours
+    usd = None
+    if per_hour[0] is not None:
+        usd = SpendingOutlook(spent.usd or 0.0, per_hour[0], now, rates[0] or 0.0, hours)
     return ExpectedBill(
         until=until,
-        usd=None if usd_per_hour is None else SpendingRate(spent.usd or 0.0, usd_per_hour, now).by(until),
-        cpu_hours=SpendingRate(spent.cpu_seconds / 3600, cpus, now).by(until),
+        usd=None if usd is None else usd.by(until),
+        cpu_hours=SpendingOutlook(spent.cpu_seconds / 3600, per_hour[1], now, rates[1], hours).by(until),
+        hours=hours,
+        usd_per_hour=rates[0],
+        cpus=rates[1],
         since=since,
-        usd_per_day=None if usd_per_hour is None else 24 * usd_per_hour,
-        cpu_hours_per_day=24 * cpus,
+        usd_per_day=None if usd is None else 24 * usd.per_hour,
+        cpu_hours_per_day=24 * per_hour[1],
     )
 
 
