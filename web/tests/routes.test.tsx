@@ -153,6 +153,14 @@ test("Cost says at its top how many budgets are spent", async () => {
   expect(section?.querySelector(".head")?.textContent).toContain(`Used and unused cost of their jobs, without idle and booting machines, as of ${minute(NOW - 20)}`);
   expect(rowsOf("Budgets")[1]).toContain("now $4.00 per hour for 2 h 42 min");
   expect(rowsOf("Breakdown")[0], "what budgets count").toContain("$10.00jobs $7.00");
+  await pass(61);
+  let isFailing = false;
+  answer = async (route) => (route !== "summary" ? good(route) : isFailing ? json({}, 500) : json({...summary, budgets: []}));
+  await pass(4);
+  expect(box.querySelector("section[aria-label='Budgets']")).toBeNull();
+  isFailing = true;
+  await pass(4);
+  expect(box.querySelector("section[aria-label='Budgets']")?.textContent).toContain("There are no budgets.");
 });
 
 test("Cost shows the most expensive runs, and not what was charged to no run", async () => {

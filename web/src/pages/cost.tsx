@@ -229,7 +229,7 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
   const columns: Column<Budget>[] = [
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
     {title: "Dags or team", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
-    {title: "Spent", cell: (budget) => <div><Link to={breakdownPath(budget)} label={`The bill of ${budget.who}`}>{spent(budget)} a {budget.per}</Link><div className="line"><Muted>since {date(budget.since)}</Muted></div></div>, text: (budget) => budget.spent, number: true},
+    {title: "Spent", cell: (budget) => <div><Link to={breakdownPath(budget)} label={`${spent(budget)} a ${budget.per}: the bill of ${budget.who}`}>{spent(budget)} a {budget.per}</Link><div className="line"><Muted>since {date(budget.since)}</Muted></div></div>, text: (budget) => budget.spent, number: true},
     {title: "Since", hidden: true, text: (budget) => iso(budget.since)},
     {title: "% spent", csvTitle: "Fraction spent", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => fraction(budget.spent, budget.most)},
     {title: "Limit", hidden: true, text: (budget) => budget.most},
@@ -242,7 +242,7 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
   const at = Math.max(...(asked[0]?.budgets ?? []).map((budget) => budget.at));
-  const what = asked[0] ? <Muted>Used and unused cost of their jobs, without idle and booting machines, as of {minute(at)}</Muted> : null;
+  const what = asked[0]?.budgets?.length ? <Muted>Used and unused cost of their jobs, without idle and booting machines, as of {minute(at)}</Muted> : null;
   return <AnswerSection title={BUDGETS} more={what} asked={asked}>{({budgets}) => <><Table name="Budgets" rows={rankedBudgets(budgets ?? [])} columns={columns} empty="There are no budgets." keyOf={({name}) => name} /><Muted>What will be spent is expected at the present rate of its jobs while those that run or wait last, then at the mean rate of the period.</Muted></>}</AnswerSection>;
 }
 
@@ -335,7 +335,7 @@ function BillSummary({bill, savings, budgets, days, span: {since, until}, sites,
       {sites ? <IdleAdvice bill={sites} isLong={isLong} /> : null}
       <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />
-      <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is still in progress. The last bar includes what runs now. A running job counts as using all that it requested. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
+      <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC{isPast ? ". " : "; the pale one is still in progress. The last bar includes what runs now. A running job counts as using all that it requested. "}Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
     </>
   );
 }
