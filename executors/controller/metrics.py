@@ -90,10 +90,10 @@ class Metrics:
         gauges |= {("lading.team.cpus", of_team(each.team)): each.cpus for each in at_work}
         for site, amounts in by_site(session, any_run=any_run).items():
             gauges |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
-        gauges |= {
-            ("lading.budget.used", (("budget", each.name),)): each.spent / each.most
-            for each in share_rows.budgets(session)
-        }
+        for budget in share_rows.budgets(session):
+            its = (("budget", budget.name),)
+            gauges["lading.budget.used", its] = budget.spent / budget.most
+            gauges["lading.budget.expected", its] = budget.outlook.by(budget.until) / budget.most
         lately, _ = share_rows.means(session)
         gauges |= {("lading.share.used", (("share", name),)): mean.part for name, mean in lately.items()}
         told: dict[Gauge, float] = {}
@@ -161,16 +161,12 @@ def by_site(session: Session, *, any_run: bool) -> dict[str, dict[str, float | N
 
     :param any_run: whether any job runs
     """
-    machines = figures.present_machines(session)
-    busy = figures.busy(figures.live_jobs(session, machines, [State.RUNNING])) if any_run else {}
-    prices, rates = figures.prices(machines), figures.queues(session, machines)
-    amounts: dict[str, dict[str, float | None]] = {}
-    for site in {*busy, *rates, *prices}:
-        used, batch = busy.get(site, figures.CpusInUse())
-        amounts[site] = {
-            "lading.cpus.used": used,
-            "lading.cpus.batch": batch,
-            "lading.cpus.up": sum(each.cpus for each in machines if each.is_up and each.site == site),
-            "lading.usd_per_hour": figures.usd_per_hour(prices.get(site, []), rates.get(site), batch),
+    return {
+        site: {
+            "lading.cpus.used": each.used,
+            "lading.cpus.batch": each.batch,
+            "lading.cpus.up": each.up,
+            "lading.usd_per_hour": each.usd_per_hour,
         }
-    return amounts
+        for site, each in figures.site_figures(session, any_run=any_run).items()
+    }

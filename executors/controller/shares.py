@@ -17,6 +17,7 @@ from lading.executors.orchestrator.orchestrator import TaskNote
 from lading.executors.settings import Settings
 from lading.executors.store import share_rows
 from lading.executors.store.fair_queue import FairTurns, FirstJobs, TenantTerms
+from lading.executors.store.work_left import work_left
 from lading.hooks.site import Site
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
@@ -94,7 +95,9 @@ class Budgets:
         begun = time.monotonic()
         # Tags take a query per Dag, so they are read only if a budget depends on them.
         tags = partial(_tags, session, self._facts) if self._needs_tags else _no_tags
-        self.found = share_rows.spending(session, self.table, now, tags, self._ended)
+        self.found = share_rows.spending(
+            session, self.table, now, tags, self._ended, work_left(session, now) if self.table else ()
+        )
         for each in share_rows.save_spending(session, self.found, now):
             text = budget_warning(each)
             log.warning("%s", text)

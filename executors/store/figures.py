@@ -228,6 +228,36 @@ def usd_per_hour(prices: Sequence[float | None], rate: float | None, batch: floa
     return total([*prices, rate * batch] if in_queue and rate is not None else prices)
 
 
+class SiteFigures(NamedTuple):
+    """What a site has and costs now.
+
+    :param used: see :class:`CpusInUse`
+    :param up: cpus of the machines that are up
+    :param usd_per_hour: None: unknown
+    """
+
+    used: float
+    batch: float
+    up: float
+    usd_per_hour: float | None
+
+
+def site_figures(session: Session, *, any_run: bool = True) -> dict[str, SiteFigures]:
+    """Return the figures of each site.
+
+    :param any_run: whether any job can be running
+    """
+    machines = present_machines(session)
+    in_use = busy(live_jobs(session, machines, [State.RUNNING])) if any_run else {}
+    costs, rates = prices(machines), queues(session, machines)
+    found = {}
+    for site in {*in_use, *rates, *costs}:
+        used, batch = in_use.get(site, CpusInUse())
+        up = sum(each.cpus for each in machines if each.is_up and each.site == site)
+        found[site] = SiteFigures(used, batch, up, usd_per_hour(costs.get(site, []), rates.get(site), batch))
+    return found
+
+
 def total(amounts: Sequence[float | None]) -> float | None:
     """Sum up the amounts that are known; None: there is none."""
     known = [each for each in amounts if each is not None]

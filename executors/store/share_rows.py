@@ -12,6 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors.store.jobs import chunks, cpu_hour
 from lading.executors.store.tables import LONGEST_NAME, Base, JobRow, State, UsageRow
+from lading.scheduling.insight.bill import SpendingOutlook, hours_of_work
 from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit
 from lading.scheduling.shares.table import HALF_LIFE, Kept, Share, Shares
 from lading.scheduling.shares.usage import Mean, ShareStanding
@@ -87,6 +88,13 @@ class BudgetRow(Base):
     warned: Mapped[float | None] = mapped_column(Double)
     lifted: Mapped[float | None] = mapped_column(Double)
     lifted_by: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
+    # Hours that its running and waiting jobs last; NULL: stored by a version before 2026-11-30.
+    hours_of_work: Mapped[float | None] = mapped_column(Double)
+
+    @property
+    def outlook(self) -> SpendingOutlook:
+        """What is spent from now on."""
+        return SpendingOutlook.mean(self.spent, self.since, self.at, self.per_hour, self.hours_of_work or 0.0)
 
     @property
     def is_lifted(self) -> bool:
@@ -192,6 +200,18 @@ class TenantCosts(NamedTuple):
     cpus: float = 0.0
 
 
+class WorkLeft(NamedTuple):
+    """The work of a tenant's jobs.
+
+    :param cpus: of those that run
+    :param cpu_hours: what those that run or wait are still expected to use
+    """
+
+    tenant: Tenant
+    cpus: float
+    cpu_hours: float
+
+
 class EndedCosts:
     """The cost of ended jobs by day; only days that may have changed are summed up again."""
 
@@ -251,6 +271,7 @@ def spending(
     now: float,
     tags: Callable[[str], str | None],
     ended: EndedCosts | None = None,
+    work: Sequence[WorkLeft] = (),
 ) -> list[BudgetUse]:
     """Return the state of budgets: what their jobs have cost in the current period.
 
@@ -260,6 +281,7 @@ def spending(
     :param now: epoch seconds
     :param tags: returns the current tags of a Dag, as JSON
     :param ended: the sums of earlier days from the last call; None: sum up all days
+    :param work: what is left to running and waiting jobs
     """
     budgets = list(budgets)
     periods = {budget.name: budget.period(now) for budget in budgets}
@@ -283,7 +305,9 @@ def spending(
             spent, rate = sum(each.cpu_hours for each in its), sum(each.cpus for each in its)
         row = lifted.get(budget.name)
         by = row.lifted_by if row is not None and row.lifted == since else None
-        found.append(BudgetUse(budget, spent, rate, since, until, by))
+        left = [each for each in work if budget.who.meets(each.tenant)]
+        hours = hours_of_work(sum(each.cpu_hours for each in left), sum(each.cpus for each in left))
+        found.append(BudgetUse(budget, spent, rate, since, until, by, hours_of_work=hours))
     return found
 
 
@@ -343,6 +367,7 @@ def save_spending(session: Session, found: Sequence[BudgetUse], at: float) -> li
             "since": each.since,
             "until": each.until,
             "at": at,
+            "hours_of_work": each.hours_of_work,
         }
         row = known.get(budget.name)
         if row is None:

@@ -51,6 +51,8 @@ def budgets(args: Namespace) -> None:
 
 
 def row_of(budget: BudgetRow) -> dict[str, Any]:
+    outlook = budget.outlook
+    runs_out = outlook.reaches(budget.most)
     return {
         "budget": budget.name,
         "who": budget.who,
@@ -60,6 +62,8 @@ def row_of(budget: BudgetRow) -> dict[str, Any]:
         "per": budget.per,
         "used_percent": round(100 * budget.spent / budget.most, 1),
         "per_hour": float(f"{budget.per_hour:.6g}"),
+        "expected": float(f"{outlook.by(budget.until):.6g}"),
+        "runs_out": None if runs_out is None or runs_out >= budget.until else format_moment(runs_out),
         "until": format_moment(budget.until),
         "lifted_by": budget.lifted_by if budget.is_lifted else None,
     }
@@ -78,6 +82,8 @@ def short_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "limit": f"{amount(row['most'])} per {row['per']}",
         "used": f"{row['used_percent']:g} %",
         "rate": f"{amount(row['per_hour'])} per hour",
+        "expected": amount(row["expected"]),
+        "runs out": row["runs_out"],
         "next period": row["until"],
         "lifted by": row["lifted_by"],
     }

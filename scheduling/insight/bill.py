@@ -67,34 +67,55 @@ class BillParts:
 
 
 @dataclass(frozen=True, slots=True)
-class SpendingRate:
-    """An amount spent until a time, and the rate from then on.
+class SpendingOutlook:
+    """An amount spent until a time, and what is spent from then on: the present rate for as long as the running and
+    waiting jobs last, then the mean rate.
 
+    :param per_hour: the mean rate
     :param at: epoch seconds
+    :param present: the present rate, per hour
+    :param hours: how long the running and waiting jobs last, see :func:`hours_of_work`
     """
 
     spent: float
     per_hour: float
     at: float
+    present: float = 0.0
+    hours: float = 0.0
 
     @classmethod
-    def mean(cls, spent: float, since: float, at: float) -> SpendingRate:
+    def mean(cls, spent: float, since: float, at: float, present: float = 0.0, hours: float = 0.0) -> SpendingOutlook:
         """Return what was spent from a time until ``at``, today included, and its mean rate.
 
         Less than an hour counts as an hour, so that the first job of a period does not predict a huge bill.
         """
-        return cls(spent, spent / max(1.0, (at - since) / 3600), at)
+        return cls(spent, spent / max(1.0, (at - since) / 3600), at, present, hours)
 
     def by(self, until: float) -> float:
         """Return what will have been spent by a later time."""
-        return self.spent + self.per_hour * (until - self.at) / 3600
+        hours = (until - self.at) / 3600
+        busy = min(hours, self.hours)
+        return self.spent + self.present * busy + self.per_hour * (hours - busy)
 
     def reaches(self, amount: float) -> float | None:
         """Return when an amount will have been spent, at the earliest ``at``; None: never."""
         left = max(0.0, amount - self.spent)
-        if self.per_hour <= 0:
-            return None if left else self.at
-        return self.at + left / self.per_hour * 3600
+        if not left:
+            return self.at
+        in_work = self.present * self.hours
+        if left <= in_work:
+            return self.at + left / self.present * 3600
+        return self.at + (self.hours + (left - in_work) / self.per_hour) * 3600 if self.per_hour > 0 else None
+
+
+def hours_of_work(cpu_hours: float, cpus: float) -> float:
+    """Return how long the running and waiting jobs last if as many cpus stay at work as now; 0 if nothing runs, because
+    nothing is known then about how fast they will be done.
+
+    :param cpu_hours: what these jobs are still expected to use
+    :param cpus: of the running jobs
+    """
+    return cpu_hours / cpus if cpus > 0 else 0.0
 
 
 def total(each: Iterable[BillParts]) -> BillParts:

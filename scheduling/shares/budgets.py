@@ -82,6 +82,7 @@ class BudgetUse(NamedTuple):
     :param since: start of the period, epoch seconds; ``until``: its end
     :param lifted_by: who lifted the budget for this period; None: it is not lifted
     :param promised: the cpu-hours that jobs already given to sites will still use
+    :param hours_of_work: how long the running and waiting jobs last at the present rate
     """
 
     budget: PeriodBudget
@@ -91,6 +92,7 @@ class BudgetUse(NamedTuple):
     until: float
     lifted_by: str | None = None
     promised: float = 0.0
+    hours_of_work: float = 0.0
 
     @property
     def part(self) -> float:

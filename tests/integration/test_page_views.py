@@ -194,9 +194,42 @@ def test_what_right_sizes_would_save_leads_to_the_lines_to_paste(
     expect(savings).to_be_attached()
     expect(page.get_by_role("table", name="Costs by Dag")).to_be_visible()
     expect(savings).not_to_be_in_viewport()
-    page.locator("[data-tile='Requests too large']").get_by_role("button").click()
+    page.locator("[data-tile='Savings from right sizes']").get_by_role("button").click()
     expect(savings).to_be_in_viewport()
     expect(savings).to_be_focused()
+    window.page.close()
+
+
+# Sums up how far the page's content has moved, as a fraction of the window, since it was opened.
+MOVED = """
+window.moved = 0;
+new PerformanceObserver(list => { for (const entry of list.getEntries()) window.moved += entry.value; })
+  .observe({type: 'layout-shift', buffered: true});
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_cost_does_not_move_while_it_loads_and_its_tiles_lead_to_headings_in_sight(
+    house: tuple[Airflow, str, str], browser: Browser, width: int
+) -> None:
+    airflow, token, _ = house
+    window = Window(browser, airflow.url, token=token, width=width, height=800)
+    window.page.add_init_script(MOVED)
+    page = window.open(f"{PAGE}?view=cost")
+    expect(page.get_by_role("table", name="Savings")).to_be_visible()
+    page.wait_for_timeout(1000)
+    assert page.evaluate("window.moved") < 0.1, "what Airflow moves before it shows the page included"
+    for tile, section in (
+        ("Budgets", "Budgets"),
+        ("Most expensive run", "Most expensive runs"),
+        ("Savings from right sizes", "Savings from right sizes"),
+    ):
+        page.locator(f"[data-tile='{tile}']").get_by_role("button").click()
+        heading = page.get_by_role("region", name=section, exact=True).get_by_role("heading").bounding_box()
+        bar = page.locator(".lading > header").bounding_box()
+        assert heading is not None
+        assert bar is not None
+        assert heading["y"] >= bar["y"] + bar["height"], section
     window.page.close()
 
 

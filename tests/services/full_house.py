@@ -37,6 +37,8 @@ from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind, ask
 from lading.executors.store.share_rows import BudgetRow, save_standings
 from lading.executors.store.tables import UsageRow
+from lading.executors.store.work_left import work_left
+from lading.scheduling.insight.bill import hours_of_work
 from lading.scheduling.insight.usage import Usage
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
@@ -253,6 +255,7 @@ class House:
         self.add_waiting()
         for start in range(0, len(self.jobs), 500):
             self.session.execute(insert(JobRow.__table__), self.jobs[start : start + 500])
+        self.add_work_of_budgets()
         self.add_year()
         self.add_shares()
         self.session.flush()
@@ -716,6 +719,14 @@ class House:
                 )
             )  # fmt: skip
         self.session.flush()
+
+    def add_work_of_budgets(self) -> None:
+        """How long the jobs of each budget last, as the controller stores it."""
+        work = work_left(self.session, self.now)
+        for name, who, *_ in BUDGETS:
+            its = [each for each in work if who.meets(each.tenant)]
+            hours = hours_of_work(sum(each.cpu_hours for each in its), sum(each.cpus for each in its))
+            self.session.get_one(BudgetRow, name).hours_of_work = hours
 
     def add_shares(self) -> None:
         """Three shares, with what their jobs use now; one has cpus of its own at a site, which it exceeds."""

@@ -444,6 +444,8 @@ export interface components {
         BillPage: {
             by: components["schemas"]["Period"];
             expected: components["schemas"]["ExpectedBill"] | null;
+            /** Idle Remedy */
+            idle_remedy: string;
             /** Idle Sites */
             idle_sites: components["schemas"]["IdleSite"][];
             /** Is Partial */
@@ -507,8 +509,12 @@ export interface components {
          * @description How much of a budget was spent in its current period. Times are seconds since the epoch.
          */
         BudgetState: {
+            /** At */
+            at: number;
             /** Expected */
             expected: number;
+            /** Hours */
+            hours: number;
             /** Is Near */
             is_near: boolean;
             /** Lifted By */
@@ -519,6 +525,10 @@ export interface components {
             name: string;
             /** Per */
             per: string;
+            /** Per Hour */
+            per_hour: number;
+            /** Since */
+            since: number;
             /** Spent */
             spent: number;
             /** Spent At */
@@ -586,13 +596,18 @@ export interface components {
         };
         /**
          * ExpectedBill
-         * @description What a month will have cost by its end: its bill until now, and the mean rate of the last days from now on.
+         * @description What a month will have cost by its end: its bill until now, the present rate for as long as the running and
+         *     waiting jobs last, and the mean rate of the last days after that.
          */
         ExpectedBill: {
             /** Cpu Hours */
             cpu_hours: number;
             /** Cpu Hours Per Day */
             cpu_hours_per_day: number;
+            /** Cpus */
+            cpus: number;
+            /** Hours */
+            hours: number;
             /** Since */
             since: number;
             /** Until */
@@ -601,6 +616,8 @@ export interface components {
             usd: number | null;
             /** Usd Per Day */
             usd_per_day: number | null;
+            /** Usd Per Hour */
+            usd_per_hour: number | null;
         };
         /**
          * ExpectedSpan

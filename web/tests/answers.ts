@@ -9,12 +9,12 @@ const summary: Summary = {
   now: NOW, controller_lives: true, running: 3, waiting: 5, machines: 2, cpus_used: 12, cpus_batch: 0, cpus_up: 32, usd_per_hour: 1.6, failed: 1, failed_tasks: 1, may_act: true,
   sites: [{name: "hpc", kind: "slurm", state: "up", full_because: "2 of 2 allocations; 5 jobs wait", host: null, machines_idle: 1, machines_silent: 0, note: null, contact_at: NOW, nodes: 40, idle_nodes: 3, limits: [{name: "max_allocations", text: "2", used: 2, most: 2}], machines: 2, waiting: 5, running: 3, cpus_used: 12, cpus_batch: 0, cpus_up: 32, memory_promised: 16_384, memory_used: 9_000, memory_up: 65_536, usd_per_hour: 1.6}],
   teams: [{name: "genomics", running: 1, waiting: 2, cpus_used: 4}],
-  budgets: [{name: "all", who: "Dags *", spent: 40, most: 100, unit: "usd", per: "month", until: NOW + 86400, is_near: false, lifted_by: null, spent_at: NOW + 3600, expected: 120}],
+  budgets: [{name: "all", who: "Dags *", spent: 40, most: 100, unit: "usd", per: "month", since: NOW - 20 * 86400, until: NOW + 86400, at: NOW - 20, per_hour: 4, hours: 2.7, is_near: false, lifted_by: null, spent_at: NOW + 3600, expected: 120}],
   shares: [{name: "genomics", who: "team genomics", entitled: 0.5, used: 0.75, lately: 0.4, guarantees: [{site: "hpc", what: "cpus", kept: 8, used: 12}], is_over: true, lends: true, borrows: true, at: NOW - 10}],
 };
 const bill: BillPage = {
-  now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: {...amounts, jobs: 1, usd: 2, usd_used: 2, usd_unused: 0, usd_idle: 0, usd_boot: 0}, is_partial: false, idle_sites: [{site: "hpc", usd: 5, cpu_hours: 100, idle_seconds: 300, machines: 4, proposed_seconds: 150, usd_saved: 2.6, cpu_hours_saved: 52, remedy: "Lower idle_seconds of hpc from 300 to 150: this would have saved $2.60, 52 % of its idle cost."}],
-  expected: {until: NOW + 5 * 86400, usd: 1234.5, cpu_hours: 600, since: NOW - 7 * 86400, usd_per_day: 100, cpu_hours_per_day: 80},
+  now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: {...amounts, jobs: 1, usd: 2, usd_used: 2, usd_unused: 0, usd_idle: 0, usd_boot: 0}, is_partial: false, idle_sites: [{site: "hpc", usd: 5, cpu_hours: 100, idle_seconds: 300, machines: 4, proposed_seconds: 150, usd_saved: 2.6, cpu_hours_saved: 52, remedy: "Lower idle_seconds of hpc from 300 to 150: this would have saved $2.60, 52 % of its idle cost."}], idle_remedy: "",
+  expected: {until: NOW + 5 * 86400, usd: 1234.5, cpu_hours: 600, since: NOW - 7 * 86400, usd_per_day: 100, cpu_hours_per_day: 80, hours: 0, usd_per_hour: 16.25, cpus: 40},
   rows: [{kind: "named", dag_id: "etl", task_id: null, run_id: null, site: null, team: null, total: amounts, usd: [10], cpu_hours: [100]}],
 };
 export const job: TrySummary = {

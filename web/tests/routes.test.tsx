@@ -5,7 +5,7 @@ import {act} from "react";
 import {createRoot, type Root} from "react-dom/client";
 import {afterEach, beforeEach, expect, test, vi} from "vitest";
 import type {BillPage, PackingChart, RunGantt, Savings} from "../src/api_types";
-import {utcDay} from "../src/format";
+import {minute, utcDay} from "../src/format";
 import {billSpan} from "../src/pages/bill_span";
 import {ANSWERS, NOW} from "./answers";
 
@@ -122,16 +122,16 @@ test("what was known stays where a newer answer does not come, and says since wh
   expect(text()).not.toContain("Not updated");
 });
 
-test("Cost says which site idled, for how much, and which setting would halve it", async () => {
+test("Cost says which site idled, for how much, and which settings would halve all of it", async () => {
   const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows, [hpc] = bill.idle_sites;
   const at = (site: string, usd: number) => ({...row, kind: "named", site, dag_id: null, total: {...row.total, usd_idle: usd}});
   const lab = {...hpc, site: "lab", usd: 1, cpu_hours: 20, idle_seconds: null, proposed_seconds: null, machines: 0, remedy: "Machines of lab cost the same."};
   const cloud = {...hpc, site: "cloud", usd: 0.5, cpu_hours: 9, idle_seconds: 120, machines: 0, proposed_seconds: null, usd_saved: null, remedy: "Lower it."};
-  answer = async (route) => (route.startsWith("bill") ? json({...bill, split: "site", total: {...bill.total, usd_idle: 6.5}, rows: [at("lab", 1), at("hpc", 5), at("cloud", 0.5)], idle_sites: [hpc, lab, cloud]}) : good(route));
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, split: "site", total: {...bill.total, usd_idle: 6.5}, rows: [at("lab", 1), at("hpc", 5), at("cloud", 0.5)], idle_sites: [hpc, lab, cloud], idle_remedy: "Lower idle_seconds of hpc from 300 to 75: this would have saved $3.90, 60 % of $6.50."}) : good(route));
   await open("Cost");
   await pass(2);
   const line = box.querySelector("[data-testid=idle-advice]"), table = box.querySelector("section[aria-label='Idle machines'] table");
-  expect(line?.textContent).toBe("To halve idle cost: hpc idled most ($5.00 of $6.50). Lower idle_seconds of hpc from 300 to 150: this would have saved $2.60, 52 % of its idle cost.");
+  expect(line?.textContent).toBe("To halve idle cost: Lower idle_seconds of hpc from 300 to 75: this would have saved $3.90, 60 % of $6.50.");
   expect(line!.compareDocumentPosition(table!) & Node.DOCUMENT_POSITION_FOLLOWING, "above the table").toBeTruthy();
   const rows = rowsOf("Idle machines");
   expect(rows).toHaveLength(3);
@@ -149,6 +149,18 @@ test("Cost says at its top how many budgets are spent", async () => {
   await open("Cost");
   await pass(2);
   expect(tile("Budgets")).toBe("Budgets1 spentold 100 %all 40 %see all 2");
+  const section = box.querySelector("section[aria-label='Budgets']");
+  expect(section?.querySelector(".head")?.textContent).toContain(`Used and unused cost of their jobs, without idle and booting machines, as of ${minute(NOW - 20)}`);
+  expect(rowsOf("Budgets")[1]).toContain("now $4.00 per hour for 2 h 42 min");
+  expect(rowsOf("Breakdown")[0], "what budgets count").toContain("$10.00jobs $7.00");
+  await pass(61);
+  let isFailing = false;
+  answer = async (route) => (route !== "summary" ? good(route) : isFailing ? json({}, 500) : json({...summary, budgets: []}));
+  await pass(4);
+  expect(box.querySelector("section[aria-label='Budgets']")).toBeNull();
+  isFailing = true;
+  await pass(4);
+  expect(box.querySelector("section[aria-label='Budgets']")?.textContent).toContain("There are no budgets.");
 });
 
 test("Cost shows the most expensive runs, and not what was charged to no run", async () => {
@@ -161,6 +173,7 @@ test("Cost shows the most expensive runs, and not what was charged to no run", a
   const shown = rowsOf("Most expensive runs");
   expect(shown).toHaveLength(5);
   expect(shown[0]).toContain("r0");
+  expect(tile("Most expensive run")).toBe("Most expensive run$10.00etl, r0: see the most expensive runs");
   expect(text()).toContain("All 7 rows");
   const all = [...box.querySelectorAll("a")].find((each) => each.textContent === "More runs");
   expect(all?.getAttribute("href")).toContain("split=run");
@@ -168,6 +181,41 @@ test("Cost shows the most expensive runs, and not what was charged to no run", a
   await open("Cost", "&split=run");
   expect(rowsOf("Most expensive runs"), "the breakdown has them").toHaveLength(0);
   expect(rowsOf("Breakdown").at(-1)).toContain("charged to no job");
+});
+
+test("nothing of Cost is shown before all of it, unless an answer takes long", async () => {
+  answer = async (route) => { if (route === "savings") await wait(2); return good(route); };
+  await open("Cost");
+  expect([...box.querySelectorAll("section")].map((each) => each.getAttribute("aria-label"))).toEqual(["Cost"]);
+  await pass(1.1);
+  expect(rowsOf("Savings from right sizes")).toHaveLength(1);
+  await act(async () => root.unmount());
+  await pass(61);
+  answer = async (route) => { if (route === "savings") await wait(60); return good(route); };
+  await open("Cost");
+  expect(rowsOf("Breakdown")).toHaveLength(0);
+  await pass(2.1);
+  expect(rowsOf("Breakdown")).toHaveLength(1);
+});
+
+test("last week is compared with the week before, and past days have nothing that runs", async () => {
+  const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows, {since, until} = billSpan("weeks", NOW), middle = since + 7 * 86400;
+  const periods = [{since, until: middle, is_whole: true}, {since: middle, until, is_whole: true}];
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, periods, totals: [row.total, row.total], rows: [{...row, usd: [3, 7]}]}) : good(route));
+  await open("Cost", "&days=weeks");
+  expect(box.querySelector("section[aria-label=Cost] .head")?.textContent).toContain(`${utcDay(since)} to ${utcDay(until - 1)}, UTC`);
+  expect(rowsOf("Breakdown")[0]).toMatch(/\$3\.00\$7\.00$/);
+  expect(tile(`${utcDay(since)} to ${utcDay(until - 1)}`)).toContain("$10.00");
+  expect(tile("Running, included")).toBe("");
+});
+
+test("a phone shows fewer rows of a table", async () => {
+  const bill = ANSWERS["bill"] as BillPage, rows = Array.from({length: 9}, (_, index) => ({...bill.rows[0], dag_id: `d${index}`}));
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, rows}) : good(route));
+  vi.stubGlobal("matchMedia", () => ({matches: true}));
+  await open("Cost");
+  expect(rowsOf("Breakdown")).toHaveLength(5);
+  expect(text()).toContain("All 9 rows");
 });
 
 test("this month has its cost, and the cost expected by its end", async () => {
@@ -182,7 +230,7 @@ test("this month has its cost, and the cost expected by its end", async () => {
   await open("Cost", "&days=month");
   expect(tile("This month")).toContain("$10.00");
   const {expected} = bill;
-  expect(tile(`Expected by ${utcDay(expected!.until - 1)}`)).toContain(`≈ $1,230with $100.00 a day from now on, the mean since ${utcDay(expected!.since)}`);
+  expect(tile(`Expected by ${utcDay(expected!.until - 1)}`)).toContain(`≈ $1,230with $100.00 a day, the mean since ${utcDay(expected!.since)}, from now on`);
 });
 
 test("Overview and Cost say the same of today", async () => {

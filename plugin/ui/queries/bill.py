@@ -28,10 +28,13 @@ from lading.executors.store.bill_days import (
     number_of,
 )
 from lading.executors.store.bills import bill, running
+from lading.executors.store.figures import site_figures
+from lading.executors.store.figures import total as known_total
 from lading.executors.store.tables import InstanceRow, InstanceState, SiteRow
+from lading.executors.store.work_left import work_left
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.insight.bill import BillParts, SpendingRate, total
-from lading.scheduling.insight.idle import FRACTIONS, IdleCost
+from lading.scheduling.insight.bill import BillParts, SpendingOutlook, hours_of_work, total
+from lading.scheduling.insight.idle import FRACTIONS, IdleCost, halve
 from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, following, periods
 from lading.scheduling.insight.periods import begin as first_of
 
@@ -96,16 +99,25 @@ class BillRow(BaseModel):
 
 
 class ExpectedBill(BaseModel):
-    """What a month will have cost by its end: its bill until now, and the mean rate of the last days from now on."""
+    """What a month will have cost by its end: its bill until now, the present rate for as long as the running and
+    waiting jobs last, and the mean rate of the last days after that."""
 
     until: float
     """The end of the month."""
     usd: float | None
     """None: nothing has a price."""
     cpu_hours: float
+    hours: float
+    """How long the running and waiting jobs last at the present rate; 0: nothing runs, or some Dags may be hidden from
+    the user, so that the mean rate applies from now on."""
+    usd_per_hour: float | None
+    """The present rate of all sites."""
+    cpus: float
+    """The present rate in cpu-hours per hour: the cpus of machines that are up and of batch jobs."""
     since: float
-    """Since when the rate is averaged."""
+    """Since when the mean rate is averaged."""
     usd_per_day: float | None
+    """The mean rate."""
     cpu_hours_per_day: float
 
 
@@ -150,6 +162,9 @@ class BillPage(BaseModel):
     data."""
     idle_sites: list[IdleSite]
     """Only in a bill by site: the sites with idle machines, the most expensive ones first."""
+    idle_remedy: str
+    """Only in a bill by site: which settings of which sites together halve the cost of all idle machines, or how much
+    they can save at most; empty: no machine idled."""
     is_partial: bool
     """Whether some Dags may be hidden from the user. Totals then include hidden Dags only on past days on which at
     least two of them had jobs."""
@@ -197,6 +212,7 @@ def bill_page(
     whole = total(found.totals)
     month = first_of(now, Period.MONTH)
     is_this_month = begins[0] == month.timestamp() and now < spans[-1][1]
+    idle = idle_costs(session, found, begins[0], min(spans[-1][1], now)) if split == "site" else []
     return BillPage(
         now=now,
         by=by,
@@ -209,7 +225,8 @@ def bill_page(
         expected=expected_bill(session, sight, whole, following(month, Period.MONTH).timestamp(), now)
         if is_this_month
         else None,
-        idle_sites=idle_sites(session, found, begins[0], min(spans[-1][1], now)) if split == "site" else [],
+        idle_sites=[each for _, each in idle],
+        idle_remedy=halve([each for each, _ in idle], whole.usd_idle if whole.is_priced else whole.idle / 3600),
         is_partial=is_partial(sight),
     )
 
@@ -270,20 +287,31 @@ def expected_bill(session: Session, sight: Sight, spent: BillParts, until: float
     if now - since < SECONDS_PER_DAY:
         return None
     lately = total(sum_up(session, sight, [(since, (today + 1) * float(SECONDS_PER_DAY))], "site", now).totals)
-    usd_per_hour = None if lately.usd is None else SpendingRate.mean(lately.usd, since, now).per_hour
-    cpus = SpendingRate.mean(lately.cpu_seconds / 3600, since, now).per_hour
+    mean_hours = (now - since) / 3600
+    sites = site_figures(session).values()
+    rates = known_total([each.usd_per_hour for each in sites]), sum(each.up + each.batch for each in sites)
+    # The present rate is that of all jobs, of which such a user is not shown all.
+    work = [] if is_partial(sight) else work_left(session, now)
+    hours = hours_of_work(sum(each.cpu_hours for each in work), sum(each.cpus for each in work))
+    per_hour = None if lately.usd is None else lately.usd / mean_hours, lately.cpu_seconds / 3600 / mean_hours
+    usd = None
+    if per_hour[0] is not None:
+        usd = SpendingOutlook(spent.usd or 0.0, per_hour[0], now, rates[0] or 0.0, hours)
     return ExpectedBill(
         until=until,
-        usd=None if usd_per_hour is None else SpendingRate(spent.usd or 0.0, usd_per_hour, now).by(until),
-        cpu_hours=SpendingRate(spent.cpu_seconds / 3600, cpus, now).by(until),
+        usd=None if usd is None else usd.by(until),
+        cpu_hours=SpendingOutlook(spent.cpu_seconds / 3600, per_hour[1], now, rates[1], hours).by(until),
+        hours=hours,
+        usd_per_hour=rates[0],
+        cpus=rates[1],
         since=since,
-        usd_per_day=None if usd_per_hour is None else 24 * usd_per_hour,
-        cpu_hours_per_day=24 * cpus,
+        usd_per_day=None if usd is None else 24 * usd.per_hour,
+        cpu_hours_per_day=24 * per_hour[1],
     )
 
 
-def idle_sites(session: Session, found: BillRows, since: float, until: float) -> list[IdleSite]:
-    """Return the sites with idle machines, and what shorter ``idle_seconds`` would have saved.
+def idle_costs(session: Session, found: BillRows, since: float, until: float) -> list[tuple[IdleCost, IdleSite]]:
+    """Return the sites with idle machines, and what shorter ``idle_seconds`` would have saved, most expensive first.
 
     Savings are estimated from the machines that were released within the time range.
 
@@ -306,20 +334,19 @@ def idle_sites(session: Session, found: BillRows, since: float, until: float) ->
             saved=usd if in_usd else cpu_hours,
         )
         choice = its.choice
-        sites.append(
-            IdleSite(
-                site=name,
-                usd=parts.usd_idle if parts.is_priced else None,
-                cpu_hours=parts.idle / 3600,
-                idle_seconds=its.idle_seconds,
-                machines=machines,
-                proposed_seconds=its.proposed,
-                usd_saved=usd[choice] if choice is not None and parts.is_priced else None,
-                cpu_hours_saved=None if choice is None else cpu_hours[choice],
-                remedy=its.remedy(),
-            )
+        site = IdleSite(
+            site=name,
+            usd=parts.usd_idle if parts.is_priced else None,
+            cpu_hours=parts.idle / 3600,
+            idle_seconds=its.idle_seconds,
+            machines=machines,
+            proposed_seconds=its.proposed,
+            usd_saved=usd[choice] if choice is not None and parts.is_priced else None,
+            cpu_hours_saved=None if choice is None else cpu_hours[choice],
+            remedy=its.remedy(),
         )
-    return sorted(sites, key=lambda each: (-(each.usd or 0.0), -each.cpu_hours, each.site))
+        sites.append((its, site))
+    return sorted(sites, key=lambda each: (-(each[1].usd or 0.0), -each[1].cpu_hours, each[1].site))
 
 
 def released_machines(

@@ -40,7 +40,6 @@ from lading.executors.store.starts import LIMITED, Outlook, Why, why_of
 from lading.hooks.site import LocationState
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
-from lading.scheduling.insight.bill import SpendingRate
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.reason_codes import CAUSES, Code
 from lading.scheduling.reasons import NEW, Reason
@@ -124,16 +123,25 @@ class BudgetState(BaseModel):
     unit: str
     """USD or cpu-hours."""
     per: str
+    since: float
+    """When the period began."""
     until: float
     """When the next period begins."""
+    at: float
+    """When the controller last summed up what was spent."""
     is_near: bool
     """Whether spending has reached the threshold for a warning."""
     lifted_by: str | None
     """The user who lifted it for this period."""
     spent_at: float | None
-    """When the budget will be exhausted at its mean rate in this period; None: not in this period."""
+    """When the budget will be exhausted: at the present rate of its jobs for as long as those that run or wait last,
+    then at its mean rate in this period; None: not in this period."""
     expected: float
-    """What will have been spent by the end of the period at that rate."""
+    """What will have been spent by the end of the period at these rates."""
+    per_hour: float
+    """The present rate of its jobs."""
+    hours: float
+    """How long its running and waiting jobs last at that rate."""
 
 
 class ShareGuarantee(BaseModel):
@@ -255,7 +263,9 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
                 most=each.most,
                 unit=each.unit,
                 per=each.per,
+                since=each.since,
                 until=each.until,
+                at=each.at,
                 is_near=each.spent >= NEAR * each.most,
                 lifted_by=each.lifted_by if each.is_lifted else None,
                 **budget_outlook(each),
@@ -300,9 +310,14 @@ def share_state(row: share_rows.ShareStandingRow) -> ShareState:
 
 def budget_outlook(budget: share_rows.BudgetRow) -> dict[str, Any]:
     """Return when a budget will be exhausted and how much will be spent, as the fields of the model."""
-    rate = SpendingRate.mean(budget.spent, budget.since, budget.at)
-    at = rate.reaches(budget.most)
-    return {"spent_at": at if at is not None and at < budget.until else None, "expected": rate.by(budget.until)}
+    outlook = budget.outlook
+    at = outlook.reaches(budget.most)
+    return {
+        "spent_at": at if at is not None and at < budget.until else None,
+        "expected": outlook.by(budget.until),
+        "per_hour": outlook.present,
+        "hours": outlook.hours,
+    }
 
 
 def count_failed(session: Session, since: float) -> int:

@@ -1,6 +1,6 @@
 // The components that pages are made of: Chakra's if the host has it, otherwise plain HTML with the same text.
 import * as React from "react";
-import {Component, createContext, useContext, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
+import {Component, createContext, useContext, useEffect, useLayoutEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, portal, router} from "../host/globals";
 import {clock, memory, middle, percent} from "../format";
 import {taskName, type TaskKey} from "../paths";
@@ -191,7 +191,8 @@ const SHORT = 40;
 export function Clamp({text}: {text: string}) {
   const [whole, setWhole] = useState(false), [isCut, setCut] = useState(false), box = useRef<HTMLDivElement>(null);
   const isShort = text.length <= SHORT;
-  useEffect(() => {
+  // Before the text is painted, so that the button moves nothing.
+  useLayoutEffect(() => {
     const element = box.current;
     if (!element || isShort || whole) return undefined;
     const measure = () => setCut(element.scrollHeight > element.clientHeight + 1);

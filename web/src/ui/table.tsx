@@ -38,6 +38,9 @@ interface Props<Row> {
 }
 
 const ROWS_AT_ONCE = 50;
+/** On a phone, where each row takes many lines. The width is that of the style sheet. */
+const ROWS_ON_A_PHONE = 5;
+const isPhone = () => typeof window !== "undefined" && window.matchMedia("(max-width: 640px)").matches;
 /** The column headings stay this far above the end of their table, pixels. */
 const ROOM_BELOW = 80;
 
@@ -103,9 +106,9 @@ function Head<Row>({column: {title, head, help, number, sort}, sorting}: {column
   );
 }
 
-export function Table<Row>({name, columns: known, rows: all, empty, few = ROWS_AT_ONCE, load, href, sorting, more, keyOf}: Props<Row>) {
+export function Table<Row>({name, columns: known, rows: all, empty, few: most = ROWS_AT_ONCE, load, href, sorting, more, keyOf}: Props<Row>) {
   const columns = known.filter(({hidden, has, sort}) => !hidden && (!has || all.some(has) || (sort !== undefined && sort === sorting?.by)));
-  const [whole, setWhole] = useState(false);
+  const [whole, setWhole] = useState(false), few = isPhone() ? Math.min(most, ROWS_ON_A_PHONE) : most;
   const rows = whole ? all : all.slice(0, few), stop = useRows(rows.length);
   useHeadings(stop.ref);
   if (!rows.length) return <div>{more ? <InHead>{more}</InHead> : null}<p><Muted>{empty}</Muted></p></div>;

@@ -137,7 +137,7 @@ def everything(
     session.add(InstanceRow(token="L", ordered_at=now + 29, ready_at=now + 60, **order, **{**amounts, "cpus": 0.0}))
     share_rows.save_means(session, {share: Mean(0.2, 0.5)}, now)
     budget = PeriodBudget(budget, Who(team="a"), 10.0)
-    share_rows.save_spending(session, [BudgetUse(budget, 8.0, 1.0, 0.0, now + 60)], now)
+    share_rows.save_spending(session, [BudgetUse(budget, 8.0, 60.0, 0.0, now + 60, hours_of_work=1.0)], now)
     session.flush()
     with metrics.tick():
         metrics.count([Change("a", {"state": State.RUNNING})])
@@ -154,6 +154,7 @@ def test_what_runs_waits_and_is_up_is_shown(told: list[Any], session: Session) -
     ), "what is on a node of the batch system is not on one that is up"  # fmt: skip
     assert found["lading.usd_per_hour", "local"] == 0.4
     assert found["lading.jobs.expected", "forecast", "yes"] == 1
+    assert found["lading.budget.expected", "team_a"] == pytest.approx(0.9), "a minute at the present rate"
     assert (found["lading.budget.used", "team_a"], found["lading.share.used", "team_a"]) == (0.8, 0.4)
     assert (found["lading.team.cpus", "genes"], found["lading.jobs.live", "none", "queued", "genes"]) == (0, 1)
     waits = [found[name, "hpc"] for name in ("lading.jobs.wait", "lading.jobs.queue", "lading.instances.boot")]

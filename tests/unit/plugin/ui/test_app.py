@@ -37,7 +37,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from lading.executors import store
-from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, instances, requests
+from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, instances, requests, share_rows
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind
@@ -45,12 +45,16 @@ from lading.executors.store.run_rows import RunForecastRow, RunRequestRow
 from lading.executors.store.share_rows import BudgetRow, save_standings
 from lading.executors.store.starts import show_starts
 from lading.executors.store.tables import RequestRow
+from lading.executors.store.work_left import work_left
 from lading.plugin.subcommands.explain import start_step
 from lading.plugin.subcommands.jobs import job_row, short_job_row
-from lading.plugin.ui.queries.bill import released_machines
+from lading.plugin.ui.queries.bill import bill_page, released_machines
+from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.scheduling.insight.auto import SizeChoice, as_text
+from lading.scheduling.insight.periods import Period
 from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.reasons import because, free_text
+from lading.scheduling.shares.budgets import PeriodBudget, Unit
 from lading.scheduling.shares.table import Kept, Share, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, share_standings
 from lading.scheduling.shares.who import Who
@@ -930,10 +934,12 @@ def test_what_a_shorter_idle_time_would_save_is_taken_from_machines_that_were_re
     assert usd[0] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
     assert usd[-1] == pytest.approx(200 * 0.01 + 400 * 0.01 + 600 * 0.01), "no more than the setting"
     assert cpu_hours[0] == pytest.approx(4 * 400 / 3600)
-    cloud = client.get("/bill", params={**span, "split": "site"}).json()["idle_sites"][0]
+    by_site = client.get("/bill", params={**span, "split": "site"}).json()
+    cloud = by_site["idle_sites"][0]
     assert (cloud["site"], cloud["idle_seconds"], cloud["machines"]) == ("cloud", 600, 3)
     assert cloud["usd_saved"] == pytest.approx(usd[-1]), "no shorter setting halves the cost"
     assert cloud["remedy"].startswith('Set hurry of cloud to "cheap"')
+    assert by_site["idle_remedy"].startswith("Even idle_seconds = 0 at cloud would have saved only $12.00, ")
     assert client.get("/bill", params=span).json()["idle_sites"] == []
 
 
@@ -954,6 +960,40 @@ def test_a_month_is_extrapolated_at_the_rate_of_the_last_week(session: Session, 
     assert datetime.fromtimestamp(expected["until"], timezone.utc).day == 1
     later = client.get("/bill", params={"since": month.timestamp() - 86400, "until": NOW}).json()
     assert later["expected"] is None, "not of a month"
+
+
+def test_a_month_and_a_budget_count_what_runs_and_waits_now(session: Session, client: TestClient) -> None:
+    today = NOW // 86400 * 86400
+    for days in range(1, 9):
+        at = today - days * 86400
+        # A job of this task takes two hours.
+        ended(session, f"j{days}", usd=24.0, cpus=12.0, started_at=at, queued_at=at, ended_at=at + 7200)
+    session.add(Capacity(site="lab", name="lab", cpus=4.0, memory=1, gpus=0.0, since=NOW, usd_per_hour=5.0))
+    live = {"cpus": 4.0, "ended_at": None, "queued_at": NOW - 3600, "site": "lab"}
+    ended(session, "now", state=State.RUNNING, started_at=NOW - 3600, location="lab", **live)
+    for number in range(3):
+        ended(session, f"next{number}", state=State.QUEUED, started_at=None, **live)
+    ended(session, "hush", state=State.QUEUED, dag_id="hush_dag", task_id="t", started_at=None, **live)
+    session.commit()
+    work = [(each.tenant.dag_id, each.cpus, each.cpu_hours) for each in work_left(session, NOW)]
+    assert sorted(work, key=repr) == [
+        ("hush_dag", 0.0, pytest.approx(4.0)), ("mine", 0.0, pytest.approx(24.0)), ("mine", 4.0, pytest.approx(4.0)),
+    ], "an hour where no job of a task has finished"  # fmt: skip
+    budget = PeriodBudget("b", Who(dag="mine"), 100.0, Unit.CPU_HOURS, "month")
+    [use] = share_rows.spending(session, [budget], NOW, lambda dag: None, work=work_left(session, NOW))
+    assert use.hours_of_work == pytest.approx((24 + 4) / 4)
+    month = datetime.fromtimestamp(NOW, timezone.utc).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    found = bill_page(session, EVERYTHING, month.timestamp(), NOW, Period.DAY, "site", NOW)
+    expected = found.expected
+    assert expected is not None
+    assert (expected.usd_per_hour, expected.cpus, expected.hours) == (5.0, 4.0, pytest.approx((24 + 4 + 4) / 4))
+    left = (expected.until - NOW) / 3600
+    busy = min(left, expected.hours)
+    after = (left - busy) / 24
+    assert expected.usd == pytest.approx((found.total.usd or 0) + 5 * busy + after * (expected.usd_per_day or 0))
+    assert expected.cpu_hours == pytest.approx(found.total.cpu_hours + 4 * busy + after * expected.cpu_hours_per_day)
+    seen = client.get("/bill", params={"since": month.timestamp(), "until": NOW}).json()["expected"]
+    assert seen["hours"] == 0, "what hidden Dags do now is not revealed"
 
 
 def test_the_first_day_of_data_is_not_extrapolated(session: Session, client: TestClient) -> None:

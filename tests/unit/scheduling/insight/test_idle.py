@@ -1,10 +1,10 @@
-"""Which setting would halve the cost of idle machines."""
+"""Which settings would halve the cost of idle machines."""
 
 from __future__ import annotations
 
 import pytest
 
-from lading.scheduling.insight.idle import FRACTIONS, IdleCost
+from lading.scheduling.insight.idle import FRACTIONS, IdleCost, halve
 
 # What half, a quarter and a tenth of idle_seconds, and none, would have saved.
 MOSTLY_AFTER_JOBS, BETWEEN_JOBS = (30.0, 55.0, 80.0, 90.0), (3.0, 4.0, 5.0, 6.0)
@@ -49,3 +49,29 @@ def test_what_is_unknown_is_not_proposed(more: dict[str, object], said: str) -> 
     found = cost(**more)
     assert (found.choice, found.proposed) == (None, None)
     assert said in found.remedy()
+
+
+def test_the_settings_of_several_sites_together_halve_the_cost_of_all() -> None:
+    hpc = cost(site="hpc", idle_seconds=600.0, machines=9, saved=MOSTLY_AFTER_JOBS)
+    cloud = cost(site="cloud", kind="ec2", cost=60.0, idle_seconds=300.0, machines=5, saved=(10.0, 30.0, 40.0, 50.0))
+    small = cost(site="small", cost=10.0, idle_seconds=60.0, machines=1, saved=(1.0, 2.0, 3.0, 4.0))
+    assert halve([hpc, cloud, small], 170.0) == (
+        "Lower idle_seconds of hpc from 600 to 150 and of cloud from 300 to 75: this would have saved $85.00, 50 % of "
+        "$170.00."
+    )
+
+
+def test_what_settings_save_at_most_is_said_if_they_cannot_halve_the_cost() -> None:
+    hpc = cost(site="hpc", idle_seconds=600.0, machines=9, saved=BETWEEN_JOBS)
+    cloud = cost(site="cloud", kind="ec2", cost=60.0, idle_seconds=300.0)
+    lab = cost(site="lab", kind="ssh", cost=40.0)
+    assert halve([hpc, cloud, lab], 200.0) == (
+        "Even idle_seconds = 0 at hpc would have saved only $6.00, 3 % of $200.00. What lowering it at cloud saves is "
+        'unknown: no idle machine was released in this time. To save more, set hurry = "cheap" at hpc and cloud, '
+        "which uses fewer machines for longer, or send more jobs to lab, whose machines cost the same without jobs."
+    )
+    assert halve([lab], 40.0) == (
+        "No idle_seconds is known to save any of $40.00. To save more, send more jobs to lab, whose machines cost "
+        "the same without jobs."
+    )
+    assert halve([], 0.0) == ""
