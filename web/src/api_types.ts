@@ -961,7 +961,7 @@ export interface components {
         };
         /**
          * LiveRunList
-         * @description The runs with unfinished jobs, those with the most first.
+         * @description The runs with unfinished jobs, newest first.
          */
         LiveRunList: {
             /** Now */
@@ -1259,10 +1259,16 @@ export interface components {
             at: number;
             /** Borrows */
             borrows: boolean;
+            /** Dags */
+            dags: components["schemas"]["WaitingDag"][];
+            /** Dags Total */
+            dags_total: number;
             /** Entitled */
             entitled: number;
             /** Guarantees */
             guarantees: components["schemas"]["ShareGuarantee"][];
+            /** Hidden */
+            hidden: boolean;
             /** Is Over */
             is_over: boolean;
             /** Lately */
@@ -1298,6 +1304,11 @@ export interface components {
          * @description A limit that the sites file sets for a site.
          */
         SiteLimit: {
+            /**
+             * Coming
+             * @default 0
+             */
+            coming: number;
             /** Most */
             most: number | null;
             /** Name */
@@ -1352,6 +1363,8 @@ export interface components {
             running: number;
             /** State */
             state: string;
+            /** Usd Ordered */
+            usd_ordered: number;
             /** Usd Per Hour */
             usd_per_hour: number | null;
             /** Waiting */
@@ -1499,7 +1512,7 @@ export interface components {
             /** Cpus Used */
             cpus_used: number;
             /** Name */
-            name: string;
+            name: string | null;
             /** Running */
             running: number;
             /** Waiting */

@@ -4,7 +4,7 @@ import * as React from "react";
 import {act} from "react";
 import {createRoot, type Root} from "react-dom/client";
 import {afterEach, beforeEach, expect, test, vi} from "vitest";
-import type {BillPage, PackingChart, RunGantt, Savings} from "../src/api_types";
+import type {BillPage, PackingChart, RunGantt, Savings, Summary} from "../src/api_types";
 import {utcDay} from "../src/format";
 import {billSpan} from "../src/pages/bill_span";
 import {ANSWERS, NOW} from "./answers";
@@ -285,6 +285,42 @@ test("a task that only waits has no percentage of its last run", async () => {
   of(NOW - 800);
   await open("the tab of a run");
   expect(rowsOf("Timeline")[0]).toMatch(/15 minlast 12 minnow \+29 %/);
+});
+
+test("idle machines are listed first after one click, by a button or by the column of what is requested", async () => {
+  document.head.innerHTML = '<base href="/">'; // the address changes only within its origin
+  const chart = ANSWERS["packing"] as PackingChart, machine = chart.machines[0];
+  answer = async (route) => (route === "packing" ? json({...chart, machines: [machine, {...machine, key: "hpc/L2", name: "L2"}]}) : good(route));
+  await open("Machines");
+  await pass(2);
+  const first = () => /hpc\/L\d/.exec(rowsOf("Machines")[0])?.[0];
+  expect(first()).toBe("hpc/L1");
+  expect(text()).toContain("2 up, 1 idle");
+  expect(text()).toContain("tick machines to drain them together");
+  for (const name of ["Idle first", "cpus, memory / up"]) {
+    const press = () => act(async () => [...box.querySelectorAll("button")].find((each) => each.textContent?.startsWith(name))?.click());
+    await press();
+    await pass(1);
+    expect(first(), name).toBe("hpc/L2");
+    await press();
+    await pass(1);
+    expect(first(), name).toBe("hpc/L1");
+  }
+});
+
+test("a share that exceeds what is reserved for it says so there, and not at its part by weight", async () => {
+  const summary = ANSWERS["summary"] as Summary, [share] = summary.shares!;
+  const lent = {...share, name: "data", used: 0.4, entitled: 0.25, guarantees: [], is_over: false};
+  answer = async (route) => (route === "summary" ? json({...summary, shares: [lent, {...share, used: 0.25}]}) : good(route));
+  await open("Overview");
+  expect(rowsOf("Shares")).toEqual([expect.stringMatching(/^genomics.*etl 3.*over what is reserved12 cpus of 8 cpus at hpc25 % of 50 %/), expect.stringMatching(/^data.*nothing is reserved.*over its part by weight40 % of 25 %/)]);
+});
+
+test("jobs without a team have a row, so that teams add up", async () => {
+  const summary = ANSWERS["summary"] as Summary;
+  answer = async (route) => (route === "summary" ? json({...summary, teams: [...summary.teams, {name: null, running: 2, waiting: 3, cpus_used: 8}]}) : good(route));
+  await open("Overview");
+  expect(rowsOf("Teams")).toEqual(["genomics124", "no team238"]);
 });
 
 test("idle machines are drained together, after one question", async () => {

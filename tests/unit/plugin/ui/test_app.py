@@ -47,6 +47,7 @@ from lading.executors.store.starts import show_starts
 from lading.executors.store.tables import RequestRow
 from lading.plugin.subcommands.explain import start_step
 from lading.plugin.subcommands.jobs import job_row, short_job_row
+from lading.plugin.ui.queries import live_runs
 from lading.plugin.ui.queries.bill import released_machines
 from lading.scheduling.insight.auto import SizeChoice, as_text
 from lading.scheduling.insight.starts import ExpectedStart
@@ -231,6 +232,7 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
     session.commit()
     local, hpc = client.get("/summary").json()["sites"]
     assert local["machines_idle"] == 0, "an unreachable machine is not idle"
+    assert local["machines"] == 1, "and not up"
     assert [(each["name"], each["used"], each["most"]) for each in hpc["limits"]] == [
         ("max_allocations", 2, 2), ("max_usd_per_hour", 4, 10), ("max_jobs", 0, 5), ("queue", None, None),
     ]  # fmt: skip
@@ -1032,6 +1034,8 @@ def test_shares_say_what_they_use_of_what_is_kept_for_them(session: Session, cli
     used = {"a": {"hpc": ShareAmounts(10.0, 1024.0), "lab": ShareAmounts(2.0, 2048.0)}}
     standing = Standing(ShareAmounts(24.0, 16384.0), used, {"a": 0.25})
     save_standings(session, share_standings(shares, standing), NOW)
+    for token, dag_id in (("1", "mine"), ("2", "mine"), ("3", "hush_dag")):
+        add(session, token, dag_id=dag_id, team="a")
     session.commit()
     first, second = client.get("/summary").json()["shares"]
     assert (first["name"], first["entitled"], first["used"], first["lately"]) == ("a", 0.6, 0.5, 0.25)
@@ -1039,6 +1043,10 @@ def test_shares_say_what_they_use_of_what_is_kept_for_them(session: Session, cli
         ("hpc", "cpus", 8, 10), (None, "memory", 4096, 3072),
     ]  # fmt: skip
     assert first["is_over"]
+    assert [first[name] for name in ("dags", "dags_total", "hidden")] == [
+        [{"dag_id": "mine", "jobs": 2}], 1, True,
+    ]  # fmt: skip
+    assert second["dags"] == [], "its jobs are of the share of their team, which comes first"
     assert (second["name"], second["is_over"], second["guarantees"]) == ("mine", False, []), "not the one of hush_*"
 
 
@@ -1099,7 +1107,39 @@ def test_what_boots_costs_what_waits_in_a_queue_does_not(session: Session, clien
     session.add(InstanceRow(token="L3", state=InstanceState.BOOTING, **bought))
     session.add(InstanceRow(token="L4", state=InstanceState.ORDERED, **bought))
     session.commit()
-    assert client.get("/summary").json()["usd_per_hour"] == before + 5.0
+    summary = client.get("/summary").json()
+    assert summary["usd_per_hour"] == before + 5.0
+    assert summary["sites"][1]["usd_ordered"] == 10.0, "limits count these, too"
+
+
+def test_live_runs_are_listed_newest_first_and_none_of_the_newest_is_left_out(
+    session: Session, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_runs, "MOST_RUNS", 2)
+    for run_id, age, jobs in (("old", 900, 3), ("newest", 100, 1), ("newer", 500, 2)):
+        ended(session, f"{run_id} began", run_id=run_id, queued_at=NOW - age)
+        for number in range(jobs):  # its unfinished jobs were queued after those of other runs
+            add(session, f"{run_id}{number}", run_id=run_id, queued_at=NOW - age / 10)
+    session.commit()
+    found = client.get("/live-runs").json()
+    assert [run["run_id"] for run in found["runs"]] == ["newest", "newer"]
+    assert [run["live"] for run in found["runs"]] == [1, 2]
+    assert found["runs_left_out"] == 1
+
+
+def test_the_teams_add_up_to_all_jobs(session: Session, client: TestClient) -> None:
+    add(session, "alone", cpus=3.0)
+    session.commit()
+    assert client.get("/summary").json()["teams"] == [], "Airflow has no teams"
+    for token, team in (("genes", "genes"), ("loads", "loads"), ("more", "genes")):
+        add(session, token, team=team)
+    add(session, "waits", state=State.QUEUED)
+    session.commit()
+    found = client.get("/summary").json()
+    assert [(each["name"], each["running"], each["waiting"], each["cpus_used"]) for each in found["teams"]] == [
+        ("genes", 2, 0, 2.0), ("loads", 1, 0, 1.0), (None, 1, 1, 3.0),
+    ]  # fmt: skip
+    assert (found["running"], found["waiting"]) == (4, 1)
 
 
 def test_a_live_run_of_unknown_end_says_why(session: Session, client: TestClient) -> None:
