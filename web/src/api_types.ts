@@ -898,6 +898,8 @@ export interface components {
             jobs: components["schemas"]["TrySummary"][];
             /** Machines */
             machines: components["schemas"]["FoundMachine"][];
+            /** Map Indexes */
+            map_indexes: components["schemas"]["MapIndexes"][];
             /** Matching */
             matching: number;
             /** Now */
@@ -970,6 +972,20 @@ export interface components {
             runs: components["schemas"]["LiveRun"][];
             /** Runs Left Out */
             runs_left_out: number;
+        };
+        /**
+         * MapIndexes
+         * @description The map indexes that a mapped task has, if the one that was searched for does not exist.
+         */
+        MapIndexes: {
+            /** Dag Id */
+            dag_id: string;
+            /** First */
+            first: number;
+            /** Last */
+            last: number;
+            /** Task Id */
+            task_id: string;
         };
         Name: [
             string | null,
@@ -1754,6 +1770,7 @@ export type JobPage = components['schemas']['JobPage'];
 export type LastRun = components['schemas']['LastRun'];
 export type LiveRun = components['schemas']['LiveRun'];
 export type LiveRunList = components['schemas']['LiveRunList'];
+export type MapIndexes = components['schemas']['MapIndexes'];
 export type Name = components['schemas']['Name'];
 export type OperatorRequest = components['schemas']['OperatorRequest'];
 export type PackingChart = components['schemas']['PackingChart'];

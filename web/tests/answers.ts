@@ -22,7 +22,7 @@ export const job: TrySummary = {
   site: "hpc", location: "L1", node: "n1", native_id: "4711", placed_because: null, queue: null, cpus: 2, nodes: 1, memory: 2048, gpus: 0, memory_limit: null, time_limit: null, peak_memory: null, cpu_seconds: null, exit_code: null, usd: null,
   queued_at: NOW - 60, started_at: null, ended_at: null, phases: [{key: "airflow", title: "waits for a place", since: NOW - 60, until: null}],
 };
-const jobs: JobPage = {now: NOW, jobs: [job], machines: [], after: null, matching: 1, is_more: false, is_partial: false};
+const jobs: JobPage = {now: NOW, jobs: [job], machines: [], map_indexes: [], after: null, matching: 1, is_more: false, is_partial: false};
 const waits: WaitGroups = {
   now: NOW, jobs: 5, groups: [{
     key: "machine_full", kind: "room", title: "All machines are busy", remedy: "Wait", actors: [], site: "hpc", limit: null, params: {}, jobs: 5, share: 1, start: {since: NOW + 300, at: NOW + 500, until: NOW + 900, source: "backlog", text: "5 jobs ahead of it at site hpc; about one starts every 1 min"}, cpus: 20, oldest: NOW - 600, sentences: ["waits: no room"],

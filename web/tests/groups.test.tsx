@@ -13,7 +13,7 @@ import {runningPart} from "../src/tabs/dag";
 import {Bars, firstSpan, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
 import {Outlook, hurryBody, progress} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
-import {Facts} from "../src/ui/tries";
+import {Facts, peakText, whyThere} from "../src/ui/tries";
 import {job} from "./answers";
 
 beforeEach(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
@@ -44,6 +44,19 @@ test("the facts of a try link to its log once it has started", () => {
   const facts = (started_at: number | null) => renderToStaticMarkup(<Facts job={{...job, started_at}} now={job.queued_at + 60} />);
   expect(facts(job.queued_at + 5)).toContain('href="http://localhost/dags/etl/runs/r1/tasks/load/mapped/3?try_number=1"');
   expect(facts(null)).not.toContain("try_number");
+});
+
+test("what a killed job used is that of the last sample, if that is less than it requested", () => {
+  const of = (peak_memory: number | null, cause: string | null) => peakText({peak_memory, memory: 8192, cause});
+  expect(of(5652, "out_of_memory")).toBe("69 % in the last sample before it was killed");
+  expect([of(5652, "error"), of(8300, "out_of_memory"), of(null, "out_of_memory")]).toEqual(["69 %", "101 %", null]);
+});
+
+test("a job that waited for a place says that there was no room before", () => {
+  const of = (until: number | null, placed_because: string | null = null) => whyThere({placed_because, phases: [{key: "airflow", title: "waits for a place", since: 0, until}]}, 500);
+  expect(of(5)).toBe("the first eligible site had room");
+  expect(of(420)).toBe("after 7 min without room at any eligible site, this was the first one to have room");
+  expect(of(420, "its inputs are there")).toBe("its inputs are there");
 });
 
 test("machines that are ordered or boot are coming, unreachable ones are not up, and the idle ones are counted even if there are none", () => {
@@ -128,7 +141,7 @@ test("tries that were repeated are no alarm, tasks that failed are", () => {
 test("a group of failures says what has become of its tasks, and of a single one which try succeeded", () => {
   const task = {since_then: {state: "succeeded", try_number: 2, at: 0}} as never;
   expect(sequels({since_then: {succeeded: 1}, failed_tasks: [task]}, 60)).toEqual([expect.stringMatching(/^try 2 succeeded \d\d:\d\d$/)]);
-  expect(sequels({since_then: {succeeded: 2, waits: 1, gave_up: 3}, failed_tasks: [task]}, 60)).toEqual(["3 gave up", "1 waits", "2 succeeded"]);
+  expect(sequels({since_then: {succeeded: 2, waits: 1, gave_up: 3}, failed_tasks: [task]}, 60)).toEqual(["3 gave up", "1 is waiting to run again", "2 succeeded"]);
   expect(sequels({since_then: {}, failed_tasks: []}, 60)).toEqual([]);
 });
 test("what a run cost has its part of idle machines, and none where nothing has a price", () => {

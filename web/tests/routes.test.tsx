@@ -4,7 +4,7 @@ import * as React from "react";
 import {act} from "react";
 import {createRoot, type Root} from "react-dom/client";
 import {afterEach, beforeEach, expect, test, vi} from "vitest";
-import type {BillPage, PackingChart, RunGantt, Savings, Summary} from "../src/api_types";
+import type {BillPage, PackingChart, RunGantt, Savings, Summary, TryPage} from "../src/api_types";
 import {utcDay} from "../src/format";
 import {billSpan} from "../src/pages/bill_span";
 import {ANSWERS, NOW} from "./answers";
@@ -272,6 +272,25 @@ test("a search without other filters names none", async () => {
   await act(async () => root.render(<Lading />));
   await pass(1);
   expect(text()).toContain("No job matches “nonsense”.");
+  await act(async () => root.unmount());
+  await pass(61);
+  const map_indexes = [{dag_id: "genomes", task_id: "align", first: 0, last: 839}, {dag_id: "etl", task_id: "align", first: 2, last: 2}];
+  answer = async (route) => (route === "jobs" ? json({...(ANSWERS["jobs"] as object), jobs: [], matching: 0, map_indexes}) : good(route));
+  await open("Jobs", "&q=align+1700");
+  expect(text()).toContain("No job has this map index: genomes.align has the map indexes from 0 to 839; etl.align only has the map index 2.");
+});
+
+test("the tab of a task shows the try that was clicked first", async () => {
+  const tries = ANSWERS["dags/etl/runs/r1/tasks/load"] as TryPage, [job] = tries.jobs;
+  answer = async (route) => (route.endsWith("/tasks/load") ? json({...tries, jobs: [2, 1].map((number) => ({...job, id: String(number), try_number: number}))}) : good(route));
+  const titles = () => [...box.querySelectorAll("section")].map((each) => each.getAttribute("aria-label"));
+  await open("the tab of a task");
+  expect(titles()).toEqual(["Try 2", "Try 1"]);
+  await act(async () => root.unmount());
+  history.replaceState(null, "", "/plugin/lading?try_number=1");
+  await open("the tab of a task");
+  expect(titles()).toEqual(["Try 1", "Try 2"]);
+  history.replaceState(null, "", "/plugin/lading");
 });
 
 test("a task that only waits has no percentage of its last run", async () => {

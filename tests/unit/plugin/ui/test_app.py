@@ -47,7 +47,7 @@ from lading.executors.store.starts import show_starts
 from lading.executors.store.tables import RequestRow
 from lading.plugin.subcommands.explain import start_step
 from lading.plugin.subcommands.jobs import job_row, short_job_row
-from lading.plugin.ui.queries import live_runs
+from lading.plugin.ui.queries import explorer, live_runs
 from lading.plugin.ui.queries.bill import released_machines
 from lading.scheduling.insight.auto import SizeChoice, as_text
 from lading.scheduling.insight.starts import ExpectedStart
@@ -675,9 +675,15 @@ def test_jobs_are_found_by_what_they_have(session: Session, client: TestClient) 
         ({"location": "L1", "state": "failed"}, "c"), ({"task_id": "sort"}, "b"), ({"run_id": "manual__1"}, "b"),
         ({"q": "mine.align[3]"}, "a"), ({"q": "'mine.align',"}, "ac"), ({"q": "hpc/L1"}, "crun2"),
         ({"q": "hpc / L1"}, "crun2"),        ({"q": "local/L1"}, ""), ({"q": "hpc/n17"}, "a"), ({"q": "mine.ali*"}, ""),
+        ({"q": "mine align 3"}, "a"), ({"q": "align 9"}, ""), ({"q": "3"}, ""), ({"q": "align 4711"}, "a"),
         ({"q": "align", "queued_until": NOW - 700}, ""), ({"q": "align", "queued_since": NOW - 700}, "ac"),
     ):  # fmt: skip
         assert "".join(sorted(found_jobs(client, **params))) == tokens, params
+    for q in ("align[1700]", "mine align 1700"):
+        found = client.get("/jobs", params={"q": q}).json()["map_indexes"]
+        assert found == [{"dag_id": "mine", "task_id": "align", "first": 3, "last": 3}], q
+    for q in ("align 3", "align", "1700", "nonsense 3"):
+        assert client.get("/jobs", params={"q": q}).json()["map_indexes"] == [], q
     assert found_jobs(client, q="wait1") == ["wait1"], "by its token"
     assert len(found_jobs(client, q="hpc")) >= 3, "by its site"
     for q, names in (("hpc/L", ["L1"]), ("L1", ["L1"]), ("local/host", ["host"]), ("hpc", []), ("lab/host", [])):
@@ -685,6 +691,23 @@ def test_jobs_are_found_by_what_they_have(session: Session, client: TestClient) 
     waits = {"reason_code": "max_allocations", "reason_limit": "max_allocations"}
     assert found_jobs(client, **waits) == ["wait1"]
     assert found_jobs(client, reason_code="task_jobs") == [], "of another Dag"
+
+
+def test_unfinished_jobs_are_counted_exactly_however_many_they_are(
+    session: Session, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explorer, "MOST_COUNTED", 2)
+    for number in range(4):
+        ended(session, f"old{number}")
+        add(session, f"waits{number}", state=State.QUEUED)
+    session.commit()
+    for params, matching, is_more in (
+        ({"state": "queued"}, 4, False),
+        ({"state": "succeeded"}, 2, True),
+        ({}, 2, True),
+    ):
+        found = client.get("/jobs", params=params).json()
+        assert (found["matching"], found["is_more"]) == (matching, is_more), params
 
 
 def test_jobs_are_sorted_by_the_server_and_pages_have_no_gaps(session: Session, client: TestClient) -> None:
@@ -810,6 +833,22 @@ def test_failures_are_grouped_by_cause_with_what_to_ask_for(session: Session, cl
     assert memory["dags"] == [{"dag_id": "mine", "jobs": 2}]
     assert (node["cause"], node["site"], node["node"], node["jobs"]) == ("node_failure", "hpc", "n17", 1)
     assert client.get("/summary").json()["failed"] == 5
+
+
+def test_who_exceeded_the_memory_is_told_to_request_what_a_retry_gets_not_slightly_more(
+    session: Session, client: TestClient
+) -> None:
+    for number in range(25):
+        ended(session, f"good{number}", map_index=number, peak_memory=5000, memory=8192)
+    failed = {"state": State.FAILED, "cause": "out_of_memory", "memory": 8192, "peak_memory": 5600}
+    ended(session, "oom", **failed, reason=because("used_memory", most=8192, used=8200))
+    session.commit()
+    [group] = client.get("/failures", params={"since": NOW - 3600}).json()["groups"]
+    [task] = group["failed_tasks"]
+    assert task["advice"] == "request 16 GiB"
+    assert 'memory="16 GiB"' in task["line"]
+    [advised] = client.get("/dags/mine/advice").json()["tasks"]
+    assert (advised["memory"]["nearly_all"], advised["line"]) == (16_384, task["line"]), "as the tab of the Dag says"
 
 
 def test_a_failure_whose_reason_has_a_remedy_of_its_own_is_no_failed_machine(
