@@ -408,9 +408,13 @@ def find_jobs(
     value = sort_value(sort, order, seen_at)
     beyond = [] if place is None else [is_beyond(value, order, place)]
     each_way = choice.ways(session, sight)
-    # Live jobs are few enough to be counted, as Overview does, and so are many matches of them.
-    is_exact = bool(choice.state) and {*choice.state} <= {*LIVE} and each_way is None
-    number = count(session, conditions, each_way, None if is_exact else MOST_COUNTED + 1)
+    # Unfinished jobs are few enough to be counted, as Overview does.
+    is_exact = bool(choice.state) and {*choice.state} <= {*LIVE} and not choice.search_terms
+    number = (
+        session.scalar(select(func.count()).select_from(JobRow).where(*choice.conditions(sight), *more)) or 0
+        if is_exact
+        else count(session, conditions, each_way)
+    )
     if number <= MOST_COUNTED:
         found = narrow(session, conditions, each_way, value, order, beyond, limit + 1)
     else:
@@ -466,14 +470,13 @@ def in_order(value: Any, order: Order) -> tuple[Any, Any]:
     return (value.desc(), JobRow.token.desc()) if order == "desc" else (value, JobRow.token)
 
 
-def count(session: Session, conditions: Sequence[Any], each_way: Sequence[Any] | None, most: int | None) -> int:
+def count(session: Session, conditions: Sequence[Any], each_way: Sequence[Any] | None) -> int:
     """Count the matching jobs; any result above :data:`MOST_COUNTED` only means that there are more.
 
     :param each_way: see :meth:`JobChoice.ways`
-    :param most: stop at this number if there is only one way; None: count all
     """
     if each_way is None:
-        some = select(JobRow.token).where(*conditions).limit(most).subquery()
+        some = select(JobRow.token).where(*conditions).limit(MOST_COUNTED + 1).subquery()
         return session.scalar(select(func.count()).select_from(some)) or 0
     tokens: set[str] = set()
     for way in each_way:
