@@ -315,6 +315,17 @@ def ask_to_make_way(lease: store.Lease) -> None:
             os.kill(lease.pid, signal.SIGTERM)
 
 
+def kill(lease: store.Lease | None) -> bool:
+    """Kill the controller that holds the lease, without effect on any job; return whether it was on this machine."""
+    if lease is None or lease.host != socket.gethostname():
+        return False
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+        process = psutil.Process(lease.pid)
+        process.kill()
+        process.wait(SECONDS_UNTIL_HUNG)
+    return True
+
+
 def is_controller(pid: int) -> bool:
     """Return whether a process is a controller, by its command, as its pid may have been reused."""
     try:

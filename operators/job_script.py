@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from types import NoneType
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout
 
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.dags.teams import team_of_process
@@ -24,6 +25,7 @@ from lading.hooks.job_scripts.script import JobScript, JobScriptError
 from lading.hooks.job_scripts.task_run import controller_request, full_script, new_run, refuse_array, token
 from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
+from lading.scheduling.text.printable import shortened
 
 # The XCom that describes the batch job.
 BATCH_JOB = "batch_job"
@@ -158,7 +160,14 @@ class JobScriptOperator(BaseOperator):
             own = {"site": self.site, "token": token(context["ti"])}
             left = context["task_state_store"].get(RUN) or own
             self._end_own(left if left["token"] == own["token"] else own)
-        return super().resume_execution(next_method, next_kwargs, context)
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout:
+            self.log.error(
+                "The task exceeded its execution_timeout of %s, which includes the time for which the batch job waited",
+                self.execution_timeout,
+            )
+            raise
 
     def _end_own(self, left: Mapping[str, Any]) -> None:
         site = self._open(left["site"])
@@ -224,6 +233,12 @@ class JobScriptOperator(BaseOperator):
                 there.close()
 
     def _asked(self) -> JobScript:
+        for name in ("properties", "attributes", "aux_scripts"):
+            if not isinstance(value := getattr(self, name), (Mapping, NoneType)):
+                raise JobScriptError(
+                    f"{name}: {shortened(value)} is not valid; valid: a dict; a template becomes text, unless its Dag "
+                    "has render_template_as_native_obj=True"
+                )
         properties = dict(self.properties or {})
         return JobScript(self.body, attributes=self.attributes, aux_scripts=self.aux_scripts, **properties)
 

@@ -77,7 +77,9 @@ def check_sites(
         if hints == Hints() and not any(site.suits(PlannedJob("", defaults)) for site in takers.values()):
             raise HintError(without_hints(defaults, takers))
     except HintError as error:
-        others = [name for name in known if name not in takers]
+        others = [
+            name for name in known if name not in takers and is_possible({name: known[name]}, hints, dag_id, team)
+        ]
         if not others:
             raise
         may = f"only {', '.join(takers)} can" if takers else "no site can"
@@ -86,6 +88,15 @@ def check_sites(
             f"such tasks: give it the hint site, valid: {', '.join(others)}; or set accept_untargeted = true in the "
             "table of one of these"
         ) from error
+
+
+def is_possible(known: Mapping[str, PublishedSite], hints: Hints, dag_id: str, team: str | None) -> bool:
+    """Return whether the sites admit a Dag, and one of them suits hints."""
+    try:
+        check_at(open_to(dag_id, team, known), hints)
+    except HintError:
+        return False
+    return True
 
 
 def check_targets(hints: Hints, dag_id: str, team: str | None, known: Mapping[str, PublishedSite]) -> None:
@@ -202,8 +213,7 @@ def check_at(known: Mapping[str, PublishedSite], hints: Hints) -> None:
     if hints.is_native:
         check_native(hints, known)
         known = {name: site for name, site in known.items() if site.dialect is not None}
-    if hints.layout is not None:
-        known = check_layout(hints, known)
+    known = check_request(hints, known) if hints.layout is None else check_layout(hints, known)
     if known and not any(site.suits(asked) for site in known.values()):
         capacities = {name: room for name, site in known.items() if (room := site.closest(asked))}
         raise HintError(too_much(asked, capacities, "ppn × threads" if hints.layout else "cpus"))
@@ -310,6 +320,37 @@ def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, 
         too_many = too_many_nodes(asked, {n: s.widest(asked) for n, s in taking.items()})
         raise HintError(f"hint nodes: it {too_many.sentence}")
     return having
+
+
+def check_request(hints: Hints, known: Mapping[str, PublishedSite]) -> Mapping[str, PublishedSite]:
+    """Check the cpus and GPUs of a task that is its own batch job, and return the sites that have options for them.
+
+    :raises HintError: no site has
+    """
+    cpus, gpus = math.ceil(hints.least.get("cpus", hints.cpus or 1)), math.ceil(hints.gpus or 0)
+    if cpus <= 1 and not gpus:
+        return known
+    # Imported here because few tasks request more than a cpu.
+    from lading.hooks.batch.system import BatchJobRequest, Profile
+    from lading.plugin.manager import batch_systems
+
+    faults: dict[str, ValueError] = {}
+    for name, site in known.items():
+        dialect = site.dialect or {}
+        system = batch_systems().get(dialect.get("system", ""))
+        if system is None or not dialect.get("takes_layouts"):
+            continue
+        native = {**dialect.get("native", {}), **(hints.native or {})}
+        try:
+            system.directives(
+                BatchJobRequest(threads=cpus, gpus=gpus or None, native=native), Profile(**dialect["profile"])
+            )
+        except ValueError as error:
+            faults[name] = error
+    if known and len(faults) == len(known):
+        name, fault = next(iter(faults.items()))
+        raise HintError(f"hint {'cpus' if cpus > 1 else 'gpus'}: at site {name!r}, {fault}") from fault
+    return {name: site for name, site in known.items() if name not in faults}
 
 
 def too_much(job: PlannedJob, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:

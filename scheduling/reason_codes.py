@@ -520,7 +520,14 @@ _TABLE = (
         _OPERATOR,
     ),
     Code("plugin_failed", "plugin", _PLUGIN[0], "{text}", _PLUGIN[1], _OPERATOR),
-    Code("paused", "paused", "Its site is paused", "site {site!r} is paused by {by}", "Resume the site.", _OPERATOR),
+    Code(
+        "paused",
+        "paused",
+        "Its site is paused",
+        "site {site!r} is paused by {by}",
+        "Resume the site on the page.",
+        _OPERATOR,
+    ),
     Code(
         "task_jobs",
         "max_instances",

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain, repeat
 from statistics import NormalDist
 
 NORMAL = NormalDist()
@@ -76,8 +78,11 @@ def censored_shift(passed: Sequence[float], measured: float, spread: float) -> f
     if not near:
         return 0.0
 
+    numbers = Counter(near)  # jobs that started together have the same bound
+
     def is_more(shift: float) -> bool:
-        return spread * math.fsum(_hazard((each - shift) / spread) for each in near) > measured * shift
+        hazards = (repeat(_hazard((each - shift) / spread), number) for each, number in numbers.items())
+        return spread * math.fsum(chain.from_iterable(hazards)) > measured * shift
 
     low, high = 0.0, max(spread, *near)
     while is_more(high):

@@ -197,8 +197,6 @@ class Agent:
         is_awaited = self.inbox.entries or self.holds.by_job
         if idle_seconds is None or is_awaited or time.monotonic() - self._busy_at < idle_seconds:
             return False
-        if self.scratch.kept and self.config is not None and not self.config.switch_off:
-            return False  # no other process removes the kept folders
         log.info("no job and no request for %g s", idle_seconds)
         return True
 

@@ -23,7 +23,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import limits_left
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.packing.problem import Problem, pose
+from lading.scheduling.packing.problem import OnSale, Problem, pose
 from lading.scheduling.plan import Objective, Placement, Wait
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable
 from lading.scheduling.provisioning.machines import as_planned, left_of, with_kept
@@ -303,7 +303,7 @@ class SitePlan:
         catalogue = None if market.held is not None else market.catalogue
         problem = pose([], locations, catalogue, limits, Objective(), now, None)
         if limits.types or limits.vcpus or limits.usd_per_hour is not None:
-            problem.bins = affordable(problem.bins, seen, limits)
+            problem.on_sale = OnSale(affordable(problem.bins, seen, limits))
         kept = frozenset(each.name for each, before in zip(locations, seen, strict=True) if each is not before)
         return PlanningInput(
             forecast,

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from airflow.models.crypto import get_fernet
 from airflow.models.taskinstance import TaskInstance
-from airflow.models.trigger import TRIGGER_FAIL_REPR, Trigger
+from airflow.models.trigger import TRIGGER_FAIL_REPR, Trigger, TriggerFailureReason
 from airflow.utils.state import TaskInstanceState
 from cryptography.fernet import InvalidToken
 from sqlalchemy import or_, select
@@ -142,7 +142,7 @@ def _end(run: str, row: Any) -> ScriptEnd:
         return ScriptEnd(run, "cancelled")
     given = _decoded(row.next_kwargs)
     if row.next_method == TRIGGER_FAIL_REPR:
-        return ScriptEnd(run, "error", str(given.get("error") or "its trigger has failed"))
+        return ScriptEnd(run, "error", _why_failed(given))
     event = given.get("event")
     try:
         record = RunRecord.from_json(event["record"])  # type: ignore[index]
@@ -162,6 +162,19 @@ def _end(run: str, row: Any) -> ScriptEnd:
         record.job_id,
         record.nodes,
     )
+
+
+def _why_failed(given: Mapping[str, Any]) -> str:
+    """Return why a trigger has failed.
+
+    :param given: the arguments with which Airflow resumes its task
+    """
+    if given.get("error") == TriggerFailureReason.TRIGGER_TIMEOUT:
+        return "the task exceeded its execution_timeout, which includes the time for which the batch job waited"
+    traceback = given.get("traceback")
+    lines = "\n".join(map(str, traceback)).split("\n") if isinstance(traceback, list) else []
+    last = next((line for line in reversed(lines) if line.strip()), None)
+    return str(last or given.get("error") or "its trigger has failed")
 
 
 def _decoded(stored: Any) -> Mapping[str, Any]:

@@ -136,7 +136,12 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     def dialect(self) -> dict[str, Any] | None:
         profile = self.config.profile.model_dump(mode="json")
-        return {"system": self.system.name, "profile": profile, "takes_layouts": self.config.mode == "job"}
+        return {
+            "system": self.system.name,
+            "profile": profile,
+            "native": dict(self.config.resources),
+            "takes_layouts": self.config.mode == "job",
+        }
 
     @property
     def memory_overhead(self) -> int:

@@ -393,6 +393,8 @@ def after_question(
     )
     if ended is None or (is_stray and not was_gone):
         return record
+    if ended.cause == "cancelled" and not (record.cancelling or facts.cancelled):
+        ended = replace(ended, reason="; ".join(filter(None, ["not by Lading", ended.reason])))
     return _over(record, ended, native if is_stray else None)
 
 

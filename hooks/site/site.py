@@ -171,8 +171,9 @@ class Site(ABC, Generic[Config]):
     def dialect(self) -> dict[str, Any] | None:
         """Return what native hints for a batch system are checked against; None: this site has no batch system.
 
-        :returns: a JSON object with ``system``, the name of the batch system, ``profile``, that of the site, and
-            ``takes_layouts``: whether each job is a batch job of its own, which can have nodes, ppn and threads
+        :returns: a JSON object with ``system``, the name of the batch system, ``profile``, that of the site,
+            ``native``, the native directives of all jobs there, and ``takes_layouts``: whether each job is a batch job
+            of its own, which can have nodes, ppn and threads
         """
         return None
 

@@ -14,13 +14,14 @@ from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
 from lading.executors.settings import Settings
-from lading.executors.store import JobRow, LocationRow, SiteRow, State, instances, queue, site_rows
+from lading.executors.store import LIVE, JobRow, LocationRow, SiteRow, State, instances, queue, site_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now, database_ahead
 from lading.executors.store.starts import NoStart, accuracy, show_starts
 from lading.executors.store.tables import ENDED
+from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.site import LocationState, Site
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
@@ -69,8 +70,10 @@ def explain(args: Namespace) -> None:
     """Print the steps for the last try of a task instance, with the current state of the sites, and its own state."""
     with reading_store() as session:
         of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)
-        # A task that waits for a job script has several jobs in one try.
-        order = (JobRow.try_number.desc(), JobRow.queued_at.desc())
+        # A try with a job script has several jobs, at most one of which is live. Once all have finished, the script
+        # matters: the others only write it to the site and fetch its result.
+        of_most_interest = (JobRow.state.in_(LIVE).desc(), (JobRow.kind == JOB_SCRIPT).desc())
+        order = (JobRow.try_number.desc(), *of_most_interest, JobRow.queued_at.desc())
         query = select(JobRow).where(*of_task, JobRow.map_index == args.map_index).order_by(*order)
         if (job := session.scalars(query.limit(1)).first()) is None:
             if not has_records(session, args.dag_id, args.run_id):
@@ -276,7 +279,7 @@ def usage(job: JobRow) -> ExplanationStep:
     return ExplanationStep(
         "usage",
         [
-            f"memory: {peak}, {format_memory(job.memory)} requested",
+            f"memory: {peak}, {format_memory(job.memory) if job.memory else 'none'} requested",
             f"cpus: {spent} in {format_length(seconds)}, {format_count(cpus)} requested",
             f"cost: {cpu_hours if job.usd is None else f'{format_usd(job.usd)} USD'}",
         ],

@@ -145,7 +145,8 @@ def short_job_row(
 
     :param overhead: the memory that its site adds to the request on each node, MiB
     """
-    row, asked = job_row(job), with_overhead(job.resources, overhead)
+    # A job script runs without Airflow's supervisor, so its request gets no overhead.
+    row, asked = job_row(job), with_overhead(job.resources, 0 if job.kind == JOB_SCRIPT else overhead)
     index = f"[{job.map_index}]" if job.map_index >= 0 else ""
     return {
         **({"team": job.team} if job.team is not None else {}),

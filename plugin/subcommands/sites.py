@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import JobRow, LocationRow, State
+from lading.executors.store import JobRow, LocationRow, State, requests
+from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.published import PublishedSite
@@ -26,7 +27,7 @@ from lading.scheduling.text.units import format_memory
 class InUse:
     """What the running jobs of a location requested.
 
-    :param nodes: the sum of their nodes
+    :param nodes: the sum of their nodes, without those of job scripts, which get no overhead
     :param resources: on all of their nodes
     """
 
@@ -45,11 +46,11 @@ def sites(args: Namespace) -> None:
         controller = controller_finding(host().settings())
         if not controller.good:
             complain(f"controller: {controller.message}")
-        used = in_use(session)
+        used, paused = in_use(session), requests.paused(session)
         in_order = (LocationRow.site, LocationRow.name != LocationRow.site, LocationRow.name)
         known = tables()
         found = [
-            (each, in_it(each, used), known.get(each.site))
+            (each, in_it(each, used), known.get(each.site), paused.get(each.site))
             for each in session.scalars(select(LocationRow).order_by(*in_order))
         ]
         # Tables are for people with narrow terminals; programs get all columns.
@@ -66,7 +67,13 @@ def tables() -> dict[str, PublishedSite]:
         return {}
 
 
-def location_row(location: LocationRow, used: InUse, known: PublishedSite | None) -> dict[str, Any]:
+def location_row(
+    location: LocationRow, used: InUse, known: PublishedSite | None, paused_by: str | None = None
+) -> dict[str, Any]:
+    """Return the columns of a location for programs.
+
+    :param paused_by: who has paused its site; None: it is not paused
+    """
     resources = used.resources
     return {
         "site": location.site,
@@ -95,16 +102,22 @@ def location_row(location: LocationRow, used: InUse, known: PublishedSite | None
         "gpus_used": resources.gpus,
         "accept_untargeted": known and known.accept_untargeted,
         "burst_after": known and known.burst_after,
+        "paused_by": paused_by,
         "note": location.note,
     }
 
 
-def short_rows(found: Sequence[tuple[LocationRow, InUse, PublishedSite | None]]) -> list[dict[str, Any]]:
+def short_rows(
+    found: Sequence[tuple[LocationRow, InUse, PublishedSite | None, str | None]],
+) -> list[dict[str, Any]]:
     """Return locations for a table, without columns that would be empty."""
     return without_empty([short_row(*each) for each in found])
 
 
-def short_row(location: LocationRow, used: InUse, known: PublishedSite | None) -> dict[str, Any]:
+def short_row(
+    location: LocationRow, used: InUse, known: PublishedSite | None, paused_by: str | None = None
+) -> dict[str, Any]:
+    """Return the columns of a location for a table; the parameters are those of :func:`location_row`."""
     overhead = 0 if known is None else known.memory_overhead * used.nodes
     # The row of a batch site has the capacity of one node, since no job without a layout gets more.
     is_queue = location.name == location.site and known is not None and known.dialect is not None
@@ -124,7 +137,7 @@ def short_row(location: LocationRow, used: InUse, known: PublishedSite | None) -
         "jobs": used.jobs,
         "used": with_overhead(used.resources, overhead),
         "of": on_nodes(location.nodes, capacity) if is_queue else capacity,
-        "note": location.note,
+        "note": "; ".join(filter(None, [paused_by and f"its site is paused by {paused_by}", location.note])) or None,
     }
 
 
@@ -154,9 +167,10 @@ def in_it(location: LocationRow, used: Mapping[tuple[str, str], InUse]) -> InUse
 def in_use(session: Session) -> dict[tuple[str, str], InUse]:
     """Return what runs at each location, by site and location."""
     nodes = func.coalesce(JobRow.nodes, 1)
+    with_overhead_on = case((JobRow.kind == JOB_SCRIPT, 0), else_=nodes)
     amounts = (func.sum(each * nodes) for each in (JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus))
     rows = session.execute(
-        select(JobRow.site, JobRow.location, func.count(), func.sum(nodes), *amounts)
+        select(JobRow.site, JobRow.location, func.count(), func.sum(with_overhead_on), *amounts)
         .where(JobRow.state == State.RUNNING)
         .group_by(JobRow.site, JobRow.location)
     )

@@ -268,7 +268,7 @@ def least_usd(work: FleetWork) -> dict[str | None, float]:
             shares = [] if cheapest is None else zip(its_class.need, cheapest.capacity, strict=True)
             of_class[its_class] = max((need / have for need, have in shares if have), default=0.0), cheapest
         share, cheapest = of_class[its_class]
-        usd = 0.0 if cheapest is None else share * cheapest.price / 3600 * step.left(work.now)
+        usd = 0.0 if cheapest is None else share * cheapest.price / 3600 * work.left.get(name, step.seconds)
         usd_by_run[step.job.run] = usd_by_run.get(step.job.run, 0.0) + max(1e-9, usd)
     return usd_by_run
 

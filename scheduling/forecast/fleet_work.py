@@ -105,7 +105,9 @@ class FleetWork:
     :ivar classes: see :class:`StepClass`
     :ivar names: the unstarted steps in the order in which they get machines
     :ivar begun: the started steps
+    :ivar left: their expected remaining seconds, by name
     :ivar there: the existing machines
+    :ivar critical: the longest path from now to the end of each run, seconds
     """
 
     def __init__(
@@ -120,7 +122,8 @@ class FleetWork:
     ) -> None:
         self.forecast, self.locations, self.problem, self.now = forecast, locations, problem, now
         self.boot, self.boots, self.most_boot_paid = boot, boots, most_boot_paid
-        self.rests = forecast.rests(now)
+        self.left = {name: step.left(now) for name, step in forecast.steps.items() if step.begun is not None}
+        self.rests = forecast.rests(now, self.left)
         self.longest_rests = self._longest_rests()
         self.limits = limits = problem.limits
         self.most = {("run", name): most for name, most in forecast.most_at_once.items()}
@@ -168,7 +171,6 @@ class FleetWork:
         self.children = [[number[each] for each in forecast.children[name]] for name in self.names]
         self.begun = self._begun_steps(number)
         self.critical = longest_of_runs(forecast, self.rests)
-        """The longest path from now to the end of each run, seconds."""
         self._menus: dict[Fleet, Sequence[Bin | None]] = {}
         self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
         self.there = self._existing_machines()
@@ -235,10 +237,10 @@ class FleetWork:
         """The cheapest launch for ``number`` steps of a class; None if they need no machine or fit none."""
         if its_class.elsewhere:
             return None
-        able = self.problem.bins_granting(its_class.wish).bins
+        able = self.problem.on_sale.granting(its_class.wish)
         n0, n1, n2, n3 = its_class.need
         need = n0 * number, n1 * number, n2 * number, n3 * number
-        return next((each for each in able if fits(need, each.capacity)), None)
+        return able.cheapest(need)
 
     def boot_of(self, kind: str | None) -> float:
         """Seconds from the launch of an instance type to its first job."""
@@ -252,7 +254,7 @@ class FleetWork:
         """
         if not any(step.spread for step in self.forecast.steps.values()):
             return self.rests
-        lengths = {}
+        lengths = dict(self.left)
         for name, step in self.forecast.steps.items():
             if step.begun is None:
                 times = math.exp(step.spread)
@@ -271,7 +273,7 @@ class FleetWork:
                 step.job.run,
                 step.location,
                 self.class_by_step[name],
-                step.left(self.now),
+                self.left[name],
                 [number[each] for each in children[name] if each in number],
             )
             for name, step in steps.items()
@@ -315,12 +317,14 @@ def offers(work: FleetWork, most_cpus: float) -> list[Bin]:
     found: list[tuple[Bin, list[int], Sequence[bool]]] = []
     for each in work.problem.bins:  # the cheapest first
         room, suits = [each.capacity[i] for i in asked], work.suits(each.capacity, each.kind)
+        if each.type.capacity.cpus > most_cpus or not any(suits):
+            continue
         is_worse = any(
             all(more >= mine for more, mine in zip(other, room, strict=True))
             and all(it or not mine for it, mine in zip(its, suits, strict=True))
             for _, other, its in found
         )
-        if each.type.capacity.cpus <= most_cpus and any(suits) and not is_worse:
+        if not is_worse:
             found.append((each, room, suits))
     return [each for each, _, _ in found]
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import ge
 
 from lading.scheduling.forecast.draws import Draw
 from lading.scheduling.forecast.fleet_work import BegunStep, Fleet, FleetWork, StepClass
@@ -155,6 +156,10 @@ class FleetRun:
         self.wakes: set[float] = set()
         self.first = [0] * len(work.classes)
         """By class, the number of the first machine that may have room for its steps."""
+        needs = [each.need for each in work.classes if not each.elsewhere]
+        self.least_need = tuple(min(amounts) for amounts in zip(*needs, strict=True)) if needs else (0, 0, 0, 0)
+        self.with_room: dict[int, FleetMachine] = {}
+        """The machines of a fleet of several types that have room for the smallest needs, by number."""
         self.home_of: dict[int, FleetMachine] = {}
         """By class, a machine of the fleet that suits it."""
         self.open, self.has_spares = 0, False
@@ -203,11 +208,16 @@ class FleetRun:
                 shared=each.shared,
                 number=number,
             )
-            self.machines.append(machine)
+            self._add(machine)
             self.at[location.name] = machine
             if each.up > self.work.now:
                 self._wake(each.up)
         self.open, self.has_spares = len(there), len(there) > self.size
+
+    def _add(self, machine: FleetMachine) -> None:
+        self.machines.append(machine)
+        if self.is_mixed:
+            self.with_room[machine.number] = machine
 
     def _count(self, its_class: StepClass, machine: FleetMachine | None, number: int) -> None:
         """Count steps as active (or, with a negative number, as finished) against limits."""
@@ -333,6 +343,8 @@ class FleetRun:
             if self.is_starved:
                 self._wake(time + machine.boot)
         self.changed.append(machine)
+        if self.is_mixed:
+            self.with_room[machine.number] = machine
 
     def _unblock(self, limit: tuple[str, str]) -> None:
         """Let steps that count against a limit try all machines again."""
@@ -383,7 +395,7 @@ class FleetRun:
             if each.elsewhere:
                 self._place_elsewhere(its_class, queue, time)
             elif is_fresh or its_class not in self.blocked:
-                some = islice(self.machines, self.first[its_class], None)
+                some = self.with_room.values() if self.is_mixed else islice(self.machines, self.first[its_class], None)
                 last = self._place(its_class, bucket, queue, some, time)
                 if not (each.slots or each.labels or self.is_mixed):
                     self.first[its_class] = len(self.machines) if last is None else last
@@ -500,6 +512,8 @@ class FleetRun:
         free[1] -= need[1] * count
         free[2] -= need[2] * count
         free[3] -= need[3] * count
+        if self.is_mixed and not all(map(ge, free, self.least_need)):
+            self.with_room.pop(machine.number, None)
         if not machine.running:
             if machine.idle_since is None:
                 machine.paid += min(machine.boot, self.work.most_boot_paid)
@@ -566,7 +580,10 @@ class FleetRun:
         while queue and self._may_begin_elsewhere(each):
             if has_home and not each.at_once:
                 if self.open >= self.size:
-                    self.reach.most = min(self.reach.most, self.open)
+                    # Where the limits of the site do not allow the machine either, a larger size would change nothing.
+                    is_allowed = self._is_within(launched)
+                    self.is_limited |= not is_allowed
+                    self.reach.most = min(self.reach.most, self.open if is_allowed else math.inf)
                     break
                 self.reach.least = max(self.reach.least, self.open + 1)
             if not self._may_open(launched, time, boot, has_home=has_home):
@@ -580,7 +597,7 @@ class FleetRun:
                 bin=launched,
                 number=len(self.machines),
             )
-            self.machines.append(machine)
+            self._add(machine)
             self.open += 1
             has_home = True
             if self._place(its_class, bucket, queue, (machine,), time, anywhere=True) is None and not machine.running:

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -186,7 +186,7 @@ class Forecast:
         """The longest path from now, or from the start of an unstarted step, through the step to the end of its run,
         seconds, by name.
 
-        :param lengths: what unstarted steps take instead of their expected lengths, seconds, by name
+        :param lengths: what steps still take if it is not what is expected or is known already, seconds, by name
         """
         found: dict[str, float] = {}
         for name in reversed(self.order):
@@ -242,14 +242,21 @@ class Forecast:
         the others are assumed to take as long as the longest one, since they have not had the time to finish.
         """
         passed: dict[tuple[str | None, str], list[float]] = {}
-        overdue: dict[tuple[str | None, str], list[float]] = {}
+        overdue: dict[tuple[str | None, str], list[WorkflowStep]] = {}
         for step in self.steps.values():
             if step.begun is None or step.alike is None or not step.seconds > 0 or now <= step.begun:
                 continue
             key, its = (step.job.run, step.alike), now - step.begun
             passed.setdefault(key, []).append(math.log(its / step.seconds))
             if its > step.seconds:
-                overdue.setdefault(key, []).append(math.log((its + step.left(now)) / step.seconds))
+                overdue.setdefault(key, []).append(step)
+
+        @cache
+        def common(key: tuple[str | None, str], measured: int) -> float:
+            """The mean of the finished steps of a kind and of the overdue ones."""
+            ends = ((now - (step.begun or 0.0) + step.left(now), step.seconds) for step in overdue[key])
+            return _common([math.log(length / seconds) for length, seconds in ends], measured)
+
         shifts: dict[object, dict[tuple[float, float], float]] = {}
         changed: dict[str, float] = {}
         for name, step in self.steps.items():
@@ -265,7 +272,7 @@ class Forecast:
                         found[kind] = censored_shift(those, *kind)
                     shift = found.get(kind, next(iter(found.values())))
             elif key in overdue and (step.begun is None or now - step.begun <= step.seconds):
-                shift = _common(overdue[key], step.measured)
+                shift = common(key, step.measured)
             if shift:
                 changed[name] = step.seconds * math.exp(shift)
         return self.with_lengths(changed)

@@ -303,6 +303,7 @@ def act(
     placements, waits = [], []
     looks = [schedule.until[name] + SLACK + SOON for name, step in forecast.steps.items() if step.begun is not None]
     refused = {}
+    reasons: dict[tuple[int, int], Reason] = {}  # many steps wait for the same machine
     free = {each.location.name: FreeRoom(each.location) for each in schedule.machines if each.location is not None}
     # Rounding of ticks could give one step's room to another that starts a moment later, so go by start.
     for name in sorted(waiting, key=lambda name: schedule.starts.get(name, math.inf)):
@@ -316,7 +317,10 @@ def act(
         if location is not None and is_time and free[location.name].take(vector(forecast.steps[name].job.resources)):
             placements.append(Placement(name, location.name))
         else:
-            waits.append(Wait(name, 1, wait_reason(home, begin, now)))
+            key = id(home), rounded_up(begin - now)
+            if key not in reasons:
+                reasons[key] = wait_reason(home, key[1], now)
+            waits.append(Wait(name, 1, reasons[key]))
             # A step that should have started is planned again if it still has no room by then.
             looks.append(begin if begin > now + SOON else begin + SLACK + SOON)
     launches, releases, needed, more = to_launch_and_release(schedule, forecast, now, kept, not_ahead)
@@ -426,8 +430,7 @@ def rounded_up(seconds: float) -> int:
     return next((each for each in ABOUT if seconds <= each), round(math.ceil(seconds / ABOUT[-1]) * ABOUT[-1]))
 
 
-def wait_reason(home: PlannedMachine, begin: float, now: float) -> Reason:
-    seconds = rounded_up(begin - now)
+def wait_reason(home: PlannedMachine, seconds: int, now: float) -> Reason:
     if home.location is None:
         return because("machine_launched", seconds=seconds)
     boots = home.location.ready_at is not None and home.location.ready_at > now

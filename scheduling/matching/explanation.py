@@ -155,7 +155,10 @@ def wishes(job: WaitingJob) -> str:
     if its_own.least.keys() - {NODES}:
         parts.append(f"at least {format_resources(least.resources)}")
     if LAYOUT in job.hints:
-        parts.append(f"{job.nodes} nodes" + (f", at least {least.nodes}" if least.nodes < job.nodes else ""))
+        parts.append(
+            f"{job.nodes} node{'s' if job.nodes > 1 else ''}"
+            + (f", at least {least.nodes}" if least.nodes < job.nodes else "")
+        )
     if missing := sorted(job.features - least.features):
         parts.append(f"{', '.join(missing)} only if possible")
     return "; ".join(parts)

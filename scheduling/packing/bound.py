@@ -102,7 +102,7 @@ def relax(
 
 
 def buyable(
-    shapes: list[Shape], need: Floats, used: Bools, bins: list[Bin], per_launch: float
+    shapes: list[Shape], need: Floats, used: Bools, bins: Sequence[Bin], per_launch: float
 ) -> tuple[list[int], BoundSide]:
     """Return the types that no other type dominates: as large, as much per dollar, and granting the same wishes."""
     wishes = list(dict.fromkeys(shape.wish for shape in shapes))

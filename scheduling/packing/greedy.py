@@ -168,7 +168,7 @@ class Greedy:
         reason = self.forbidden(number)
         if reason:
             return reason
-        granting = problem.bins_granting(shape.wish)
+        granting = problem.on_sale.granting(shape.wish)
         chosen = granting.cheapest(shape.need)
         if chosen is not None and self.instances.left(chosen) == 0:
             large = [candidate for candidate in granting.bins if fits(shape.need, candidate.capacity)]
@@ -191,7 +191,7 @@ class Greedy:
                 return because("group_instances", used=self.of_label.get((kind, name), 0), most=most, group=name)
         most_instances = self.problem.limits.instances
         if (
-            self.problem.bins_granting(self.problem.shapes[number].wish).bins
+            self.problem.on_sale.granting(self.problem.shapes[number].wish).bins
             and most_instances is not None
             and self.instances.number >= most_instances
         ):

@@ -181,7 +181,7 @@ def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[
 
 
 def sold(problem: Problem, shape: Shape, excluded: frozenset[str]) -> bool:
-    granting = problem.bins_granting(shape.wish)
+    granting = problem.on_sale.granting(shape.wish)
     cheapest = granting.cheapest(shape.need)
     if cheapest is None or cheapest.type.name not in excluded:
         return cheapest is not None

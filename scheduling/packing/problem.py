@@ -7,6 +7,7 @@ full.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -112,12 +113,27 @@ class GrantingBins:
 
 
 @dataclass(slots=True)
+class OnSale:
+    """What can be launched now.
+
+    :param bins: the most preferred first: cheapest, then more cpus, more memory, name
+    """
+
+    bins: Sequence[Bin]
+    _granting: dict[Wish, GrantingBins] = field(default_factory=dict)
+
+    def granting(self, wish: Wish) -> GrantingBins:
+        if wish not in self._granting:
+            self._granting[wish] = GrantingBins([candidate for candidate in self.bins if candidate.kind.grants(wish)])
+        return self._granting[wish]
+
+
+@dataclass(slots=True)
 class Problem:
     """A planning problem; see the module.
 
     :param members: the jobs of each shape, in the order in which they are placed
     :param order: runs of equal jobs, each with its shape's index, in the order in which they are placed
-    :param bins: instances that can be launched now, most preferred first: cheapest, then more cpus, more memory, name
     :param blocked: instances that cannot be launched before their offering's ``unavailable_until``
     :param now: epoch seconds
     :param patience: seconds after which room is kept free for a job that others overtake; None: never
@@ -128,22 +144,20 @@ class Problem:
     shapes: list[Shape]
     members: list[list[PlannedJob]]
     order: list[tuple[int, list[PlannedJob]]]
-    bins: list[Bin]
-    blocked: list[Bin]
+    on_sale: OnSale
+    blocked: Sequence[Bin]
     rooms: list[Room]
     limits: InstanceLimits
     objective: Objective
     now: float
     patience: float | None
     refusals: list[Refusal]
-    granting: dict[Wish, GrantingBins] = field(default_factory=dict)
     going: Going = always
     explains: bool = True
 
-    def bins_granting(self, wish: Wish) -> GrantingBins:
-        if wish not in self.granting:
-            self.granting[wish] = GrantingBins([candidate for candidate in self.bins if candidate.kind.grants(wish)])
-        return self.granting[wish]
+    @property
+    def bins(self) -> Sequence[Bin]:
+        return self.on_sale.bins
 
     def counts(self) -> list[int]:
         return [sum(job.count for job in jobs) for jobs in self.members]
@@ -174,9 +188,9 @@ def pose(
     finish together share an instance, and then by arrival. Without a catalogue there are no prices, and the order is
     priority, then the turn among shares, then the rest of the run, then arrival.
     """
-    bins, blocked = offered(catalogue, now)
+    on_sale, blocked = offered(catalogue, now)
     rooms = [room(location) for location in locations if not location.draining]
-    problem = Problem([], [], [], bins, blocked, rooms, limits, objective, now, patience, [])
+    problem = Problem([], [], [], on_sale, blocked, rooms, limits, objective, now, patience, [])
     numbers: dict[tuple[object, ...], int] = {}
     ends = any(room.location.ends_at is not None for room in rooms)
     has_more = ends or bool(limits.tasks or limits.runs)
@@ -240,18 +254,15 @@ def put_in_runs(problem: Problem, jobs: Iterable[tuple[int, PlannedJob]]) -> Non
         members.append(job)
 
 
-def offered(catalogue: Catalogue | None, now: float) -> tuple[list[Bin], list[Bin]]:
-    """Return the bins of a catalogue in order of preference: those that can be launched now, and the others.
+def offered(catalogue: Catalogue | None, now: float) -> tuple[OnSale, Sequence[Bin]]:
+    """Return what of a catalogue can be launched now, and the other bins, both in order of preference.
 
     For each type and capacity type only the cheapest available zone is used.
     """
-    soon: dict[tuple[str, str], Bin] = {}
-    later: dict[tuple[str, str], Bin] = {}
-    for candidate in _in_order(CatalogueKey(catalogue)) if catalogue else ():
-        offering = candidate.offering
-        available = offering.unavailable_until is None or offering.unavailable_until <= now
-        (soon if available else later).setdefault((candidate.type.name, offering.capacity_type), candidate)
-    return [*soon.values()], [*later.values()]
+    if catalogue is None:
+        return OnSale(()), ()
+    key = CatalogueKey(catalogue)
+    return _offered(key, bisect_right(_ends_of_shortages(key), now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +279,31 @@ class CatalogueKey:
 
 
 @lru_cache(maxsize=16)
+def _ends_of_shortages(of: CatalogueKey) -> Sequence[float]:
+    """Return when offerings become available, epoch seconds, in order."""
+    offerings = (offering for kind in of.catalogue.types.values() for offering in kind.offerings)
+    return sorted(each.unavailable_until for each in offerings if each.unavailable_until is not None)
+
+
+# Cached, because a planner asks for the same catalogue at every decision.
+@lru_cache(maxsize=16)
+def _offered(of: CatalogueKey, over: int) -> tuple[OnSale, Sequence[Bin]]:
+    """See :func:`offered`.
+
+    :param over: how many shortages are over
+    """
+    short = set(_ends_of_shortages(of)[over:])
+    soon: dict[tuple[str, str], Bin] = {}
+    later: dict[tuple[str, str], Bin] = {}
+    for candidate in _in_order(of):
+        offering = candidate.offering
+        found = later if offering.unavailable_until in short else soon
+        found.setdefault((candidate.type.name, offering.capacity_type), candidate)
+    return OnSale([*soon.values()]), [*later.values()]
+
+
 def _in_order(of: CatalogueKey) -> Sequence[Bin]:
-    """Return the bins of all zones in order of preference. Cached: a simulation reads them at every decision."""
+    """Return the bins of all zones in order of preference."""
     bins = []
     for kind in of.catalogue.types.values():
         capacity = vector(kind.capacity)
@@ -292,7 +326,7 @@ def room(location: Location) -> Room:
 
 def rank(problem: Problem, shape: Shape) -> tuple[float, int, int] | None:
     """Return the shape's sort key, most expensive first; None if no existing or launchable machine is large enough."""
-    cheapest = problem.bins_granting(shape.wish).cheapest(shape.need)
+    cheapest = problem.on_sale.granting(shape.wish).cheapest(shape.need)
     if cheapest is None:
         cheapest = next(
             (b for b in problem.blocked if b.kind.grants(shape.wish) and fits(shape.need, b.capacity)), None

@@ -49,7 +49,7 @@ def alone(problem: Problem, effort: str) -> Packing:
     empty = [room for room in problem.rooms if room.free == room.capacity and room.location.ends_at is None]
     groups: list[MachineGroup] = []
     for number, (shape, count) in enumerate(zip(problem.shapes, problem.counts(), strict=True)):
-        new = problem.bins_granting(shape.wish).cheapest(shape.need)
+        new = problem.on_sale.granting(shape.wish).cheapest(shape.need)
         able = [room for room in empty if room.kind.grants(shape.wish) and fits(shape.need, room.free)]
         able = [room for room in able if new is None or room.location.usd_per_hour <= new.price][:count]
         empty = [room for room in empty if room not in able]

@@ -22,6 +22,8 @@ SIZES = (1, 2, 3, 4, 6, 8, 12)
 MOST_PASSED = 40
 # The factor over its critical path that a user accepts for a run.
 SLACK = 1.25
+# Keeps bounds below the costs and times that they bound, despite rounding.
+CERTAIN = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -81,63 +83,112 @@ def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> Cheapest
     :param workflow: steps of which none runs yet
     :param boot: seconds from a launch to the first step
     """
-    critical_path = max(workflow.rests(0.0).values(), default=0.0)
-    all_fleets = list(fleets(workflow, catalogue, boot))
-    in_time = (each for each in all_fleets if each.seconds <= SLACK * critical_path)
-    return CheapestFleets(critical_path, min(in_time, default=None), min(all_fleets, default=None))
+    rests = workflow.rests(0.0)
+    critical_path = max(rests.values(), default=0.0)
+    in_time: EqualMachines | None = None
+    cheapest: EqualMachines | None = None
+    for machine_type in able_types(workflow, catalogue):
+        busy = least_busy(workflow, machine_type)
+        least_usd = machine_type.price / 3600 * (boot + busy) * CERTAIN if busy else 0.0
+        for size in SIZES:
+            may_be_in_time = busy / size * CERTAIN <= SLACK * critical_path
+            most_usd = in_time if may_be_in_time else cheapest
+            if most_usd is not None and least_usd > most_usd.usd:
+                continue
+            fleet = run(workflow, rests, machine_type, boot, size)
+            if cheapest is None or fleet < cheapest:
+                cheapest = fleet
+            if fleet.seconds <= SLACK * critical_path and (in_time is None or fleet < in_time):
+                in_time = fleet
+            if fleet.machines < size:
+                break
+    return CheapestFleets(critical_path, in_time, cheapest)
 
 
 def fleets(
     workflow: Forecast, catalogue: Catalogue, boot: float, sizes: Sequence[int] = SIZES
 ) -> Iterator[EqualMachines]:
     """Yield a fleet of each size for each type that holds every step, until a machine stays unused."""
-    needs = {name: vector(step.job.resources) for name, step in workflow.steps.items()}
-    wishes = {step.job.wish for step in workflow.steps.values()}
-    known: set[Vector] = set()
-    for machine_type in offered(catalogue, 0.0)[0]:  # the cheapest first
-        is_able = all(fits(need, machine_type.capacity) for need in needs.values()) and all(
-            map(machine_type.kind.grants, wishes)
-        )
-        if machine_type.capacity in known or not is_able:
-            continue
-        known.add(machine_type.capacity)
+    rests = workflow.rests(0.0)
+    for machine_type in able_types(workflow, catalogue):
         for size in sizes:
-            machines, seconds = run(workflow, needs, machine_type, boot, size)
-            used = [machine for machine in machines if machine.busy]
-            yield EqualMachines(sum(machine.usd() for machine in used), machine_type.type.name, len(used), seconds)
-            if len(used) < size:
+            fleet = run(workflow, rests, machine_type, boot, size)
+            yield fleet
+            if fleet.machines < size:
                 break
 
 
-def run(
-    workflow: Forecast, needs: Mapping[str, Vector], machine_type: Bin, boot: float, size: int
-) -> tuple[list[RentedMachine], float]:
-    """Run the workflow on ``size`` machines; return the machines, and the seconds it takes."""
-    rests = workflow.rests(0.0)
+def able_types(workflow: Forecast, catalogue: Catalogue) -> Iterator[Bin]:
+    """Yield the types that hold every step, the cheapest first; of those with equal capacities only the cheapest."""
+    needs = {vector(step.job.resources) for step in workflow.steps.values()}
+    wishes = {step.job.wish for step in workflow.steps.values()}
+    known: set[Vector] = set()
+    for machine_type in offered(catalogue, 0.0)[0].bins:
+        is_able = all(fits(need, machine_type.capacity) for need in needs) and all(
+            map(machine_type.kind.grants, wishes)
+        )
+        if machine_type.capacity not in known and is_able:
+            known.add(machine_type.capacity)
+            yield machine_type
+
+
+def least_busy(workflow: Forecast, machine_type: Bin) -> float:
+    """Return for how many seconds machines of a type must be busy in total, however many there are."""
+    amounts = [0.0] * 4
+    for step in workflow.steps.values():
+        for i, need in enumerate(vector(step.job.resources)):
+            amounts[i] += need * step.seconds
+    return max(amount / have for amount, have in zip(amounts, machine_type.capacity, strict=True) if have)
+
+
+def run(workflow: Forecast, rests: Mapping[str, float], machine_type: Bin, boot: float, size: int) -> EqualMachines:
+    """Run the workflow on at most ``size`` machines.
+
+    :param rests: see :meth:`Forecast.rests`
+    """
+    steps, children = workflow.steps, workflow.children
+    needs = {name: vector(step.job.resources) for name, step in steps.items()}
+    different = len(set(needs.values()))
     machines = [RentedMachine(machine_type.price / 3600, boot) for _ in range(size)]
-    free = [list(machine_type.capacity) for _ in range(size)]
-    missing = {name: len(step.parents) for name, step in workflow.steps.items()}
+    free: list[Vector] = [machine_type.capacity] * size
+    missing = {name: len(step.parents) for name, step in steps.items()}
     ready = [(-rests[name], name) for name, number in missing.items() if not number]
     heapq.heapify(ready)
+    # The steps that had no room when they were next, in their order, and the needs for which no machine has room.
+    passed: list[tuple[float, str]] = []
+    without_room = set[Vector]()
     ends: list[tuple[float, str, int]] = []
     now = 0.0
-    while ready or ends:
-        passed: list[tuple[float, str]] = []
-        while ready and len(passed) <= MOST_PASSED:
-            key, name = heapq.heappop(ready)
-            number = next((i for i in range(size) if fits(needs[name], tuple(free[i]))), None)  # type: ignore[arg-type]
+    while ready or passed or ends:
+        place = 0
+        while place <= MOST_PASSED and len(without_room) < different:
+            if ready and (place == len(passed) or ready[0] < passed[place]):
+                passed.insert(place, heapq.heappop(ready))
+            elif place == len(passed):
+                break
+            _, name = passed[place]
+            need = needs[name]
+            number = None
+            if need not in without_room:
+                number = next((i for i, room in enumerate(free) if fits(need, room)), None)
             if number is None:
-                passed.append((key, name))
+                without_room.add(need)
+                place += 1
                 continue
-            free[number] = [have - need for have, need in zip(free[number], needs[name], strict=True)]
-            machines[number].add(now, now + workflow.steps[name].seconds)
-            heapq.heappush(ends, (now + workflow.steps[name].seconds, name, number))
-        for some in passed:
-            heapq.heappush(ready, some)
+            del passed[place]
+            free[number] = plus(free[number], need, -1)
+            machines[number].add(now, now + steps[name].seconds)
+            heapq.heappush(ends, (now + steps[name].seconds, name, number))
         now, ended, number = heapq.heappop(ends)
-        free[number] = [have + need for have, need in zip(free[number], needs[ended], strict=True)]
-        for child in workflow.children[ended]:
+        free[number] = room = plus(free[number], needs[ended], 1)
+        without_room = {need for need in without_room if not fits(need, room)}
+        for child in children[ended]:
             missing[child] -= 1
             if not missing[child]:
                 heapq.heappush(ready, (-rests[child], child))
-    return machines, now
+    used = [machine for machine in machines if machine.busy]
+    return EqualMachines(sum(machine.usd() for machine in used), machine_type.type.name, len(used), now)
+
+
+def plus(room: Vector, need: Vector, sign: int) -> Vector:
+    return room[0] + sign * need[0], room[1] + sign * need[1], room[2] + sign * need[2], room[3] + sign * need[3]

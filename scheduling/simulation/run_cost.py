@@ -181,7 +181,7 @@ def by_first_plan(
     schedule = FleetRun(work, choose(work, forecast, market.hurry)).schedule()
     tasks = {step.name: step.job for step in steps if step.jobs}
     shapes = {name: Shape(vector(job.resources), job.wish, None, None, None) for name, job in tasks.items()}
-    able = {name: problem.bins_granting(shape.wish).cheapest(shape.need) for name, shape in shapes.items()}
+    able = {name: problem.on_sale.granting(shape.wish).cheapest(shape.need) for name, shape in shapes.items()}
     return schedule.usd, {
         name: refusal(problem, job, shapes[name]) for name, job in tasks.items() if able[name] is None
     }

@@ -326,7 +326,7 @@ class Simulation:
             forecast,
             [str(job) for queue in self.busy.values() if not queue.refused for job in queue.waiting],
             seen,
-            pose([], there, self.supply.available(now), self.limits, self.objective, now, None),
+            pose([], [], self.supply.available(now), self.limits, self.objective, now, None),
             spent=self.spending.usd(forecast, now),
             kept=[each.name for each, before in zip(seen, there, strict=True) if each is not before],
             now=now,

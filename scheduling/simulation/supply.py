@@ -15,15 +15,22 @@ class KnownSupply:
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self.catalogue = catalogue
+        self.catalogue = self._available = catalogue
         self._until: dict[tuple[str, str, str | None], float] = {}
 
     def ran_out(self, launch: PlannedLaunch, until: float) -> None:
         """Record that a launch failed for lack of capacity; the planner avoids its offering until then."""
         self._until[launch.instance_type, launch.capacity_type, launch.zone] = until
+        self._available = self._with_shortages()
 
     def available(self, now: float) -> Catalogue:
-        self._until = {offering: until for offering, until in self._until.items() if until > now}
+        """The same object as before unless a shortage has begun or is over."""
+        if any(until <= now for until in self._until.values()):
+            self._until = {offering: until for offering, until in self._until.items() if until > now}
+            self._available = self._with_shortages()
+        return self._available
+
+    def _with_shortages(self) -> Catalogue:
         if not self._until:
             return self.catalogue
         types = dict(self.catalogue.types)

@@ -82,8 +82,8 @@ def where(asked: Any, system: str | None, place: str) -> dict[str, Any]:
         name, value = next(iter(given.items()))
         raise NeedsError(
             f"resource {name} is {value!r}, which only a batch system understands, but {place} has no batch "
-            "system; name a site that has one with the resource lading_site, or leave this resource "
-            f"out:--set-resources RULE:{name}=\"''\""
+            "system; name a site that has one with the resource lading_site, or leave this resource out: "
+            f"--set-resources RULE:{name}=\"''\""
         )
     queue = _same(given, QUEUES)
     if (clusters := _same(given, ("clusters", *CLUSTERS))) is not None:

@@ -27,7 +27,6 @@ from snakemake_executor_plugin_lading.needs import (
     RunSites,
     auto_resources,
     check_limits,
-    exceeds_memory,
     executor_config,
     for_users,
     forecast_hints,
@@ -61,8 +60,10 @@ SECONDS_BETWEEN_PLANS = 2.0
 SECONDS_BETWEEN_LOOKS_BACK = 10.0
 MOST_PRIORITY = 2**31 - 1
 LONGEST_NAME = 250
-# Numbers in a reason, such as machines and amounts. A reason that differs only in numbers is not logged again.
-NUMBERS = re.compile(r"\d+(\.\d+)?")
+# Numbers and random names in a reason. A reason that differs only in these is not logged again.
+NUMBERS = re.compile(r"[0-9a-f]{32}|\d+(\.\d+)?")
+# Why jobs wait in every large run: for other jobs, or for a full machine.
+USUAL_REASONS = {"turn", "machine_full", "no_whole_gpu"}
 MOST_OWNERS = 2**31
 # The runner of jobs that start Snakemake, on nodes where this plugin is installed.
 RUNNER = "snakemake_executor_plugin_lading.runner"
@@ -227,16 +228,21 @@ class Engine:
                 Exception
             ):  # its request depends on files that do not exist yet; it is checked when the job is submitted
                 continue
-            here = self.sites.here
-            if here is not None and (memory := exceeds_memory(job, here)) is not None:
-                self._say_once(
-                    f"rule {name_of(job)} requests {memory} MiB, more than the {here.memory} MiB of this "
-                    "machine: its jobs run alone, without a memory limit"
-                )
+            self._warn(job, needs)
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _warn(self, job: Any, needs: JobNeeds) -> None:
+        """Say that a job requests more memory than this machine has."""
+        if needs.too_much is not None and self.sites.here is not None:
+            self._say_once(
+                f"rule {name_of(job)} requests {needs.too_much} MiB, more than the {self.sites.here.memory} MiB of "
+                "this machine: its jobs run alone, without a memory limit",
+                f"{name_of(job)} alone",
+            )
+
+    def _say_once(self, text: str, common: str | None = None) -> None:
+        """Log a text, unless this one or one with the same in common was logged before."""
+        if (key := common or text) not in self._said:
+            self._said.add(key)
             self.logger.info(f"Lading: {text}")
 
     def start(self, command_of: CommandOf) -> None:
@@ -245,17 +251,28 @@ class Engine:
         :param command_of: returns the command of a job; None: it starts a Snakemake
         :raises EngineError: old jobs do not end; or the controller of the state folder uses another sites file
         """
-        from lading.executors.controller_process import current_lease, lives
+        from lading.executors.controller.sites_file import difference
+        from lading.executors.controller_process import another_scheduler_lives, current_lease, kill, lives
         from lading.executors.orchestrator.presence import Presence
+        from lading.plugin.published import edition
 
         with self.state.locked():
-            if lives(current_lease()):
+            if lives(lease := current_lease()):
+                advice = (
+                    "wait until it has stopped, give the same --lading-sites-file, or use another --lading-state-folder"
+                )
                 if ControllerOptions.read(self.state.options) != self.options_of_controller:
                     raise EngineError(
                         f"a controller is running for {self.state.root} with a sites file other than "
-                        f"{self.options_of_controller.sites_file or 'none'}: wait until it has stopped, give the same "
-                        "--lading-sites-file, or use another --lading-state-folder"
+                        f"{self.options_of_controller.sites_file or 'none'}: {advice}"
                     )
+                if difference(edition(self.settings), self.settings.sites_file) is not None:
+                    if another_scheduler_lives(self.settings, self.owner) or not kill(lease):
+                        raise EngineError(
+                            f"a controller is running for {self.state.root} and other workflows, with "
+                            f"{self.options_of_controller.sites_file} as it was before it changed: {advice}"
+                        )
+                    self.logger.info("Lading: the controller is started again, because the sites file has changed")
             else:
                 self.options_of_controller.write(self.state.options)
             # Because Snakemake does not shut its executor down if Ctrl-C comes at certain moments, or again at the end.
@@ -453,6 +470,7 @@ class Engine:
             if why:
                 hints = Hints.from_config(needs.config)
                 self._say_once(why)
+        self._warn(job, needs)  # again, because it may have been unknown before its inputs existed
         for decision in needs.decisions:
             self.logger.debug(f"Lading: job {job.jobid} ({name}) {decision}")
         columns = {**hint_columns(hints, self.settings), **needs.columns, "input_size": size}
@@ -553,16 +571,17 @@ class Engine:
             self._is_plan_old, self.next_plan = False, time.monotonic() + SECONDS_BETWEEN_PLANS
 
     def wait_reasons(self) -> dict[str, str]:
-        """Return why jobs of this run wait, by what similar reasons have in common: the sentence without numbers."""
+        """Return why jobs of this run wait, here or at a batch system, by what similar reasons have in common: the
+        sentence without numbers.
+        """
         from sqlalchemy import select
 
         from lading.executors.store import JobRow, State
 
-        mine = JobRow.run_id == self.run_id, JobRow.state == State.QUEUED, JobRow.reason.is_not(None)
+        mine = JobRow.run_id == self.run_id, JobRow.state.in_((State.QUEUED, State.PLACED)), JobRow.reason.is_not(None)
         with transaction(self.database) as session:
             found = session.execute(select(JobRow.reason_code, JobRow.reason).where(*mine).distinct().limit(50)).all()
-        # Reasons of kind "turn" are left out: jobs always wait for other jobs or for a full machine.
-        said = (for_users(str(reason)) for _, reason in found if reason.meaning.kind != "turn")
+        said = (for_users(str(reason)) for code, reason in found if code not in USUAL_REASONS)
         return {NUMBERS.sub("", text): text for text in said}
 
     def may_resubmit(self, info: SubmittedJobInfo, end: EndedJob) -> bool:

@@ -29,8 +29,10 @@ SECONDS_BETWEEN_QUESTIONS = 1.0
 # How long a shutdown waits for the thread that checks the active jobs, in seconds.
 SECONDS_TO_JOIN = 20.0
 INTERRUPTED = "Interrupted by Ctrl-C."
-# How much of the log of a failed job is shown.
-MOST_LAST_LINES, MOST_LAST_BYTES = 10, 4096
+# How many lines of the log of a failed job are shown: of its command; of its Snakemake, whose last lines are not about
+# the failure itself.
+LAST_LINES, LAST_LINES_OF_SNAKEMAKE = 10, 25
+MOST_LAST_BYTES = 8192
 
 
 class Executor(RemoteExecutor):
@@ -147,7 +149,8 @@ class Executor(RemoteExecutor):
                 keep_updated(info.job)
                 # Relative, like the logs of rules. Snakemake cannot print paths that are not valid UTF-8.
                 logs = [os.path.relpath(path) for path in (info.aux["log"],) if os.path.exists(path)]
-                last = "".join(f"\n{lines}\n" for path in logs if (lines := last_lines(path)))
+                most = LAST_LINES if info.aux["command"].is_direct else LAST_LINES_OF_SNAKEMAKE
+                last = "".join(f"\n{lines}\n" for path in logs if (lines := last_lines(path, most)))
                 self.report_job_error(info, msg=f"Lading: {end.message}. {last}", aux_logs=logs)
         for info in again:
             restore_updated(info.job)
@@ -230,11 +233,11 @@ class Executor(RemoteExecutor):
             self.interrupts.close()
 
 
-def last_lines(path: str) -> str:
+def last_lines(path: str, most: int) -> str:
     """Return the last lines of a job's log as printable text."""
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_LAST_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()[-MOST_LAST_LINES:]
+        lines = file.read().decode(errors="replace").splitlines()[-most:]
     return printable_lines("\n".join(lines))
 
 

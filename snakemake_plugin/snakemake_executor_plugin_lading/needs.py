@@ -49,6 +49,8 @@ WORDS = {
     "another deployment( of Lading)?": "another workflow",
     "this deployment": "this workflow",
     "task instance": "job",
+    "the task": "the job",
+    "a task": "a job",
     "the scheduler": "Snakemake",
     "Dag": "workflow",
     "Dags": "workflows",
@@ -70,6 +72,7 @@ class JobNeeds(NamedTuple):
     :param overhead: MiB that it can use in addition to the memory in its hints
     :param chosen: the hints that Lading has chosen
     :param decisions: how they were chosen, a sentence for each
+    :param too_much: the memory that it requests, MiB, if that is more than this machine has; None: it is not
     """
 
     config: dict[str, Any]
@@ -77,6 +80,7 @@ class JobNeeds(NamedTuple):
     overhead: int
     chosen: frozenset[str] = frozenset()
     decisions: tuple[str, ...] = ()
+    too_much: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +285,13 @@ def needs_of(
         limited |= {name for name, hint in AUTO_HINTS.items() if hint in chosen}
     if seconds is not None and cause == "time_limit" and had_seconds is not None:
         seconds = max(seconds, FACTOR * had_seconds)
-    is_limited = memory is not None and "mem" in limited
+    is_limited, too_much = memory is not None and "mem" in limited, None
     if sites is not None and sites.here is not None:
         if "cpus" in laid_out:  # can be more for a group of jobs, or for several tasks
             laid_out["cpus"] = min(laid_out["cpus"], sites.here.cpus)
         if memory is not None and memory > sites.here.memory:
-            memory, is_limited = sites.here.memory, False  # no other job that requests memory runs at the same time
+            # No other job that requests memory runs at the same time.
+            too_much, memory, is_limited = memory, sites.here.memory, False
     found = {} if sites is None else batch_resources.where(asked, batch, place)
     config = executor_config(
         **laid_out,
@@ -303,7 +308,7 @@ def needs_of(
     columns: dict[str, Any] = {"memory_limit": memory + overhead if memory is not None and is_limited else None}
     if "runtime" not in limited and not is_batch:  # a batch system gets the requested time, and enforces it itself
         columns["time_limit"] = None
-    return JobNeeds(config, columns, overhead, chosen, decisions if chosen else ())
+    return JobNeeds(config, columns, overhead, chosen, decisions if chosen else (), too_much)
 
 
 def in_allocation(needs: JobNeeds, sites: RunSites, dag_id: str, rule: str, past: PastJobs) -> tuple[JobNeeds, str]:
@@ -357,12 +362,6 @@ def input_size(job: Any) -> int | None:
         return sum(os.stat(path).st_size for path in job.input)
     except OSError:
         return None
-
-
-def exceeds_memory(job: Any, here: Resources) -> int | None:
-    """Return the memory that a job requests, MiB, if that is more than this machine has."""
-    memory = _size(job.resources, "mem")
-    return memory if memory is not None and memory > here.memory else None
 
 
 def _batch(sites: RunSites | None, site: str | None) -> tuple[str | None, str, bool, float | None]:

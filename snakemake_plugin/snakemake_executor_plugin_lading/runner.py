@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -79,6 +80,7 @@ def _become(command: CommandWork, log: int | None, passing: SignalPassing) -> No
     code = 1
     try:
         gc.enable()
+        logging.getLogger().handlers.clear()  # the node agent's, which would repeat each line of Snakemake's log
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if passing.is_asked:  # a SIGTERM that arrived before or after the fork
             signal.raise_signal(signal.SIGTERM)

@@ -128,7 +128,7 @@ def test_other_batch_systems_get_what_has_a_meaning_to_them(system: str, native:
     ("system", "asked", "said"),
     [
         (None, {"slurm_partition": "short"}, "resource slurm_partition is 'short', which only a batch system"),
-        (None, {"slurm_extra": "--x"}, r"slurm_extra is '--x'.*--set-resources RULE:slurm_extra"),
+        (None, {"slurm_extra": "--x"}, r"slurm_extra is '--x'.* out: --set-resources RULE:slurm_extra"),
         (None, {"constraint": "ssd"}, "resource constraint is 'ssd'"),
         (None, {"gres": "lscratch:1"}, "gres is 'lscratch:1', which only SLURM understands"),
         (None, {"gpu": 1}, r"resource gpus?: 1 is more than site 'hpc' can ever give.*--max-threads 4"),
@@ -169,6 +169,17 @@ def test_what_a_site_cannot_honour_is_refused_by_its_name(system: str | None, as
     assert "airflow" not in str(caught.value).lower()
 
 
+def test_only_a_site_that_could_run_a_job_is_named_as_another_place_for_it() -> None:
+    small = PublishedSite((Location("", Resources(16, 32000)),), accept_untargeted=False)
+    large = PublishedSite((Location("", Resources(16, 512000)),), accept_untargeted=False)
+    asked = needs.needs_of(job(mem_mb=99999), WORKFLOW, OPTIONS, None).config
+    for there, names_it in ((small, False), (large, True)):
+        sites = RunSites({"hpc": cluster("slurm"), "there": there})
+        with pytest.raises(NeedsError, match=r"resource mem_mb: .* is more than site 'hpc'") as caught:
+            sites.check(Hints.from_config(asked), "d")
+        assert ("give it the resource lading_site, valid: there" in str(caught.value)) is names_it
+
+
 def test_a_site_with_a_batch_system_is_told_the_time_of_a_profile() -> None:
     asked = job(runtime=60)
     asked.rule.resources = {}
@@ -180,10 +191,11 @@ def test_a_site_with_a_batch_system_is_told_the_time_of_a_profile() -> None:
 def test_a_machine_alone_gives_what_it_has() -> None:
     sites = RunSites({"local": machine()}, HERE)
     asked = job(4, mem_mb=64000)
-    config, columns = needs.needs_of(asked, WORKFLOW, OPTIONS, None, sites, is_direct=True)[:2]
-    assert (config["lading"]["memory"], columns["memory_limit"]) == (8000, None)
-    sites.check(Hints.from_config(config), "d")
-    assert needs.exceeds_memory(asked, HERE) == 61036
+    found = needs.needs_of(asked, WORKFLOW, OPTIONS, None, sites, is_direct=True)
+    assert (found.config["lading"]["memory"], found.columns["memory_limit"], found.too_much) == (8000, None, 61036)
+    sites.check(Hints.from_config(found.config), "d")
+    assert needs.needs_of(job(4, mem_mb=8000), WORKFLOW, OPTIONS, None, sites).too_much is None
+    assert needs.needs_of(job(4, mem_mib_per_cpu=8000), WORKFLOW, OPTIONS, None, sites).too_much == 32000
     assert sites.most_threads == 4
 
 
@@ -210,6 +222,7 @@ def test_what_lading_chooses_is_no_more_than_the_largest_node_has() -> None:
         ("in an hour, or when it is woken (airflow lading wake)", "in an hour, or when it is woken"),
         ("Raise it. Run: airflow lading check SITE.", "Raise it."),
         ("there is no file /data/Airflow/Dag/x", "there is no file /data/Airflow/Dag/x"),
+        ("the task's process was killed by signal 9", "the job's process was killed by signal 9"),
         ("hint site names 'x'", "resource lading_site names 'x'"),
     ],
 )

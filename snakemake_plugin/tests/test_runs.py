@@ -85,10 +85,14 @@ rule own:
 
 FAILS = """
 rule all:
-    input: "a.txt", "b.txt"
+    input: "a.txt", "b.txt", "c.txt"
 rule a:
     output: "a.txt"
     shell: "echo half > {output}; echo what went wrong >&2; exit 3"
+# Its Snakemake says much after what is wrong.
+rule c:
+    output: "c.txt"
+    run: raise ValueError("Python went wrong")
 rule b:
     output: "b.txt"
     resources: runtime="2s"
@@ -128,7 +132,10 @@ rule c:
 """
 LAPTOP = """
 rule all:
-    input: "gpus.txt", "small.txt", "big.txt"
+    input: "gpus.txt", "tiny.txt", "big.txt"
+rule tiny:
+    output: "tiny.txt"
+    shell: "touch {output}"
 rule gpus:
     output: "gpus.txt"
     resources: gpu=99
@@ -141,6 +148,11 @@ rule big:
     threads: 999
     resources: mem_mb=100_000_000
     shell: "echo {threads} > {output}"
+rule later:
+    input: "small.txt"
+    output: "later.txt"
+    resources: mem_mb=lambda wildcards, input: 100_000_000 + input.size
+    shell: "touch {output}"
 """
 
 # Each job writes when it begins and when it ends.
@@ -203,16 +215,17 @@ def test_a_run_begins_anew_after_its_folder_was_removed(make: Make) -> None:
 
 def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None:
     flow = make(LAPTOP)
-    said = flow.run("--until", "big")
+    said = flow.run("big.txt", "later.txt")
     assert (flow.folder / "big.txt").read_text().split() == [str(len(os.sched_getaffinity(0)))]
-    assert "rule big requests 95367432 MiB, more than the" in said
+    for rule in ("big", "later"):
+        assert f"rule {rule} requests 95367432 MiB, more than the" in said
     assert "its jobs run alone" in said
     refused = flow.run(status=1)
     assert re.search(r"rule gpus \(job \d+\): resource gpu: 99 is more than site 'local' can ever give", refused)
     refused = flow.run("--set-resources", "gpus:gpu=0", "--default-resources", "slurm_partition='x'", status=1)
     assert "resource slurm_partition is 'x', which only a batch system understands" in refused
     assert "airflow" not in refused.lower()
-    assert not (flow.folder / "small.txt").exists(), "nothing has run before that"
+    assert not (flow.folder / "tiny.txt").exists(), "nothing has run before that"
 
 
 # The thread that takes ends in reads the DAG of which Snakemake's own thread has changed a part.
@@ -429,12 +442,13 @@ def test_rules_without_memory_get_what_their_jobs_used_and_more_for_free(make: M
 def test_a_failure_says_its_cause_and_leaves_no_output(make: Make) -> None:
     flow = make(FAILS)
     said = flow.run("--keep-going", status=1)
-    assert "Lading: error: the task's process exited with exit code 3" in said
+    assert "Lading: error: the job's process exited with exit code 3" in said
     assert ".snakemake/lading/logs/a/" in said
     assert "what went wrong" in said
+    assert said.count("Python went wrong") == 1
     assert "Lading: time_limit: " in said
     assert not (flow.folder / "a.txt").exists()
-    assert sorted(flow.jobs()) == [("a", "failed", "error"), ("b", "failed", "time_limit")]
+    assert sorted(flow.jobs()) == [("a", "failed", "error"), ("b", "failed", "time_limit"), ("c", "failed", "error")]
     assert flow.processes() == []
 
 
@@ -473,6 +487,39 @@ def test_the_jobs_of_a_killed_snakemake_go_on_for_the_next_one(make: Make) -> No
     assert "2 jobs of an earlier Snakemake continue" in said
     assert begun(flow) == 2, "nothing has run twice"
     assert sorted(flow.jobs()) == [("merge", "succeeded", None), *2 * [("one", "succeeded", None)]]
+    assert flow.processes() == []
+
+
+# Each job waits until the other one has begun, too.
+BOTH = """
+rule all:
+    input: "0.txt", "1.txt"
+rule one:
+    output: "{i}.txt"
+    shell: "touch begun.{wildcards.i}; until [ -e begun.0 ] && [ -e begun.1 ]; do sleep 0.1; done; touch {output}"
+"""
+
+
+def test_a_changed_sites_file_counts_although_a_controller_that_has_read_the_old_one_lives(make: Make) -> None:
+    flow, other = make(BOTH), make(BOTH)
+    sites = flow.folder / "sites.toml"
+    sites.write_text('[sites.local]\nkind = "local"\ncpus = 1\n')
+    options = ("--lading-state-folder", str(flow.lading), "--lading-sites-file", str(sites))
+    first = flow.start(*options)
+    wait_until(lambda: list(flow.folder.glob("begun.*")))
+    wait_until(lambda: ("running",) in flow.jobs("state"))
+    controller = flow.process("snakemake_executor_plugin_lading\0controller")
+    sites.write_text('[sites.local]\nkind = "local"\ncpus = 2\n')
+    refused = other.run(*options, status=1)
+    assert "and other workflows, with" in refused
+    assert "sites.toml as it was before it changed" in refused
+    first.kill()
+    first.wait()
+    assert flow.process("snakemake_executor_plugin_lading\0controller") == controller, "its job goes on"
+    flow.run("--unlock")
+    said = flow.run(*options)
+    assert "the controller is started again, because the sites file has changed" in said
+    assert "of an earlier Snakemake continue" in said, "a job that waits at the machine can be one of them"
     assert flow.processes() == []
 
 
@@ -621,6 +668,38 @@ def test_a_job_that_has_succeeded_is_no_upcoming_one_although_snakemake_has_not_
         assert upcoming(session) == {1, 2, 3}, "another run has to run it again"
 
 
+def test_users_learn_why_their_jobs_wait_wherever_they_wait(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "lading")
+    database = connect_process(state)
+
+    from snakemake_executor_plugin_lading.engine import Engine
+
+    from lading.executors.store import State, add_job
+    from lading.scheduling.reasons import because
+    from lading.scheduling.resources import Resources
+
+    full = "tar: agents/.{}: No space left on device"
+    reasons = [
+        (State.QUEUED, because("max_jobs", site="hpc", most=7)),
+        (State.QUEUED, because("turn")),
+        (State.PLACED, because("machine_full", needs=Resources(1, 512), taken=["cpus"])),
+        (State.PLACED, because("batch_queue", queue="long", text="it waits for resources (Resources)")),
+        (State.PLACED, because("agent_not_brought", text=full.format("dfd2546a0d814ae9846c556b6abf065a"))),
+        (State.PLACED, because("agent_not_brought", text=full.format("8f6247c762de419196f77abec17b4ee6"))),
+        (State.RUNNING, because("unreachable", text="it runs, and does not wait")),
+    ]
+    columns = {"kind": "Command", "subject": "r", "run_id": "r", "workload": "{}", "owner": 7, "priority": 0}
+    columns |= {"cpus": 1, "memory": 1, "disk": 0, "gpus": 0, "unreported": False, "news": 0}
+    with transaction(database) as session:
+        for number, (where, reason) in enumerate(reasons):
+            add_job(session, token=str(number), state=where, reason=reason, **columns)
+    engine = SimpleNamespace(run_id="r", database=database)
+    said = " / ".join(Engine.wait_reasons(engine).values())
+    assert said.count(" / ") == 2
+    for part in ("already has 7 jobs", "waits in queue 'long' of the batch system", "No space left on device"):
+        assert part in said
+
+
 UPDATES = """
 rule all:
     input: "kept.txt", "cut.txt"
@@ -708,7 +787,7 @@ def test_a_workflow_may_be_in_a_folder_whose_name_is_not_utf8(make: Callable[...
         "rule all:\n    output: 'none'\n    shell: 'echo what went wrong >&2; exit 3'"
     )
     said = flow.run("--show-failed-logs", status=1)
-    assert "Lading: error: the task's process exited with exit code 3" in said
+    assert "Lading: error: the job's process exited with exit code 3" in said
     assert "what went wrong" in said
     assert flow.processes() == []
 

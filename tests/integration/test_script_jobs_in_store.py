@@ -401,6 +401,29 @@ def test_a_task_that_no_longer_waits_ends_its_script(
     assert (row.reason == because("unwanted")) == (state == State.CANCELLED)
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"error": "Trigger timeout"}, "exceeded its execution_timeout"),
+        (
+            {"error": "Trigger failure", "traceback": ["Traceback:\n", "ValueError: no site 'x'\n"]},
+            "ValueError: no site 'x'",
+        ),
+        ({"error": "Trigger failure", "traceback": "odd"}, "Trigger failure"),
+        ({}, "its trigger has failed"),
+    ],
+)
+def test_a_failed_trigger_is_the_reason_of_its_script(
+    session: Session, scripts: ScriptJobs, given: dict[str, Any], why: str
+) -> None:
+    task = deferred(session, "script")
+    scripts.sweep()
+    values = {"state": "scheduled", "next_method": "__fail__", "next_kwargs": given}
+    session.execute(update(TaskInstance).where(TaskInstance.id == task.id).values(**values))
+    settled(session, scripts, time.time())
+    assert why in str(row_of(session, task).reason)
+
+
 def test_a_script_that_lading_refuses_fails_its_trigger(session: Session, scripts: ScriptJobs) -> None:
     tasks = [deferred(session, name) for name in ("fine", "refused", "refused too")]
     scripts.sweep()

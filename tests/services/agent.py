@@ -70,12 +70,13 @@ class NodeAgent:
         measure_disk: bool = False,
         keep_failed: float = 0.0,
         is_spot: bool = False,
+        idle_seconds: float | None = None,
     ) -> None:
         fields = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
         settings: dict[str, Any] = {"capacity": fields, "gpu_devices": gpu_devices}
         settings |= {"patience": patience, "kill_grace": kill_grace}
         settings |= {"measure_disk": measure_disk, "scratch": str(self.scratch), "keep_failed": keep_failed}
-        settings["is_spot"] = is_spot
+        settings |= {"is_spot": is_spot, "idle_seconds": idle_seconds}
         write_atomically(self.spool.config, json.dumps(settings))
 
     def start(

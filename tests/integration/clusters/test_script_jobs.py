@@ -169,5 +169,8 @@ def test_every_end_of_a_script(airflow: Airflow, slurm: Slurm, account: Account)
     assert (refused["state"], refused["started_at"]) == ("failed", None)
     assert refused["reason"] in airflow.logs("others", run, "large")
     assert (failed["state"], failed["cause"]) == ("failed", "error")
+    explained = airflow.lading("explain", "others", run, "failing")
+    assert "at hpc/hpc" in explained, explained
+    assert "exit code 3" in explained, explained
     survivor = jobs(airflow, "others", "survivor")[1]
     assert (survivor["state"], survivor["started_at"]) == ("succeeded", pytest.approx(before["started_at"], abs=6))

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.result import JobFailed
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite, jobname
-from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.job_scripts.script import JobScript, JobScriptError
 from lading.hooks.job_scripts.task_run import new_run, token
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import Parts
@@ -223,12 +224,19 @@ def test_a_controller_decides_under_ladings_executor_alone(
     assert JobScriptTrigger(**given).job == job
 
 
-def test_a_trigger_that_took_too_long(cluster: ToyCluster) -> None:
-    attempt, task = Try(), operator("sleep 60", deferrable=True)
+def test_a_trigger_that_took_too_long(cluster: ToyCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    attempt, task = Try(), operator("sleep 60", deferrable=True, execution_timeout=timedelta(seconds=70))
     submit_deferred(task, attempt)
     with pytest.raises(TaskDeferralTimeout):
         task.resume_execution("__fail__", {"error": "Trigger timeout"}, attempt.context)
     assert (folder(cluster, attempt) / "cancelled").exists()
+    assert "execution_timeout of 0:01:10" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["properties", "attributes", "aux_scripts"])
+def test_a_template_that_became_text_is_refused(cluster: ToyCluster, name: str) -> None:
+    with pytest.raises(JobScriptError, match=f"{name}: .*'time'.*valid: a dict.*render_template_as_native_obj"):
+        operator("true", **{name: "{'time': '1h'}"}).execute(Try().context)
 
 
 def test_being_killed_while_it_waits(cluster: ToyCluster) -> None:

@@ -125,6 +125,28 @@ def test_those_that_a_place_may_give_are_none(hints: dict[str, Any], monkeypatch
     hint_checks.check(Hints.parse(hints), "d")
 
 
+def grid_engine(**dialect: Any) -> PublishedSite:
+    location = Location("sge", Resources(16, 65536), hints=frozenset([NATIVE, LAYOUT]))
+    return PublishedSite((location,), dialect={"system": "sge", "profile": {}, "takes_layouts": True, **dialect})
+
+
+def test_cpus_for_which_a_batch_system_has_no_option_are_an_import_error() -> None:
+    two, words = Hints.parse({"cpus": 1.5}), "hint cpus: at site 'sge', 2 slots need a parallel_environment"
+    with pytest.raises(HintError, match=words):
+        hint_checks.check_sites(two, {"sge": grid_engine()}, Resources(), "d")
+    able = {
+        "one": (Hints.parse({"cpus": 1}), grid_engine()),
+        "profile": (two, grid_engine(profile={"parallel_environment": "smp"})),
+        "site": (two, grid_engine(native={"pe": "smp 2"})),
+        "task": (Hints.parse({"cpus": 2, "native": {"pe": "smp 2"}}), grid_engine()),
+        "allocation": (two, grid_engine(takes_layouts=False)),
+    }
+    for hints, site in able.values():
+        hint_checks.check_sites(hints, {"sge": site}, Resources(), "d")
+    machine = PublishedSite((Location("", Resources(16, 65536)),))
+    hint_checks.check_sites(two, {"sge": grid_engine(), "machine": machine}, Resources(), "d")
+
+
 def test_the_nodes_of_a_site_of_a_plugin_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
     sites = {"hpc": batch(None, nodes=3)}
     monkeypatch.setattr(hint_checks, "known_sites", lambda: (sites, Resources()))

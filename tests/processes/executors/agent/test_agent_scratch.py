@@ -55,6 +55,20 @@ def test_that_of_a_failed_job_is_kept_until_its_room_is_needed(node: NodeAgent) 
     assert wait_until(lambda: folders(node) == [], 20)
 
 
+def test_an_idle_agent_leaves_that_of_a_failed_job_to_the_next_one(node: NodeAgent) -> None:
+    node.put("failed", "litter", Resources(1, 64, 60), code=3)
+    node.wait_for("failed")
+    node.configure(capacity=Resources(4, 4096, 100), keep_failed=600, idle_seconds=0.5)
+    assert node.process is not None
+    assert node.process.wait(20) == 0
+    assert folders(node) == ["failed", "failed.kept"]
+    node.configure(capacity=Resources(4, 4096, 100), keep_failed=600)
+    node.start()
+    node.put("fits", "litter", Resources(1, 64, 100), code=0)
+    assert node.wait_for("fits")["cause"] is None
+    assert wait_until(lambda: folders(node) == [], 20)
+
+
 @pytest.mark.parametrize("moment", ["path", "starting"])
 def test_that_of_a_cancelled_job_is_not_kept(node: NodeAgent, tmp_path: Path, moment: str) -> None:
     """Its task may have begun, or not: then its process dies without reporting anything."""

@@ -220,6 +220,12 @@ def test_the_job_that_runs_it_is_the_one_to_follow() -> None:
     assert not layout.same_job("7;far", "7;near")
 
 
+def test_a_cancellation_by_somebody_else_says_so() -> None:
+    gone = {"native": job(cause="cancelled")}
+    assert asked(**gone).reason == "the batch job was cancelled (not by Lading)"
+    assert asked(**gone, cancelled=True).reason == "the batch job was cancelled"
+
+
 def test_what_we_have_cancelled_was_cancelled() -> None:
     record = asked(replace(LIVE, cancelling=True), native=job(exit_code=143))
     assert (record.state, record.cause) == ("cancelled", "cancelled")

@@ -64,6 +64,8 @@ def test_what_its_site_adds_to_the_request() -> None:
     one.nodes = 4
     assert short_job_row(one, overhead=384)["asked"] == "4 × (1 cpu, 512 MiB memory + 384 MiB overhead)"
     assert "384" not in json.dumps(job_row(one))
+    one.kind = "JobScript"
+    assert short_job_row(one, overhead=384)["asked"] == "4 × (1 cpu, 512 MiB memory)"
 
 
 def test_amounts_have_units_in_a_table_and_none_for_programs() -> None:

@@ -22,7 +22,7 @@ def test_allocations_are_rows_beside_that_of_their_site(capsys: pytest.CaptureFi
         LocationRow(site="hpc", name="Lb", kind="slurm", state="booting", note="it waits in queue batch", **amounts),
     ]
     used = {("hpc", "La"): InUse(3, 3, Resources(1.5, 1000)), ("lab", "lab"): InUse(1, 1)}
-    show([location_row(each, in_it(each, used), None) for each in found], "json")
+    show([location_row(each, in_it(each, used), None, None) for each in found], "json")
     site, running, waiting = json.loads(capsys.readouterr().out)
     assert (site["location"], site["batch_job"], site["running_jobs"], site["cpus_used"]) == ("hpc", None, 3, 1.5)
     assert (running["state"], running["batch_job"], running["node"]) == ("up", "17", "n1")
@@ -38,7 +38,7 @@ def test_a_table_has_what_people_ask_for_and_no_empty_columns() -> None:
         LocationRow(site="lab", name="lab2", kind="ssh", state="unreachable", note="no answer", **amounts),
     ]
     used = {("lab", "lab1"): InUse(3, 3, Resources(1.5, 1024))}
-    first, second = short_rows([(each, in_it(each, used), None) for each in found])
+    first, second = short_rows([(each, in_it(each, used), None, None) for each in found])
     assert first == {
         "site": "lab",
         "kind": "ssh",
@@ -61,7 +61,7 @@ def test_what_each_job_takes_in_addition_and_how_many_nodes_there_are() -> None:
     allocation = LocationRow(site="hpc", name="La", kind="slurm", state="up", **amounts)
     used = {("hpc", "La"): InUse(3, 3, Resources(1.5, 3072))}
     slurm = PublishedSite(dialect={}, memory_overhead=384)
-    first, second = short_rows([(each, in_it(each, used), slurm) for each in (queue, allocation)])
+    first, second = short_rows([(each, in_it(each, used), slurm, None) for each in (queue, allocation)])
     assert (first["used"], second["used"]) == ("1.5 cpus, 3 GiB memory + 1152 MiB overhead",) * 2
     assert (first["of"], second["of"]) == ("10 × (16 cpus, 65152 MiB memory)", "16 cpus, 65152 MiB memory")
     queue.nodes = None
@@ -69,14 +69,21 @@ def test_what_each_job_takes_in_addition_and_how_many_nodes_there_are() -> None:
     assert short_row(queue, InUse(), slurm)["used"] == "nothing"
 
 
+def test_a_paused_site_has_a_note() -> None:
+    amounts = {"cpus": 16.0, "memory": 65152, "disk": 0, "gpus": 0.0}
+    queue = LocationRow(site="hpc", name="hpc", kind="slurm", state="up", note="no answer", **amounts)
+    assert short_row(queue, InUse(), None, "ann")["note"] == "its site is paused by ann; no answer"
+    assert location_row(queue, InUse(), None, "ann")["paused_by"] == "ann"
+
+
 def test_a_job_of_several_nodes_counts_on_each() -> None:
     engine = create_engine("sqlite://")
     store.metadata.create_all(engine)
     with Session(engine) as session:
-        for token, nodes in (("a", 4), ("b", None)):
+        for token, nodes, kind in (("a", 4, "ExecuteTask"), ("b", None, "JobScript")):
             store.add_job(
-                session, token=token, kind="ExecuteTask", subject="s", workload="{}", cpus=2.0, memory=100, disk=0,
+                session, token=token, kind=kind, subject="s", workload="{}", cpus=2.0, memory=100, disk=0,
                 gpus=0.0, priority=0, state=State.RUNNING, queued_at=1.0, site="hpc", location="hpc", nodes=nodes,
             )  # fmt: skip
         session.flush()
-        assert in_use(session) == {("hpc", "hpc"): InUse(2, 5, Resources(10.0, 500))}
+        assert in_use(session) == {("hpc", "hpc"): InUse(2, 4, Resources(10.0, 500))}
