@@ -315,7 +315,7 @@ test("idle machines are listed first after one click, by a button or by the colu
   const first = () => /hpc\/L\d/.exec(rowsOf("Machines")[0])?.[0];
   expect(first()).toBe("hpc/L1");
   expect(text()).toContain("2 up, 1 idle");
-  expect(text()).toContain("tick machines to drain them together");
+  expect(text()).toContain("Tick machines to drain them together");
   for (const name of ["Idle first", "cpus, memory / up"]) {
     const press = () => act(async () => [...box.querySelectorAll("button")].find((each) => each.textContent?.startsWith(name))?.click());
     await press();

@@ -205,7 +205,7 @@ const NAMED_BUDGETS = 3;
 /** How many budgets are spent or nearly so, those of which most is spent, and a link to all. */
 function BudgetsTile({budgets}: {budgets: readonly Budget[]}) {
   const spent = budgets.filter(isSpent).length, near = budgets.filter((budget) => budget.is_near && !isSpent(budget)).length;
-  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={<>{rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => <div key={budget.name} className="line"><Name>{budget.name}</Name> {percent(budget.spent, budget.most)}</div>)}{near ? `${count(near)} nearly: ` : ""}see all {count(budgets.length)}</>} />;
+  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={<>{rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => <div key={budget.name} className="line"><Name>{budget.name}</Name> {percent(budget.spent, budget.most)}</div>)}{near ? `${count(near)} nearly spent; ` : ""}see all {count(budgets.length)}</>} />;
 }
 
 /** How much of each budget is spent. */

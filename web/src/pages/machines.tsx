@@ -108,7 +108,7 @@ export function Machines({packing, pending, shares, now, may, by, descending, on
   const idleFirst = by === "state" && !descending;
   const drain = !may ? null : chosen.length
     ? <><Confirmed key="chosen" label={`Drain ${machinesText(chosen.length)}`} question={`Drain ${machinesText(chosen.length)}? Each is released once its jobs have finished.`} onYes={drainChosen} /><Button onClick={() => setPicked(new Set())}>Clear selection</Button></>
-    : <>{drainable.length > 1 ? <Muted>tick machines to drain them together</Muted> : null}{idle.length > 1 ? <Confirmed key="idle" label={`Drain ${count(idle.length)} idle machines`} question={`Drain ${count(idle.length)} machines that have no job?`} onYes={() => drainAll(keysOf(idle))} /> : null}</>;
+    : <>{drainable.length > 1 ? <Muted>Tick machines to drain them together</Muted> : null}{idle.length > 1 ? <Confirmed key="idle" label={`Drain ${count(idle.length)} idle machines`} question={`Drain ${count(idle.length)} machines that have no job?`} onYes={() => drainAll(keysOf(idle))} /> : null}</>;
   const more = <>{drain}{idleKeys.size ? <Button aria-pressed={idleFirst} onClick={() => onSort(idleFirst ? "machine" : "state", false)}>Idle first</Button> : null}</>;
   return <Table name="Machines" more={more} rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} sorting={{by, descending, onSort}} />;
 }
