@@ -107,8 +107,18 @@ def test_running_instances_are_filled_first_and_not_in_the_cost(folder: Folder) 
 def test_waiting_jobs_are_no_error(folder: Folder) -> None:
     answer = folder.plan(JOBS, "--max-instances", "1", "--policy", "greedy")
     assert answer["waiting"] == [
-        {"job": "a", "count": 2, "reason": "waits: 1 of 1 instances of the site are busy or booting", "code": "site_instances"},
-        {"job": "b", "count": 1, "reason": "waits: 1 of 1 instances of the site are busy or booting", "code": "site_instances"},
+        {
+            "job": "a",
+            "count": 2,
+            "reason": "waits: 1 of 1 instances of the site are busy or booting",
+            "code": "site_instances",
+        },
+        {
+            "job": "b",
+            "count": 1,
+            "reason": "waits: 1 of 1 instances of the site are busy or booting",
+            "code": "site_instances",
+        },
     ]
     nothing = folder.plan(JOBS, "--max-instances", "0")
     assert (nothing["gap"], nothing["cost_usd_per_hour"], nothing["instances"]) == (None, 0, [])
