@@ -122,7 +122,7 @@ _BOUND = (
 )
 _MAX_JOBS = ("The site has reached its limit of jobs", "Raise max_jobs or max_submitted of the site.")
 _INSTANCES = (
-    "All machines that the site can launch are busy",
+    "All machines that the site can launch are busy or booting",
     "Raise max_instances of the site, or allow other instance types.",
 )
 _QUEUE = (
@@ -571,7 +571,7 @@ _TABLE = (
         "group_instances",
         "max_instances",
         _GROUP_LIMIT[0],
-        "{used} of {most} instances of `{group}` are busy",
+        "{used} of {most} instances of `{group}` are busy or booting",
         _GROUP_LIMIT[1],
         _AUTHOR,
         "max_instances of {group}",
@@ -580,7 +580,7 @@ _TABLE = (
         "site_instances",
         "site_instances",
         _INSTANCES[0],
-        "{used} of {most} instances of the site are busy",
+        "{used} of {most} instances of the site are busy or booting",
         _INSTANCES[1],
         _OPERATOR,
         "max_instances",
@@ -589,7 +589,7 @@ _TABLE = (
         "type_instances",
         "site_instances",
         _INSTANCES[0],
-        "{used} of {most} instances of {types:some} are busy",
+        "{used} of {most} instances of {types:some} are busy or booting",
         _INSTANCES[1],
         _OPERATOR,
         "max_instances of {types:some}",
@@ -597,7 +597,7 @@ _TABLE = (
     Code(
         "max_usd_per_hour",
         "max_usd_per_hour",
-        "The hourly budget of the site is used up",
+        "One more machine would exceed the hourly budget of the site",
         (
             "{type} costs {price:g} USD per hour, and machines already cost {used:g} of at most {most:g} USD "
             "per hour (max_usd_per_hour)"

@@ -87,7 +87,7 @@ class Metrics:
         gauges |= {("lading.team.cpus", of_team(each.team)): 0.0 for each in live if each.team is not None}
         any_run = any(each.state == State.RUNNING for each in live)
         at_work = figures.teams(session, [State.RUNNING]) if any_run else ()
-        gauges |= {("lading.team.cpus", of_team(each.team)): each.cpus for each in at_work}
+        gauges |= {("lading.team.cpus", of_team(each.team)): each.cpus for each in at_work if each.team is not None}
         for site, amounts in by_site(session, any_run=any_run).items():
             gauges |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
         for budget in share_rows.budgets(session):

@@ -40,14 +40,17 @@ class PresentMachine(NamedTuple):
     is_up: bool
 
 
+# Whether an instance is up or boots; one that is only ordered, or in a queue, is not present yet.
+_IS_UP = InstanceRow.state.in_(UP)
+IS_PRESENT = _IS_UP | ((InstanceRow.state == InstanceState.BOOTING) & InstanceRow.launched_at.is_not(None))
+
+
 def present_machines(session: Session) -> list[PresentMachine]:
     fixed = select(
         Capacity.site, Capacity.name, Capacity.cpus, Capacity.memory, Capacity.usd_per_hour, literal(1)
     ).where(Capacity.until.is_(None))
-    is_up = InstanceRow.state.in_(UP)
-    boots = (InstanceRow.state == InstanceState.BOOTING) & InstanceRow.launched_at.is_not(None)
     amounts = InstanceRow.cpus, InstanceRow.memory, InstanceRow.usd_per_hour
-    launched = select(InstanceRow.site, InstanceRow.token, *amounts, case((is_up, 1), else_=0)).where(is_up | boots)
+    launched = select(InstanceRow.site, InstanceRow.token, *amounts, case((_IS_UP, 1), else_=0)).where(IS_PRESENT)
     return [
         PresentMachine(site, name, cpus, int(memory or 0), usd, bool(up))
         for site, name, cpus, memory, usd, up in session.execute(union_all(fixed, launched))
@@ -178,29 +181,29 @@ def memory_in_use(session: Session, up: Iterable[PresentMachine]) -> dict[str, M
 class TeamFigures(NamedTuple):
     """What one of Airflow's teams uses now.
 
+    :param team: None: the jobs without a team
     :param cpus: of its running jobs
     """
 
-    team: str
+    team: str | None
     running: int
     waiting: int
     cpus: float
 
 
 def teams(session: Session, states: Collection[State] = LIVE) -> list[TeamFigures]:
-    """Return the figures of each team that has jobs in these states, sorted by name."""
-    live = JobRow.state.in_(states), JobRow.team.is_not(None)
+    """Return the figures of each team that has jobs in these states, sorted by name, jobs without a team last."""
     columns = JobRow.team, JobRow.state
-    found: dict[str, TeamFigures] = {}
+    found: dict[str | None, TeamFigures] = {}
     for team, state, jobs, cpus in session.execute(
-        select(*columns, func.count(), func.sum(CPUS)).where(*live).group_by(*columns)
+        select(*columns, func.count(), func.sum(CPUS)).where(JobRow.state.in_(states)).group_by(*columns)
     ):
-        before = found.get(str(team), TeamFigures(str(team), 0, 0, 0.0))
+        before = found.get(team, TeamFigures(team, 0, 0, 0.0))
         if state == State.RUNNING:
-            found[before.team] = before._replace(running=jobs, cpus=float(cpus))
+            found[team] = before._replace(running=jobs, cpus=float(cpus))
         else:
-            found[before.team] = before._replace(waiting=before.waiting + jobs)
-    return [found[team] for team in sorted(found)]
+            found[team] = before._replace(waiting=before.waiting + jobs)
+    return [found[team] for team in sorted(found, key=lambda team: (team is None, team or ""))]
 
 
 def queues(session: Session, machines: Iterable[PresentMachine]) -> dict[str, float | None]:

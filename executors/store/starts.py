@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Integer, and_, bindparam, case, cast, func, null, or_, select, union_all, update
@@ -61,8 +62,8 @@ WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # Limits on what is read: the last tries of a task, the tasks at a time, the last jobs of a site.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 SECONDS_OF_SITE = 7 * 86400.0
-# Only the limits and shares for which most jobs wait are considered, because each run may have a limit of its own.
-MOST_LINES = 3
+# Only the sites and limits for which most jobs wait are considered, because each run may have a limit of its own.
+MOST_PLACES = 3
 # Rates are measured over the last hour, or over the last day or week if too few jobs ended since.
 SECONDS_OF_RATE = (3600.0, 86400.0, 7 * 86400.0)
 # The codes of limits that a Dag sets for its own jobs.
@@ -205,20 +206,28 @@ class Outlook:
         return max(found, key=lambda each: each.at, default=None)
 
     def _last_rows(self, rows: Iterable[Any]) -> Iterable[Any]:
-        """Yield the last row of each line at the places for which most jobs wait.
+        """Yield the rows whose jobs start last, at the places for which most jobs wait.
 
-        If the rate is unknown, the order of the lines is unknown, too. The row queued last then represents all.
+        If the rate at a place is unknown, the row queued last represents all. A row whose start cannot be predicted is
+        yielded in addition to the last of the others.
         """
         places: dict[Place, list[Any]] = {}
         for row in rows:
             places.setdefault(place_of(row), []).append(row)
-        for place in sorted(places, key=lambda each: (-unsaid_jobs(places[each]), str(each)))[:MOST_LINES]:
-            lines: dict[ShareLine | None, list[Any]] = {}
+        for place in sorted(places, key=lambda each: (-unsaid_jobs(places[each]), str(each)))[:MOST_PLACES]:
+            if self.backlogs.rate(place) is None:
+                yield max(places[place], key=turn_of)
+                continue
+            # Neither the size of a line nor the time of queueing tells which job starts last: shares have weights, and
+            # a site starts jobs in the order in which it got them.
+            last: dict[bool, tuple[float, tuple[bool, int, float], Any]] = {}
             for row in places[place]:
-                line = None if self.backlogs.rate(place) is None else self.backlogs.line_of(row)
-                lines.setdefault(line, []).append(row)
-            for line in sorted(lines, key=lambda each: (-unsaid_jobs(lines[each]), str(each)))[:MOST_LINES]:
-                yield max(lines[line], key=turn_of)
+                seconds = self.backlogs.before(row, is_last=True).seconds
+                found = seconds or 0.0, turn_of(row), row
+                is_known = seconds is not None
+                last[is_known] = max(last.get(is_known, found), found, key=itemgetter(0, 1))
+            for _, _, row in last.values():
+                yield row
 
     def _last_job(self, row: Any) -> Any:
         """Return the last of the jobs counted together whose start is not predicted by a plan or batch system."""

@@ -11,7 +11,7 @@ from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show, with_unit
 from lading.plugin.ui.queries.advice import AdvisedTask, advised
-from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, sizes
+from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, advised_sizes
 from lading.scheduling.insight.usage import SHORTEST_SECONDS
 from lading.scheduling.prediction import SHORTEST_SAMPLED
 from lading.scheduling.text.units import format_count, format_memory, format_time
@@ -57,7 +57,7 @@ def row(task: AdvisedTask) -> dict[str, Any]:
         "time": size.time.nearly_all,
         "wasted": None if size.wasted is None else round(size.wasted, 3),
         "wasted_by_line": None if size.wasted_by_line is None else round(size.wasted_by_line, 3),
-        "line": size.line and host().line(sizes(task.used)),
+        "line": size.line and host().line(advised_sizes(task.used)),
     }
 
 

@@ -79,6 +79,12 @@ class FittedNeed:
         """The amount for a try that repeats one with too little."""
         return self.largest * (1 + AGAIN_MARGIN) if too_little < self.largest else 2 * too_little
 
+    def raised(self, size: float | None, amount: float) -> FittedNeed:
+        """The same need with at least this amount for inputs of a size; the line rises in proportion."""
+        factor = max(1.0, amount / self.at(size))
+        line = {name: factor * getattr(self, name) for name in ("base", "slope", "least")}
+        return replace(self, constant=max(self.constant, amount), **line)
+
 
 def fit(
     points: Sequence[Point],

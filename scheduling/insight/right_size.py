@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from lading.scheduling.insight.envelope import FittedNeed, Point, fit
@@ -188,9 +189,24 @@ PACKED: dict[str, Any] = {
 }
 
 
+def advised_sizes(usage: Usage) -> Sizes:
+    """Fit the need of a task as :func:`sizes` does, with as much memory as a repetition gets if no try used as much as
+    those had that ran out of it.
+
+    What these had is only a lower bound, so slightly more may not be enough either.
+    """
+    fitted = sizes(usage)
+    failed = [(use.memory_bound or 0, use.input_size) for use in usage.sample if use.cause == "out_of_memory"]
+    too_little, input_size = max(failed, key=itemgetter(0), default=(0, None))
+    if fitted.memory is None or not too_little or too_little < fitted.memory.largest:
+        return fitted
+    size = measure(input_size, by_length=fitted.by_length)
+    return replace(fitted, memory=fitted.memory.raised(size, fitted.memory.after(too_little)))
+
+
 def right_size(usage: Usage) -> RightSize:
     """Return what the next try of a task should request, and what that would have saved."""
-    fitted, sample = sizes(usage), usage.sample
+    fitted, sample = advised_sizes(usage), usage.sample
     if usage.tries < FEWEST_TRIES:
         fitted = Sizes(usage.tries, None, None, None)
     fine = [use for use in sample if use.cause is None]

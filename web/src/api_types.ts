@@ -915,6 +915,8 @@ export interface components {
             jobs: components["schemas"]["TrySummary"][];
             /** Machines */
             machines: components["schemas"]["FoundMachine"][];
+            /** Map Indexes */
+            map_indexes: components["schemas"]["MapIndexes"][];
             /** Matching */
             matching: number;
             /** Now */
@@ -978,7 +980,7 @@ export interface components {
         };
         /**
          * LiveRunList
-         * @description The runs with unfinished jobs, those with the most first.
+         * @description The runs with unfinished jobs, newest first.
          */
         LiveRunList: {
             /** Now */
@@ -987,6 +989,20 @@ export interface components {
             runs: components["schemas"]["LiveRun"][];
             /** Runs Left Out */
             runs_left_out: number;
+        };
+        /**
+         * MapIndexes
+         * @description The map indexes that a mapped task has, if the one that was searched for does not exist.
+         */
+        MapIndexes: {
+            /** Dag Id */
+            dag_id: string;
+            /** First */
+            first: number;
+            /** Last */
+            last: number;
+            /** Task Id */
+            task_id: string;
         };
         Name: [
             string | null,
@@ -1276,10 +1292,16 @@ export interface components {
             at: number;
             /** Borrows */
             borrows: boolean;
+            /** Dags */
+            dags: components["schemas"]["WaitingDag"][];
+            /** Dags Total */
+            dags_total: number;
             /** Entitled */
             entitled: number;
             /** Guarantees */
             guarantees: components["schemas"]["ShareGuarantee"][];
+            /** Hidden */
+            hidden: boolean;
             /** Is Over */
             is_over: boolean;
             /** Lately */
@@ -1315,6 +1337,11 @@ export interface components {
          * @description A limit that the sites file sets for a site.
          */
         SiteLimit: {
+            /**
+             * Coming
+             * @default 0
+             */
+            coming: number;
             /** Most */
             most: number | null;
             /** Name */
@@ -1369,6 +1396,8 @@ export interface components {
             running: number;
             /** State */
             state: string;
+            /** Usd Ordered */
+            usd_ordered: number;
             /** Usd Per Hour */
             usd_per_hour: number | null;
             /** Waiting */
@@ -1516,7 +1545,7 @@ export interface components {
             /** Cpus Used */
             cpus_used: number;
             /** Name */
-            name: string;
+            name: string | null;
             /** Running */
             running: number;
             /** Waiting */
@@ -1758,6 +1787,7 @@ export type JobPage = components['schemas']['JobPage'];
 export type LastRun = components['schemas']['LastRun'];
 export type LiveRun = components['schemas']['LiveRun'];
 export type LiveRunList = components['schemas']['LiveRunList'];
+export type MapIndexes = components['schemas']['MapIndexes'];
 export type Name = components['schemas']['Name'];
 export type OperatorRequest = components['schemas']['OperatorRequest'];
 export type PackingChart = components['schemas']['PackingChart'];

@@ -169,7 +169,7 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
 
 /** When a job is expected to start, in a few characters. */
 export function startText({since, at, until}: Pick<StartEstimate, "since" | "at" | "until">, now: number): string {
-  return since === null || at === null || until === null ? "not while held up" : rangeText({since, at, until}, now);
+  return since === null || at === null || until === null ? "held up" : rangeText({since, at, until}, now);
 }
 /** An expected time and the range around it. */
 export function rangeText({since, at, until}: {since: number; at: number; until: number}, now: number): string {
@@ -181,7 +181,7 @@ export function rangeText({since, at, until}: {since: number; at: number; until:
 }
 
 /** What has become of tasks that failed, in the order in which they need attention: of one task, and of several. */
-const SEQUELS: readonly (readonly [Since, string, string])[] = [["gave_up", "gave up", "gave up"], ["waits", "waits", "wait"], ["runs", "runs again", "run again"], ["succeeded", "succeeded", "succeeded"], ["skipped", "was skipped", "were skipped"]];
+const SEQUELS: readonly (readonly [Since, string, string])[] = [["gave_up", "gave up", "gave up"], ["waits", "is waiting to run again", "are waiting to run again"], ["runs", "is running again", "are running again"], ["succeeded", "succeeded", "succeeded"], ["skipped", "was skipped", "were skipped"]];
 /** What has become of a task since one of its tries failed. */
 export function sequelText({state, try_number: later, at}: SinceThen, now: number): string {
   const words = SEQUELS.find(([key]) => key === state)?.[1] ?? state;

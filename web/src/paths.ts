@@ -16,11 +16,11 @@ export interface TaskKey {
   task_id?: string | null;
   map_index?: number;
 }
-/** The tab with the tries of a task instance; null: it is hidden from the user or belongs to no Dag. */
-export function taskPath({dag_id: dag, run_id: run, task_id: task, map_index: index = -1}: TaskKey): string | null {
+/** The tab with the tries of a task instance, with the given try first; null: it is hidden from the user or belongs to no Dag. */
+export function taskPath({dag_id: dag, run_id: run, task_id: task, map_index: index = -1, try_number: tried}: TaskKey & {try_number?: number}): string | null {
   if (!dag || !run || !task) return null;
   const mapped = index >= 0 ? `/mapped/${index}` : "";
-  return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${mapped}/plugin/lading-task`;
+  return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${mapped}/plugin/lading-task${tried ? `?try_number=${tried}` : ""}`;
 }
 
 /** The log of a try in Airflow; null as above. */

@@ -7,10 +7,10 @@ export const NOW = 1_796_000_000;
 const amounts: BillAmounts = {jobs: 4, failed: 1, usd: 10, usd_used: 4, usd_unused: 3, usd_idle: 2, usd_boot: 1, cpu_hours: 100, cpu_hours_used: 70, cpu_hours_unused: 20, cpu_hours_idle: 10, cpu_hours_boot: 0};
 const summary: Summary = {
   now: NOW, controller_lives: true, running: 3, waiting: 5, machines: 2, cpus_used: 12, cpus_batch: 0, cpus_up: 32, usd_per_hour: 1.6, failed: 1, failed_tasks: 1, may_act: true,
-  sites: [{name: "hpc", kind: "slurm", state: "up", full_because: "2 of 2 allocations; 5 jobs wait", host: null, machines_idle: 1, machines_silent: 0, note: null, contact_at: NOW, nodes: 40, idle_nodes: 3, limits: [{name: "max_allocations", text: "2", used: 2, most: 2}], machines: 2, waiting: 5, running: 3, cpus_used: 12, cpus_batch: 0, cpus_up: 32, memory_promised: 16_384, memory_used: 9_000, memory_up: 65_536, usd_per_hour: 1.6}],
+  sites: [{name: "hpc", kind: "slurm", state: "up", full_because: "2 of 2 allocations; 5 jobs wait", host: null, usd_ordered: 0, machines_idle: 1, machines_silent: 0, note: null, contact_at: NOW, nodes: 40, idle_nodes: 3, limits: [{name: "max_allocations", text: "2", used: 2, most: 2, coming: 0}], machines: 2, waiting: 5, running: 3, cpus_used: 12, cpus_batch: 0, cpus_up: 32, memory_promised: 16_384, memory_used: 9_000, memory_up: 65_536, usd_per_hour: 1.6}],
   teams: [{name: "genomics", running: 1, waiting: 2, cpus_used: 4}],
   budgets: [{name: "all", who: "Dags *", spent: 40, most: 100, unit: "usd", per: "month", since: NOW - 20 * 86400, until: NOW + 86400, at: NOW - 20, per_hour: 4, hours: 2.7, is_near: false, lifted_by: null, spent_at: NOW + 3600, expected: 120}],
-  shares: [{name: "genomics", who: "team genomics", entitled: 0.5, used: 0.75, lately: 0.4, guarantees: [{site: "hpc", what: "cpus", kept: 8, used: 12}], is_over: true, lends: true, borrows: true, at: NOW - 10}],
+  shares: [{name: "genomics", who: "team genomics", entitled: 0.5, used: 0.75, lately: 0.4, guarantees: [{site: "hpc", what: "cpus", kept: 8, used: 12}], dags: [{dag_id: "etl", jobs: 3}], dags_total: 1, hidden: false, is_over: true, lends: true, borrows: true, at: NOW - 10}],
 };
 const bill: BillPage = {
   now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: {...amounts, jobs: 1, usd: 2, usd_used: 2, usd_unused: 0, usd_idle: 0, usd_boot: 0}, is_partial: false, idle_sites: [{site: "hpc", usd: 5, cpu_hours: 100, idle_seconds: 300, machines: 4, proposed_seconds: 150, usd_saved: 2.6, cpu_hours_saved: 52, remedy: "Lower idle_seconds of hpc from 300 to 150: this would have saved $2.60, 52 % of its idle cost."}], idle_remedy: "",
@@ -22,7 +22,7 @@ export const job: TrySummary = {
   site: "hpc", location: "L1", node: "n1", native_id: "4711", placed_because: null, queue: null, cpus: 2, nodes: 1, memory: 2048, gpus: 0, memory_limit: null, time_limit: null, peak_memory: null, cpu_seconds: null, exit_code: null, usd: null,
   queued_at: NOW - 60, started_at: null, ended_at: null, phases: [{key: "airflow", title: "waits for a place", since: NOW - 60, until: null}],
 };
-const jobs: JobPage = {now: NOW, jobs: [job], machines: [], after: null, matching: 1, is_more: false, is_partial: false};
+const jobs: JobPage = {now: NOW, jobs: [job], machines: [], map_indexes: [], after: null, matching: 1, is_more: false, is_partial: false};
 const waits: WaitGroups = {
   now: NOW, jobs: 5, groups: [{
     key: "machine_full", kind: "room", title: "All machines are busy", remedy: "Wait", actors: [], site: "hpc", limit: null, params: {}, jobs: 5, share: 1, start: {since: NOW + 300, at: NOW + 500, until: NOW + 900, source: "backlog", text: "5 jobs ahead of it at site hpc; about one starts every 1 min"}, cpus: 20, oldest: NOW - 600, sentences: ["waits: no room"],

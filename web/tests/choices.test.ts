@@ -22,6 +22,7 @@ test("a task instance has a name and a tab, where the user may see which it is",
   const job = {dag_id: "d", run_id: "manual__1+2", task_id: "t", map_index: 3};
   expect(taskName(job)).toBe("d.t[3]");
   expect(taskPath(job)).toBe("/dags/d/runs/manual__1%2B2/tasks/t/mapped/3/plugin/lading-task");
+  expect(taskPath({...job, try_number: 1})).toBe(`${taskPath(job)}?try_number=1`);
   expect(taskName({...job, hidden: true})).toBe("another Dag's task");
   expect(taskPath({...job, dag_id: null})).toBeNull();
 });

@@ -64,7 +64,7 @@ test("when a job starts: a time of day, a date where that is far off", () => {
   expect(startText({since: now + 600, at: now + 610, until: now + 620}, now)).toBe("at about 17:55");
   expect(startText({since: now - 600, at: now + 900, until: now + 1800}, now)).toBe("about 18:00; by 18:15");
   expect(startText({since: now - 600, at: now, until: now + 1800}, now)).toBe("by 18:15");
-  expect(startText({since: null, at: null, until: null}, now)).toBe("not while held up");
+  expect(startText({since: null, at: null, until: null}, now)).toBe("held up");
   expect(startText({since: now, at: now, until: now + 86400}, now)).toMatch(/^by .*Nov 24.* 17:45$/);
   expect(startText({since: now + 1, at: now + 600, until: now + 86400}, now)).toMatch(/^about .*Nov 23.* 17:55; between .*Nov 23.* 17:45 and .*Nov 24.* 17:45$/);
 });

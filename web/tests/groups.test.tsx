@@ -13,7 +13,7 @@ import {runningPart} from "../src/tabs/dag";
 import {Bars, firstSpan, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
 import {Outlook, hurryBody, progress} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
-import {Facts} from "../src/ui/tries";
+import {Facts, peakText, whyThere} from "../src/ui/tries";
 import {job} from "./answers";
 
 beforeEach(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
@@ -46,10 +46,26 @@ test("the facts of a try link to its log once it has started", () => {
   expect(facts(null)).not.toContain("try_number");
 });
 
-test("machines that are ordered or boot are coming, others are up", () => {
-  const of = (...states: string[]) => upText(states.map((state) => ({state})));
-  expect(of("up", "draining", "booting", "ordered", "ended")).toBe("2 up, 2 coming");
-  expect(of("up")).toBe("1 up");
+test("what a killed job used is that of the last sample, if that is less than it requested", () => {
+  const of = (peak_memory: number | null, cause: string | null) => peakText({peak_memory, memory: 8192, cause});
+  expect(of(5652, "out_of_memory")).toBe("69 % in the last sample before it was killed");
+  expect([of(5652, "error"), of(8300, "out_of_memory"), of(null, "out_of_memory")]).toEqual(["69 %", "101 %", null]);
+});
+
+test("a job that waited for a place says that there was no room before", () => {
+  const of = (until: number | null, placed_because: string | null = null) => whyThere({placed_because, phases: [{key: "airflow", title: "waits for a place", since: 0, until}]}, 500);
+  expect(of(5)).toBe("the first eligible site had room");
+  expect(of(420)).toBe("after 7 min without room at any eligible site, this was the first one to have room");
+  expect(of(420, "its inputs are there")).toBe("its inputs are there");
+});
+
+test("machines that are ordered or boot are coming, unreachable ones are not up, and the idle ones are counted even if there are none", () => {
+  const of = (states: string[], jobs: object[] = [], silent: string | null = null) => upText({
+    machines: new Map(states.map((state) => [state, {key: state, state, unreachable_since: state === silent ? 5 : null}])), jobs: new Map(jobs.map((each, index) => [String(index), each])),
+  } as never);
+  expect(of(["up", "draining", "booting", "ordered", "ended"])).toBe("2 up, 1 idle, 2 coming");
+  expect(of(["up"], [{place: "up", end: null}])).toBe("1 up, 0 idle");
+  expect(of(["up", "draining"], [{place: "up", end: 7}], "up")).toBe("1 up, 0 idle, 1 unreachable");
 });
 
 test("a bill is split into its four parts, in USD or in cpu-hours", () => {
@@ -103,9 +119,10 @@ test("the axis of a run has few round times, and none where there is no room for
   }
 });
 test("a limit says how much of it is used, in its unit", () => {
-  expect(limitLine({name: "max_allocations", text: "8", used: 7, most: 8})).toBe("max_allocations: 7 of 8");
-  expect(limitLine({name: "max_usd_per_hour", text: "10 USD", used: 9.6, most: 10})).toBe("max_usd_per_hour: $9.60 of $10.00");
-  expect(limitLine({name: "queue", text: "batch", used: null, most: null})).toBe("queue = batch");
+  expect(limitLine({name: "max_allocations", text: "8", used: 7, most: 8, coming: 0})).toBe("max_allocations: 7 of 8");
+  expect(limitLine({name: "max_instances", text: "10", used: 10, most: 10, coming: 2})).toBe("max_instances: 10 of 10, 2 of them ordered or booting");
+  expect(limitLine({name: "max_usd_per_hour", text: "10 USD", used: 9.6, most: 10, coming: 0})).toBe("max_usd_per_hour: $9.60 of $10.00");
+  expect(limitLine({name: "queue", text: "batch", used: null, most: null, coming: 0})).toBe("queue = batch");
 });
 test("sites that need somebody come first, the others as the sites file has them", () => {
   const site = (name: string, state: string, full_because: string | null = null, idle_nodes: number | null = null, used = 0) => ({name, state, full_because, idle_nodes, limits: [{name: "max_jobs", text: "9", used, most: 9}]}) as SiteState;
@@ -124,7 +141,7 @@ test("tries that were repeated are no alarm, tasks that failed are", () => {
 test("a group of failures says what has become of its tasks, and of a single one which try succeeded", () => {
   const task = {since_then: {state: "succeeded", try_number: 2, at: 0}} as never;
   expect(sequels({since_then: {succeeded: 1}, failed_tasks: [task]}, 60)).toEqual([expect.stringMatching(/^try 2 succeeded \d\d:\d\d$/)]);
-  expect(sequels({since_then: {succeeded: 2, waits: 1, gave_up: 3}, failed_tasks: [task]}, 60)).toEqual(["3 gave up", "1 waits", "2 succeeded"]);
+  expect(sequels({since_then: {succeeded: 2, waits: 1, gave_up: 3}, failed_tasks: [task]}, 60)).toEqual(["3 gave up", "1 is waiting to run again", "2 succeeded"]);
   expect(sequels({since_then: {}, failed_tasks: []}, 60)).toEqual([]);
 });
 test("what a run cost has its part of idle machines, and none where nothing has a price", () => {
@@ -143,7 +160,7 @@ const MACHINE = {site: "lab", sort: "machine", state: "up", cpus: 8, memory: 1, 
 const BOX = {...MACHINE, key: "lab/box", name: "box", spans: [[100, null, 8]]}, NODE = {...MACHINE, key: "lab/node", name: "node", spans: [[50, null, 8]]};
 const CLOUD = {...MACHINE, site: "cloud", sort: "instance", key: "cloud/i-1", name: "i-1", spans: [[100, null, 8]]};
 const asking = (...requests: object[]) => pendingOf(requests.map((each, id) => ({id, kind: "drain", by: "carol", done_at: null, ...each})) as never);
-const machineRows = (requests: object[], by: "machine" | "state" = "machine", may = true) => {
+const machineRows = (requests: object[], by: "machine" | "state" | "used" = "machine", may = true) => {
   const jobs = new Map([["run", {place: "lab/box", cpus: 2, memory: 1, end: null}], ["ran", {place: "cloud/i-1", cpus: 2, memory: 1, end: 400}]]);
   const packing = {since: 60, jobs, machines: new Map([BOX, NODE, CLOUD].map((each) => [each.key, each]))} as never;
   const page = renderToStaticMarkup(<Machines packing={packing} pending={asking(...requests)} shares={new Map()} now={500} may={may} by={by} descending={false} onSort={() => undefined} />);
@@ -155,7 +172,7 @@ test("every machine without a job says since when it is idle, also one that was 
   expect(cloud).toMatch(/idle[^]*since /);
   expect(box).not.toContain("idle");
   expect(node, "its last job is older than the chart").toMatch(/idle[^]*before /);
-  expect(machineRows([], "state").map((row) => /(lab|cloud)\/[\w-]+/.exec(row)?.[0])).toEqual(["cloud/i-1", "lab/node", "lab/box"]);
+  for (const by of ["state", "used"] as const) expect(machineRows([], by).map((row) => /(lab|cloud)\/[\w-]+/.exec(row)?.[0]), by).toEqual(["cloud/i-1", "lab/node", "lab/box"]);
 });
 test("a machine can be drained, or says why not, and a request that is open stays visible", () => {
   vi.stubGlobal("document", {baseURI: "http://localhost/"});

@@ -4,7 +4,7 @@ import * as React from "react";
 import {act} from "react";
 import {createRoot, type Root} from "react-dom/client";
 import {afterEach, beforeEach, expect, test, vi} from "vitest";
-import type {BillPage, PackingChart, RunGantt, Savings} from "../src/api_types";
+import type {BillPage, PackingChart, RunGantt, Savings, Summary, TryPage} from "../src/api_types";
 import {minute, utcDay} from "../src/format";
 import {billSpan} from "../src/pages/bill_span";
 import {ANSWERS, NOW} from "./answers";
@@ -230,7 +230,7 @@ test("this month has its cost, and the cost expected by its end", async () => {
   await open("Cost", "&days=month");
   expect(tile("This month")).toContain("$10.00");
   const {expected} = bill;
-  expect(tile(`Expected by ${utcDay(expected!.until - 1)}`)).toContain(`≈ $1,230with $100.00 a day, the mean since ${utcDay(expected!.since)}, from now on`);
+  expect(tile(`Expected by the end of ${utcDay(expected!.until - 1)}`)).toContain(`≈ $1,230with $100.00 a day, the mean since ${utcDay(expected!.since)}, from now on`);
 });
 
 test("Overview and Cost say the same of today", async () => {
@@ -320,6 +320,25 @@ test("a search without other filters names none", async () => {
   await act(async () => root.render(<Lading />));
   await pass(1);
   expect(text()).toContain("No job matches “nonsense”.");
+  await act(async () => root.unmount());
+  await pass(61);
+  const map_indexes = [{dag_id: "genomes", task_id: "align", first: 0, last: 839}, {dag_id: "etl", task_id: "align", first: 2, last: 2}];
+  answer = async (route) => (route === "jobs" ? json({...(ANSWERS["jobs"] as object), jobs: [], matching: 0, map_indexes}) : good(route));
+  await open("Jobs", "&q=align+1700");
+  expect(text()).toContain("No job has this map index: genomes.align has the map indexes from 0 to 839; etl.align only has the map index 2.");
+});
+
+test("the tab of a task shows the try that was clicked first", async () => {
+  const tries = ANSWERS["dags/etl/runs/r1/tasks/load"] as TryPage, [job] = tries.jobs;
+  answer = async (route) => (route.endsWith("/tasks/load") ? json({...tries, jobs: [2, 1].map((number) => ({...job, id: String(number), try_number: number}))}) : good(route));
+  const titles = () => [...box.querySelectorAll("section")].map((each) => each.getAttribute("aria-label"));
+  await open("the tab of a task");
+  expect(titles()).toEqual(["Try 2", "Try 1"]);
+  await act(async () => root.unmount());
+  history.replaceState(null, "", "/plugin/lading?try_number=1");
+  await open("the tab of a task");
+  expect(titles()).toEqual(["Try 1", "Try 2"]);
+  history.replaceState(null, "", "/plugin/lading");
 });
 
 test("a task that only waits has no percentage of its last run", async () => {
@@ -333,6 +352,42 @@ test("a task that only waits has no percentage of its last run", async () => {
   of(NOW - 800);
   await open("the tab of a run");
   expect(rowsOf("Timeline")[0]).toMatch(/15 minlast 12 minnow \+29 %/);
+});
+
+test("idle machines are listed first after one click, by a button or by the column of what is requested", async () => {
+  document.head.innerHTML = '<base href="/">'; // the address changes only within its origin
+  const chart = ANSWERS["packing"] as PackingChart, machine = chart.machines[0];
+  answer = async (route) => (route === "packing" ? json({...chart, machines: [machine, {...machine, key: "hpc/L2", name: "L2"}]}) : good(route));
+  await open("Machines");
+  await pass(2);
+  const first = () => /hpc\/L\d/.exec(rowsOf("Machines")[0])?.[0];
+  expect(first()).toBe("hpc/L1");
+  expect(text()).toContain("2 up, 1 idle");
+  expect(text()).toContain("Tick machines to drain them together");
+  for (const name of ["Idle first", "cpus, memory / up"]) {
+    const press = () => act(async () => [...box.querySelectorAll("button")].find((each) => each.textContent?.startsWith(name))?.click());
+    await press();
+    await pass(1);
+    expect(first(), name).toBe("hpc/L2");
+    await press();
+    await pass(1);
+    expect(first(), name).toBe("hpc/L1");
+  }
+});
+
+test("a share that exceeds what is reserved for it says so there, and not at its part by weight", async () => {
+  const summary = ANSWERS["summary"] as Summary, [share] = summary.shares!;
+  const lent = {...share, name: "data", used: 0.4, entitled: 0.25, guarantees: [], is_over: false};
+  answer = async (route) => (route === "summary" ? json({...summary, shares: [lent, {...share, used: 0.25}]}) : good(route));
+  await open("Overview");
+  expect(rowsOf("Shares")).toEqual([expect.stringMatching(/^genomics.*etl 3.*over what is reserved12 cpus of 8 cpus at hpc25 % of 50 %/), expect.stringMatching(/^data.*nothing is reserved.*over its part by weight40 % of 25 %/)]);
+});
+
+test("jobs without a team have a row, so that teams add up", async () => {
+  const summary = ANSWERS["summary"] as Summary;
+  answer = async (route) => (route === "summary" ? json({...summary, teams: [...summary.teams, {name: null, running: 2, waiting: 3, cpus_used: 8}]}) : good(route));
+  await open("Overview");
+  expect(rowsOf("Teams")).toEqual(["genomics124", "no team238"]);
 });
 
 test("idle machines are drained together, after one question", async () => {

@@ -20,7 +20,7 @@ from lading.plugin.ui.queries.bill import billed
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
-from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, Size, right_size, sizes
+from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, Size, advised_sizes, right_size
 from lading.scheduling.insight.usage import Usage
 
 MOST_TASKS = 200
@@ -131,7 +131,7 @@ def advise_task(task_id: str, asked: tuple[float | None, int | None], used: Usag
 
 def by_input(used: Usage) -> list[InputSizes]:
     """Return what tries should request by size of inputs, smallest first; empty if sizes do not explain their needs."""
-    fitted = sizes(used)
+    fitted = advised_sizes(used)
     needs = (fitted.memory, fitted.cpus, fitted.time)
     known = sorted(use.input_size for use in used.sample if use.input_size is not None)
     if used.tries < FEWEST_TRIES or fitted.by_length or not any(need is not None and need.slope for need in needs):

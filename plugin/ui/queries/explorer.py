@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Double, String, and_, cast, func, not_, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from lading.executors.store import JobRow, LocationRow, SiteRow, State, usd_until
+from lading.executors.store import LIVE, JobRow, LocationRow, SiteRow, State, usd_until
 from lading.executors.store.figures import CPUS, SITE
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.jobs import CHUNK, chunks
@@ -49,6 +49,7 @@ MOST_FOUND = 5
 # Punctuation that surrounds names in logs.
 AROUND = "\"'`.,;:()"
 INDEXED = re.compile(r"(.+)\[(\d{1,9})\]")
+NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 RAN = JobRow.ended_at - JobRow.started_at
 
 SortKey = Literal["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used"]
@@ -64,6 +65,15 @@ class FoundMachine(BaseModel):
     """The current state; ``ended``: it no longer exists."""
 
 
+class MapIndexes(BaseModel):
+    """The map indexes that a mapped task has, if the one that was searched for does not exist."""
+
+    dag_id: str
+    task_id: str
+    first: int
+    last: int
+
+
 class JobPage(BaseModel):
     """A page of the matching jobs."""
 
@@ -71,10 +81,12 @@ class JobPage(BaseModel):
     jobs: list[TrySummary]
     machines: list[FoundMachine]
     """Machines that match the search, at most :data:`MOST_FOUND`."""
+    map_indexes: list[MapIndexes]
+    """Empty, unless no job has the map index in the search; at most :data:`MOST_FOUND` tasks."""
     after: str | None
     """The cursor to request the next page with; None: this is the last page."""
     matching: int
-    """The number of matching jobs, counted up to :data:`MOST_COUNTED`."""
+    """The number of matching jobs, counted up to :data:`MOST_COUNTED` unless only unfinished jobs can match."""
     is_more: bool
     """Whether more jobs match than were counted."""
     is_partial: bool
@@ -86,8 +98,8 @@ class JobChoice:
     """The filters of jobs; None or empty: any.
 
     :param q: search terms separated by spaces, all of which must match, written as the page and logs print them: a part
-        of a run's id or of ``dag.task[3]``, a site, or the start of ``site/machine``, of the name of a machine or node,
-        of a native id or of a token
+        of a run's id or of ``dag.task[3]``, a map index next to other terms, a site, or the start of ``site/machine``,
+        of the name of a machine or node, of a native id or of a token
     :param site: the site that a job was given to, or that it names while it was given to none
     :param location: the name of a machine, an allocation or a node
     :param reason_site: the site that the reason is about, or the job's site if the reason is about none
@@ -126,12 +138,26 @@ class JobChoice:
         words = [each.strip(AROUND) for each in (self.q or "").split()]
         return [each for each in words if each.strip("/")][:MOST_WORDS]
 
+    @property
+    def map_index_terms(self) -> list[str]:
+        """The search terms that can be map indexes: numbers next to other terms."""
+        words = self.search_terms
+        numbers = [each for each in words if NUMBER.fullmatch(each)]
+        return numbers if len(numbers) < len(words) else []
+
+    def without_map_indexes(self) -> JobChoice:
+        words = [each for each in self.search_terms if each not in self.map_index_terms]
+        named = [indexed[1] if (indexed := INDEXED.fullmatch(each)) else each for each in words]
+        return replace(self, q=" ".join(named))
+
     def ways(self, session: Session, sight: Sight) -> list[ColumnElement[bool]] | None:
         """Return alternative conditions, each backed by an index; each job meets at least one of them in addition to
         :meth:`conditions`. None: :meth:`conditions` suffice.
         """
         if self.search_terms:
-            return ways(session, max(self.search_terms, key=len))
+            # The indexes on names do not help to find a map index.
+            others = (each for each in self.search_terms if each not in self.map_index_terms)
+            return ways(session, max(others, key=len))
         if self.location is not None:
             return [JobRow.location == self.location, JobRow.node == self.location]
         if sight.dags is not None and self.is_of_dags(sight) and not self.dag_id:
@@ -171,7 +197,11 @@ class JobChoice:
             found.append(JobRow.queued_at < self.until)
         if self.ended_since is not None:
             found.append(JobRow.ended_at >= self.ended_since)
-        found += [matches(word) for word in self.search_terms]
+        indexes = self.map_index_terms
+        found += [
+            or_(matches(word), JobRow.map_index == int(word)) if word in indexes else matches(word)
+            for word in self.search_terms
+        ]
         if self.names_any:
             found.append(sight.condition())
         return found
@@ -378,7 +408,13 @@ def find_jobs(
     value = sort_value(sort, order, seen_at)
     beyond = [] if place is None else [is_beyond(value, order, place)]
     each_way = choice.ways(session, sight)
-    number = count(session, conditions, each_way)
+    # Unfinished jobs are few enough to be counted, as Overview does.
+    is_exact = bool(choice.state) and {*choice.state} <= {*LIVE} and not choice.search_terms
+    number = (
+        session.scalar(select(func.count()).select_from(JobRow).where(*choice.conditions(sight), *more)) or 0
+        if is_exact
+        else count(session, conditions, each_way)
+    )
     if number <= MOST_COUNTED:
         found = narrow(session, conditions, each_way, value, order, beyond, limit + 1)
     else:
@@ -391,11 +427,31 @@ def find_jobs(
         now=now,
         jobs=load(session, sight, [token for token, _ in shown], now),
         machines=find_machines(session, choice.search_terms) if choice.search_terms else [],
+        map_indexes=[] if number else find_map_indexes(session, sight, choice),
         after=None if end is None else str(end),
-        matching=min(number, MOST_COUNTED),
-        is_more=number > MOST_COUNTED,
+        matching=number if is_exact else min(number, MOST_COUNTED),
+        is_more=number > MOST_COUNTED and not is_exact,
         is_partial=number > MOST_COUNTED and sort != "queued",
     )
+
+
+def find_map_indexes(session: Session, sight: Sight, choice: JobChoice) -> list[MapIndexes]:
+    """Return the map indexes of the mapped tasks that the other terms of a search match, those with the most first."""
+    others = choice.without_map_indexes()
+    if others.q == " ".join(choice.search_terms) or not others.search_terms:
+        return []
+    found: dict[tuple[str, str], MapIndexes] = {}
+    span = func.min(JobRow.map_index), func.max(JobRow.map_index)
+    each_way = others.ways(session, sight)
+    for way in [[]] if each_way is None else [[each] for each in each_way]:
+        query = select(JobRow.dag_id, JobRow.task_id, *span).where(*way, *others.conditions(sight))
+        mapped = query.where(JobRow.map_index >= 0, JobRow.dag_id.is_not(None), JobRow.task_id.is_not(None))
+        for dag_id, task_id, first, last in session.execute(mapped.group_by(JobRow.dag_id, JobRow.task_id)):
+            names = str(dag_id), str(task_id)
+            task = MapIndexes(dag_id=names[0], task_id=names[1], first=first, last=last)
+            its = found.setdefault(names, task)
+            its.first, its.last = min(its.first, first), max(its.last, last)
+    return sorted(found.values(), key=lambda each: (-each.last, each.dag_id, each.task_id))[:MOST_FOUND]
 
 
 def is_beyond(value: Any, order: Order, place: PageCursor) -> ColumnElement[bool]:

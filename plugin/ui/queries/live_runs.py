@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store import LIVE, JobRow, State
 from lading.executors.store.bills import bill_of_runs
+from lading.executors.store.jobs import QUEUED
 from lading.plugin.ui.queries.bill import as_amounts
 from lading.plugin.ui.queries.gantt import ExpectedSpan, Predictor, end_fields, run_times, sums_of
 from lading.plugin.ui.queries.runs import RunTotals, columns, totals
@@ -37,7 +38,7 @@ class LiveRun(RunTotals):
 
 
 class LiveRunList(BaseModel):
-    """The runs with unfinished jobs, those with the most first."""
+    """The runs with unfinished jobs, newest first."""
 
     now: float
     runs: list[LiveRun]
@@ -49,13 +50,17 @@ def live_runs(session: Session, sight: Sight, now: float) -> LiveRunList:
     """Return the runs with unfinished jobs whose Dags the user can see."""
     is_running = func.sum(case((JobRow.state == State.RUNNING, 1), else_=0))
     mine = (JobRow.state.in_(LIVE), JobRow.dag_id.is_not(None), JobRow.run_id.is_not(None), sight.condition())
-    query = select(JobRow.dag_id, JobRow.run_id, func.count(), is_running).where(*mine)
-    rows = session.execute(query.group_by(JobRow.dag_id, JobRow.run_id)).all()
-    found = sorted(rows, key=lambda row: (-row[2], str(row.dag_id), str(row.run_id)))
+    each = select(JobRow.dag_id, JobRow.run_id, func.count().label("live"), is_running.label("running")).where(*mine)
+    live = each.group_by(JobRow.dag_id, JobRow.run_id).subquery().c
+    its = (JobRow.dag_id == live.dag_id) & (JobRow.run_id == live.run_id)
+    # Finished jobs count as well, because they tell when a run began.
+    columns = live.dag_id, live.run_id, live.live, live.running
+    query = select(*columns, func.min(QUEUED).label("began")).join(JobRow, its).group_by(*columns)
+    found = sorted(session.execute(query), key=lambda row: (-row.began, row.dag_id, row.run_id))
     predictor = Predictor(session, now, is_for_many=True)
     runs = [
         live_run(predictor, str(dag_id), str(run_id), int(live), int(running))
-        for dag_id, run_id, live, running in found[:MOST_RUNS]
+        for dag_id, run_id, live, running, _ in found[:MOST_RUNS]
     ]
     return LiveRunList(now=now, runs=runs, runs_left_out=len(found[MOST_RUNS:]))
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, share_rows
+from lading.executors.store import LIVE, Capacity, JobRow, LocationRow, SiteRow, State, share_rows
 from lading.executors.store.figures import (
+    IS_PRESENT,
     CpusInUse,
     LiveJobs,
     MemoryInUse,
@@ -45,7 +46,7 @@ from lading.scheduling.reason_codes import CAUSES, Code
 from lading.scheduling.reasons import NEW, Reason
 from lading.scheduling.shares.budgets import NEAR
 from lading.scheduling.shares.table import OTHERS
-from lading.scheduling.shares.who import dag_pattern
+from lading.scheduling.shares.who import Tenant, dag_pattern
 from lading.scheduling.text.units import format_count
 
 # Each group names at most this many reasons, Dags and places.
@@ -62,6 +63,13 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 Key = tuple[str, str | None, str | None]
 
 
+class WaitingDag(BaseModel):
+    """The number of jobs of a Dag in a group."""
+
+    dag_id: str
+    jobs: int
+
+
 class SiteLimit(BaseModel):
     """A limit that the sites file sets for a site."""
 
@@ -71,6 +79,8 @@ class SiteLimit(BaseModel):
     used: float | None
     """How much of the limit is in use, as the controller counts it; None: not a number, or counted elsewhere."""
     most: float | None
+    coming: int = 0
+    """How many of the machines or allocations in use are ordered or booting."""
 
 
 class SiteState(BaseModel):
@@ -92,7 +102,7 @@ class SiteState(BaseModel):
     idle_nodes: int | None
     limits: list[SiteLimit]
     machines: int
-    """Machines that are up; for a batch system, allocations."""
+    """Machines that are up and can be reached; for a batch system, allocations."""
     machines_idle: int
     """Machines that are up, can be reached and have no job."""
     machines_silent: int
@@ -111,6 +121,9 @@ class SiteState(BaseModel):
     """MiB: the sum of the measured peaks of those jobs."""
     memory_up: int
     usd_per_hour: float | None
+    """Of machines that are up or booting, and of batch jobs."""
+    usd_ordered: float
+    """USD per hour of ordered machines that have not been launched yet; limits already count them."""
 
 
 class BudgetState(BaseModel):
@@ -167,6 +180,12 @@ class ShareState(BaseModel):
     lately: float | None
     """The mean dominant share, weighted towards recent use; None: recent use does not count."""
     guarantees: list[ShareGuarantee]
+    dags: list[WaitingDag]
+    """The Dags with the most unfinished jobs of the share that the user can see."""
+    dags_total: int
+    """The number of Dags with unfinished jobs of the share that the user can see."""
+    hidden: bool
+    """Whether hidden Dags have unfinished jobs of the share, too."""
     is_over: bool
     """Whether it uses more of any resource than is reserved for it."""
     lends: bool
@@ -178,7 +197,8 @@ class ShareState(BaseModel):
 class TeamState(BaseModel):
     """The current jobs of an Airflow team."""
 
-    name: str
+    name: str | None
+    """None: the jobs without a team."""
     running: int
     waiting: int
     cpus_used: float
@@ -192,6 +212,7 @@ class Summary(BaseModel):
     running: int
     waiting: int
     machines: int
+    """Machines that are up and can be reached."""
     cpus_used: float
     """Cpus of running jobs on machines that are up."""
     cpus_batch: float
@@ -204,7 +225,7 @@ class Summary(BaseModel):
     """Tasks of those tries that Airflow will not retry; None: unknown."""
     sites: list[SiteState]
     teams: list[TeamState]
-    """Teams that have jobs."""
+    """Teams that have jobs, and the jobs without a team; empty: no job has a team."""
     budgets: list[BudgetState] = []
     """Except budgets of Dags none of which the user can read."""
     shares: list[ShareState] = []
@@ -222,8 +243,10 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
     """Read the present state."""
     machines = present_machines(session)
     up = [each for each in machines if each.is_up]
+    silent = unreachable_machines(session)
+    reachable = [each for each in up if (each.site, each.name) not in silent]
     live, rates, costs = live_jobs(session, machines), queues(session, machines), prices(machines)
-    bought, idle, limited = machines_bought(session), machines_idle(session), sites_at_limits(session)
+    bought, idle, limited = machines_bought(session), machines_idle(session, silent), sites_at_limits(session)
     at_work = busy(live)
     memory = memory_in_use(session, up)
     lease, unseen = store.lease(session), budgets_out_of_sight(session, sight)
@@ -235,6 +258,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
             at_work.get(row.name, CpusInUse()),
             memory.get(row.name, MemoryInUse()),
             up,
+            sum(each.site == row.name for each in reachable),
             rates.get(row.name),
             costs.get(row.name, []),
             bought.get(row.name, Bought()),
@@ -248,7 +272,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
         controller_lives=lease is not None and lease.left > 0,
         running=sum(each.jobs for each in live if each.state == State.RUNNING),
         waiting=sum(each.jobs for each in live if each.state != State.RUNNING),
-        machines=len(up),
+        machines=len(reachable),
         cpus_used=sum(each.used for each in at_work.values()),
         cpus_batch=sum(each.batch for each in at_work.values()),
         cpus_up=sum(each.cpus for each in up),
@@ -273,12 +297,17 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
             for each in share_rows.budgets(session)
             if each.name not in unseen
         ],
-        shares=[share_state(each) for each in declared_shares(session) if sight.sees_any(dag_pattern(each.who))],
-        teams=[
-            TeamState(name=each.team, running=each.running, waiting=each.waiting, cpus_used=each.cpus)
-            for each in teams(session)
-        ],
+        shares=share_states(session, sight),
+        teams=team_states(session),
     )
+
+
+def team_states(session: Session) -> list[TeamState]:
+    found = [
+        TeamState(name=each.team, running=each.running, waiting=each.waiting, cpus_used=each.cpus)
+        for each in teams(session)
+    ]
+    return found if any(each.name is not None for each in found) else []
 
 
 def budgets_out_of_sight(session: Session, sight: Sight) -> set[str]:
@@ -292,7 +321,27 @@ def declared_shares(session: Session) -> Sequence[share_rows.ShareStandingRow]:
     return rows if any(row.name != OTHERS for row in rows) else []
 
 
-def share_state(row: share_rows.ShareStandingRow) -> ShareState:
+def share_states(session: Session, sight: Sight) -> list[ShareState]:
+    rows = [each for each in declared_shares(session) if sight.sees_any(dag_pattern(each.who))]
+    if not rows:
+        return []
+    shares, _ = share_rows.stored_shares(session)
+    columns = JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags
+    live = select(*columns, func.count()).where(JobRow.state.in_(LIVE)).group_by(*columns)
+    dags: dict[str, Counter[str]] = {}
+    for team, dag_id, owner, tags, jobs in session.execute(live):
+        share = shares.share_of(Tenant.from_columns(team, dag_id, owner, tags))
+        dags.setdefault(share, Counter())[dag_id or ""] += jobs
+    return [share_state(each, dags.get(each.name, Counter()), sight) for each in rows]
+
+
+def share_state(row: share_rows.ShareStandingRow, dags: Counter[str], sight: Sight) -> ShareState:
+    """
+    :param dags: the number of unfinished jobs of each Dag in the share
+    """
+    seen = [
+        WaitingDag(dag_id=dag_id, jobs=jobs) for dag_id, jobs in dags.most_common() if dag_id and sight.sees(dag_id)
+    ]
     guarantees = [ShareGuarantee(**each) for each in json.loads(row.kept)]
     return ShareState(
         name=row.name,
@@ -301,6 +350,9 @@ def share_state(row: share_rows.ShareStandingRow) -> ShareState:
         used=row.used,
         lately=row.lately,
         guarantees=guarantees,
+        dags=seen[:MOST_DAGS],
+        dags_total=len(seen),
+        hidden=not all(sight.sees(dag_id) for dag_id in dags),
         is_over=any(each.used > each.kept + TOLERANCE for each in guarantees),
         lends=row.lends,
         borrows=row.borrows,
@@ -342,6 +394,7 @@ def site_state(
     at_work: CpusInUse,
     memory: MemoryInUse,
     up: Sequence[PresentMachine],
+    reachable: int,
     rate: float | None,
     prices: Sequence[float | None],
     bought: Bought,
@@ -350,6 +403,7 @@ def site_state(
 ) -> SiteState:
     """Describe a site: its machines, its jobs and its current cost.
 
+    :param reachable: how many of its machines are up and can be reached
     :param rate: USD per cpu-hour in its queue; None: it has no queue, or no price
     :param prices: USD per hour of each machine that is up or boots
     :param idle: machines that are up and have no job
@@ -383,7 +437,7 @@ def site_state(
         nodes=None if itself is None else itself.nodes,
         idle_nodes=None if itself is None else itself.idle_nodes,
         limits=limits,
-        machines=len(here),
+        machines=reachable,
         machines_idle=idle,
         machines_silent=silent,
         waiting=waiting,
@@ -395,30 +449,49 @@ def site_state(
         memory_used=memory.used,
         memory_up=memory.up,
         usd_per_hour=usd_per_hour(prices, rate, at_work.batch),
+        usd_ordered=bought.usd_ordered,
     )
 
 
 class Bought(NamedTuple):
-    """Number and USD per hour of the machines and allocations of a site that were ordered and have not ended."""
+    """Number and USD per hour of the machines and allocations of a site that were ordered and have not ended.
+
+    :param coming: how many of them are ordered or booting
+    :param usd_ordered: USD per hour of those that have not been launched yet
+    """
 
     machines: int = 0
     usd_per_hour: float = 0.0
+    coming: int = 0
+    usd_ordered: float = 0.0
 
 
 def machines_bought(session: Session) -> dict[str, Bought]:
     """Sum up by site what was ordered and has not ended; limits count it even before it is up."""
-    query = select(InstanceRow.site, func.count(), func.coalesce(func.sum(InstanceRow.usd_per_hour), 0.0))
-    rows = session.execute(query.where(InstanceRow.state != InstanceState.ENDED).group_by(InstanceRow.site))
-    return {site: Bought(machines, float(usd or 0.0)) for site, machines, usd in rows}
+    price = func.coalesce(InstanceRow.usd_per_hour, 0.0)
+    coming = InstanceRow.state.in_((InstanceState.ORDERED, InstanceState.BOOTING))
+    counts = func.count(), func.sum(price), func.sum(case((coming, 1), else_=0))
+    ordered = func.sum(case((IS_PRESENT, 0.0), else_=price))
+    query = select(InstanceRow.site, *counts, ordered).where(InstanceRow.state != InstanceState.ENDED)
+    rows = session.execute(query.group_by(InstanceRow.site))
+    return {site: Bought(count, float(usd), int(number), float(left)) for site, count, usd, number, left in rows}
 
 
-def machines_idle(session: Session) -> Counter[str]:
-    """Count by site the machines that are up, can be reached and have no job."""
+def unreachable_machines(session: Session) -> set[tuple[str, str]]:
+    """Return the site and name of each unreachable machine."""
+    silent = select(LocationRow.site, LocationRow.name).where(LocationRow.state == LocationState.UNREACHABLE)
+    return {(site, name) for site, name in session.execute(silent)}
+
+
+def machines_idle(session: Session, silent: Collection[tuple[str, str]]) -> Counter[str]:
+    """Count by site the machines that are up, can be reached and have no job.
+
+    :param silent: see :func:`unreachable_machines`
+    """
     fixed = select(Capacity.site, Capacity.name).where(Capacity.until.is_(None))
     launched = select(InstanceRow.site, InstanceRow.token).where(InstanceRow.state == InstanceState.UP)
-    silent = select(LocationRow.site, LocationRow.name).where(LocationRow.state == LocationState.UNREACHABLE)
     up = {(site, name) for query in (fixed, launched) for site, name in session.execute(query)}
-    up -= {(site, name) for site, name in session.execute(silent)}
+    up -= {*silent}
     at_work = select(JobRow.site, JobRow.location).where(JobRow.state.in_((State.PLACED, State.RUNNING))).distinct()
     return Counter(site for site, _ in up - {(site, name) for site, name in session.execute(at_work)})
 
@@ -460,9 +533,10 @@ def full_because(
     :param waiting: jobs that wait for the site
     """
     found = {}
-    for name, used, most in ((each.name, each.used, each.most) for each in limits if waiting):
+    for name, used, most, coming in ((each.name, each.used, each.most, each.coming) for each in limits if waiting):
         if used is not None and most is not None and used >= most:
-            found[name] = f"{format_count(used)} of {format_count(most)} {COUNTED[name]}"
+            text = f"{format_count(used)} of {format_count(most)} {COUNTED[name]}"
+            found[name] = f"{text} ({coming} of them ordered or booting)" if coming else text
     if not found and waiting and cpus_up and cpus_used >= cpus_up - 0.01:
         found["cpus"] = f"{format_count(cpus_used)} of {format_count(cpus_up)} cpus"
     found |= {name: f"{name} allows no more" for name in sorted(said) if name not in found}
@@ -482,7 +556,9 @@ def as_limit(name: str, text: str, bought: Bought, queued: int) -> SiteLimit:
         "max_jobs": queued,
     }  # fmt: skip
     found = NUMBER.match(text) if name in uses else None
-    return SiteLimit(name=name, text=text, used=uses[name] if found else None, most=float(found[0]) if found else None)
+    coming = bought.coming if found and name in ("max_allocations", "max_instances") else 0
+    used, most = (uses[name], float(found[0])) if found else (None, None)
+    return SiteLimit(name=name, text=text, used=used, most=most, coming=coming)
 
 
 def machine_notes(locations: Sequence[LocationRow]) -> list[str]:
@@ -490,13 +566,6 @@ def machine_notes(locations: Sequence[LocationRow]) -> list[str]:
     noted = sorted((each.name, each.note) for each in locations if each.note)
     said = [f"{name}: {note}" for name, note in noted[:MOST_NOTES]]
     return said if len(noted) <= MOST_NOTES else [*said, f"{len(noted) - MOST_NOTES} more machines have notes"]
-
-
-class WaitingDag(BaseModel):
-    """The number of jobs of a Dag in a group."""
-
-    dag_id: str
-    jobs: int
 
 
 class HeldRoom(BaseModel):

@@ -215,7 +215,10 @@ def test_counts_are_by_team(engine: Engine, tmp_path: Path, controllers: list[Co
             (None, "queued", "genes", None): 1,
             ("local", "running", "genes", None): 1,
         }
-        assert figures.teams(session) == [figures.TeamFigures("genes", 1, 1, 0.25)]
+        assert figures.teams(session) == [
+            figures.TeamFigures("genes", 1, 1, 0.25),
+            figures.TeamFigures(None, 0, 1, 0.0),
+        ]
 
 
 def test_what_is_not_of_a_team_is_as_before(engine: Engine, tmp_path: Path, controllers: list[Controller]) -> None:

@@ -82,7 +82,7 @@ def test_the_message_of_every_code_leads_to_its_row() -> None:
     ("pasted", "code"),
     [
         ("waits: at most 2 jobs of task 'two' can be active at once (max_jobs)", "task_jobs"),
-        ("waits: 5 of 5 instances of the site are busy", "site_instances"),
+        ("waits: 5 of 5 instances of the site are busy or booting", "site_instances"),
         ("waits: site hpc accepts no jobs now: ssh: connect to host login port 22: Connection refused", "site_trouble"),
         ("waits: no capacity for m5.large, which is not requested again before 12:03", "no_capacity"),
         (

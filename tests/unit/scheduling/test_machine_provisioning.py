@@ -75,7 +75,7 @@ def bought(found: Provision) -> list[str]:
 def test_machines_that_take_no_more_jobs_are_named_where_they_leave_nothing_of_a_limit() -> None:
     there = [machine(name, used=1, draining=True) for name in "ab"]
     [words] = clauses(provide(jobs(1), there, limited(instances=2)).waits).values()
-    assert words == ("0 of 0 instances of the site are busy; the limit also counts 2 machines being drained")
+    assert words == ("0 of 0 instances of the site are busy or booting; the limit also counts 2 machines being drained")
 
 
 @pytest.mark.parametrize("policy", ["forecast", "greedy", "priced"])

@@ -166,7 +166,7 @@ def test_what_is_so_at_a_site_says_so_once() -> None:
     assert str(full) == "waits: site 'hpc' has no room"
     assert full.at("lab") == full
     busy = because("site_instances", used=2, most=2).at("cloud")
-    assert str(busy) == "waits: site 'cloud': 2 of 2 instances of the site are busy"
+    assert str(busy) == "waits: site 'cloud': 2 of 2 instances of the site are busy or booting"
     never = because("no_machines")
     assert (str(never), never.at("cloud").sentence) == (
         "has no place to run: there is no location and no instance type",

@@ -212,7 +212,7 @@ const NAMED_BUDGETS = 3;
 /** How many budgets are spent or nearly so, those of which most is spent, and a link to all. */
 function BudgetsTile({budgets}: {budgets: readonly Budget[]}) {
   const spent = budgets.filter(isSpent).length, near = budgets.filter((budget) => budget.is_near && !isSpent(budget)).length;
-  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={<>{rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => <div key={budget.name} className="line"><Name>{budget.name}</Name> {percent(budget.spent, budget.most)}</div>)}{near ? `${count(near)} nearly: ` : ""}see all {count(budgets.length)}</>} />;
+  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={<>{rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => <div key={budget.name} className="line"><Name>{budget.name}</Name> {percent(budget.spent, budget.most)}</div>)}{near ? `${count(near)} nearly spent; ` : ""}see all {count(budgets.length)}</>} />;
 }
 
 const isUsd = (unit: string) => unit.toUpperCase() === "USD";
@@ -324,7 +324,7 @@ function BillSummary({bill, savings, budgets, days, span: {since, until}, sites,
     <>
       <Tiles>
         <Tile label={range ?? (isPast ? spanText({since: began, until: last}) : `${utcDay(began)} until now`)} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
-        {expected ? <Tile label={`Expected by ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={expectedText(expected, bill.now)} /> : null}
+        {expected ? <Tile label={`Expected by the end of ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={expectedText(expected, bill.now)} /> : null}
         {SHARES.map(({key, title}) => <Tile key={key} label={title} section={key === "idle" && sites?.idle_sites.length ? IDLE : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={`${percent(amount(total, key, inUsd), whole(total, inUsd))}${key === "idle" && sites?.idle_sites.length ? ", see how to halve it" : ""}`} />)}
         {budgets.length ? <BudgetsTile budgets={budgets} /> : null}
         {dearest ? <Tile label="Most expensive run" section={DEAREST} value={cost(dearest.total.usd, dearest.total.cpu_hours)} help={<><Name>{nameOf(dearest, "run")}</Name>: see the {DEAREST.toLowerCase()}</>} /> : null}

@@ -1,4 +1,4 @@
-// Parts shared by the groups of waiting jobs and the groups of failed jobs.
+// Parts shared by groups of waiting jobs, groups of failed jobs, and shares.
 import * as React from "react";
 import {useState} from "react";
 import type {WaitingDag} from "../api_types";

@@ -2,14 +2,14 @@
 import * as React from "react";
 import {useState} from "react";
 import {address, type Parameters} from "../api";
-import type {FoundMachine, JobPage, TrySummary} from "../api_types";
+import type {FoundMachine, JobPage, MapIndexes, TrySummary} from "../api_types";
 import {byWhom, cost, count, cpusText, date, duration, memory, percent, sentence, sequelText, spoken, startText} from "../format";
 import {WITHIN, dagPath, pagePath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
 import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Section, Select, TaskName, Trouble} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
-import {LogLink, NOWHERE, WAITING, Where, isWaiting, where} from "../ui/tries";
+import {LogLink, NOWHERE, WAITING, Where, isWaiting, peakText, where} from "../ui/tries";
 import {Failures} from "./failures";
 import {LiveRuns} from "./live_runs";
 import type {PageProps} from "./page";
@@ -112,9 +112,9 @@ function why(job: TrySummary): string {
 function columnsOf(now: number): Column<TrySummary>[] {
   const used = (job: TrySummary) => {
     const share = job.cpu_seconds === null ? null : percent(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job));
-    const peak = job.peak_memory === null ? null : percent(job.peak_memory, job.memory);
+    const peak = job.peak_memory === null ? "" : `${memory(job.memory)}, used: ${peakText(job)}`;
     return (
-      <div><div>{share ? `${share} of ` : ""}{cpusText(cpus(job))}</div><Muted>{peak ? `${peak} of ` : ""}{memory(job.memory)}</Muted></div>
+      <div><div>{share ? `${share} of ` : ""}{cpusText(cpus(job))}</div><Muted>{peak || memory(job.memory)}</Muted></div>
     );
   };
   return [
@@ -157,6 +157,10 @@ export function Found({machines}: {machines: FoundMachine[]}) {
   );
 }
 
+/** The map indexes that tasks have, if none has the one that was searched for. */
+export const mapIndexText = ({dag_id: dag, task_id: task, first, last}: MapIndexes): string =>
+  first === last ? `${dag}.${task} only has the map index ${first}` : `${dag}.${task} has the map indexes from ${first} to ${last}`;
+
 export function JobsPage({chosen, summary}: PageProps) {
   const parameters = parametersOf(chosen), {by, descending} = sorted(chosen), within = withinOf(chosen);
   const since = () => sinceOf(chosen, Date.now() / 1000);
@@ -169,7 +173,7 @@ export function JobsPage({chosen, summary}: PageProps) {
   const table = shown ? (
     <div style={{opacity: found ? 1 : 0.55}} aria-busy={!found}>
       <Table
-        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty={q ? <>No job matches “<Name>{q}</Name>”{isFiltered ? " and the other filters" : ""}. The search covers the names of tasks, Dags, runs, sites, machines and nodes, native ids and tokens.</> : "No job matches these filters."} few={ROWS} keyOf={({id}) => id}
+        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty={q ? <>No job matches “<Name>{q}</Name>”{isFiltered ? " and the other filters" : ""}. The search covers the names of tasks, Dags, runs, sites, machines and nodes, native ids and tokens.{shown.map_indexes.length ? ` No job has this map index: ${shown.map_indexes.map(mapIndexText).join("; ")}.` : ""}</> : "No job matches these filters."} few={ROWS} keyOf={({id}) => id}
         href={address("jobs.csv", {...parameters, ...since()}).href}
         sorting={{by, descending, onSort: (sort, isDescending) => chosen.set({sort, order: isDescending ? null : "asc", after: null})}}
         more={<Pager chosen={chosen} found={shown} />} />

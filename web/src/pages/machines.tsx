@@ -31,10 +31,17 @@ function ofMachine(machine: ChartMachine, pending: Pending): Action[] {
   const drain: Action = ["drain", "Drain", key, `Drain ${key}? It is released once its jobs have finished.`];
   return [...(canDrain(machine, pending) ? [drain] : []), ["terminate", "Terminate", key, `Terminate ${key} and the jobs that run there?`]];
 }
-/** How many machines are up, and how many are ordered or booting. */
-export function upText(machines: readonly Pick<ChartMachine, "state">[]): string {
-  const there = machines.filter(({state}) => !["gone", "ended"].includes(state)), up = there.filter(wasUp).length, coming = there.length - up;
-  return `${count(up)} up${coming ? `, ${count(coming)} coming` : ""}`;
+/** The machines that are up, can be reached and have no job. */
+export function idleMachines({machines, jobs}: Pick<Data, "machines" | "jobs">): ReadonlySet<string> {
+  const busy = new Set([...jobs.values()].filter(({end}) => end === null).map(({place}) => place));
+  return new Set([...machines.values()].filter((machine) => machineState(machine)[0] === "up" && !busy.has(machine.key)).map(({key}) => key));
+}
+/** How many machines are up, how many of these are idle, how many are unreachable, and how many are ordered or booting. */
+export function upText(packing: Pick<Data, "machines" | "jobs">): string {
+  const there = [...packing.machines.values()].filter(({state}) => !["gone", "ended"].includes(state));
+  const coming = there.filter((machine) => !wasUp(machine)).length, silent = there.filter((machine) => machineState(machine)[0] === "unreachable").length;
+  const rest = [[silent, "unreachable"], [coming, "coming"]].flatMap(([machines, what]) => (machines ? [`${count(Number(machines))} ${what}`] : []));
+  return [`${count(there.length - coming - silent)} up`, `${count(idleMachines(packing).size)} idle`, ...rest].join(", ");
 }
 const machinesText = (machines: number) => `${count(machines)} ${machines === 1 ? "machine" : "machines"}`;
 const drainAll = async (keys: readonly string[]) => { for (const key of keys) await ask("drain", key); };
@@ -59,10 +66,10 @@ export function Machines({packing, pending, shares, now, may, by, descending, on
   const lastEnd = new Map<string, number>();
   for (const job of packing.jobs.values()) if (job.end !== null) lastEnd.set(job.place, Math.max(lastEnd.get(job.place) ?? 0, job.end));
   const idleSince = ({key, spans}: ChartMachine) => lastEnd.get(key) ?? spans[0][0];
-  const isIdle = ({key, state, unreachable_since: silent}: ChartMachine) => state === "up" && (silent ?? null) === null && !used.get(key);
+  const idleKeys = idleMachines(packing), isIdle = ({key}: ChartMachine) => idleKeys.has(key);
   const amounts: Record<Exclude<SortKey, "machine">, (machine: ChartMachine) => number> = {
     state: (machine) => STATES.indexOf(isIdle(machine) ? "idle" : machineState(machine)[0]),
-    used: ({key, cpus}) => (used.get(key) ?? 0) / (cpus || 1),
+    used: (machine) => (isIdle(machine) ? -1 : (used.get(machine.key) ?? 0) / (machine.cpus || 1)),
     share: ({key}) => (shares.get(key)?.used ?? 0) / (shares.get(key)?.up || 1),
     spent: (machine) => spent(machine, now) ?? -1,
     since: ({spans}) => spans[0][0],
@@ -79,7 +86,7 @@ export function Machines({packing, pending, shares, now, may, by, descending, on
     {title: "Bought", hidden: true, text: bought},
     {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /><div className="line"><Muted>{idleSince(machine) < packing.since ? `before ${date(packing.since)}` : `since ${date(idleSince(machine))}`}</Muted></div></> : null}{since ? <div><Muted>{since}</Muted></div> : null}{request(machine) ? <div><Muted>{request(machine)}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null, request(machine)].filter(Boolean).join(" "), sort: "state"},
     {title: "Idle since", hidden: true, text: (machine) => (isIdle(machine) ? iso(idleSince(machine)) : "")},
-    {title: "cpus, memory / up", csvTitle: "cpus requested", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machine. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus requested" used={used.get(machine.key) ?? 0} most={machine.cpus} /><MemoryUse promised={promised.get(machine.key) ?? 0} used={peaks.get(machine.key) ?? 0} up={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
+    {title: "cpus, memory / up", csvTitle: "cpus requested", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machine. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus requested" used={used.get(machine.key) ?? 0} most={machine.cpus} /><MemoryUse promised={promised.get(machine.key) ?? 0} used={peaks.get(machine.key) ?? 0} up={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used", smallestFirst: true},
     {title: "Memory requested, MiB", hidden: true, text: ({key}) => promised.get(key) ?? 0},
     {title: "Memory at peak, MiB", hidden: true, text: ({key}) => peaks.get(key) ?? 0},
     {title: "Requested so far", help: "Percentage of the machine's cpu-hours that jobs requested, within the time range of the chart", cell: share, text: ({key}) => fraction(shares.get(key)?.used, shares.get(key)?.up), number: true, sort: "share"},
@@ -98,9 +105,11 @@ export function Machines({packing, pending, shares, now, may, by, descending, on
   const drainable = rows.filter((machine) => canDrain(machine, pending)), idle = drainable.filter(isIdle);
   const chosen = drainable.filter(({key}) => picked.has(key)), keysOf = (machines: ChartMachine[]) => machines.map(({key}) => key);
   const drainChosen = async () => { await drainAll(keysOf(chosen)); setPicked(new Set()); };
-  const more = !may ? null : chosen.length
+  const idleFirst = by === "state" && !descending;
+  const drain = !may ? null : chosen.length
     ? <><Confirmed key="chosen" label={`Drain ${machinesText(chosen.length)}`} question={`Drain ${machinesText(chosen.length)}? Each is released once its jobs have finished.`} onYes={drainChosen} /><Button onClick={() => setPicked(new Set())}>Clear selection</Button></>
-    : idle.length > 1 ? <Confirmed key="idle" label={`Drain ${count(idle.length)} idle machines`} question={`Drain ${count(idle.length)} machines that have no job?`} onYes={() => drainAll(keysOf(idle))} /> : null;
+    : <>{drainable.length > 1 ? <Muted>Tick machines to drain them together</Muted> : null}{idle.length > 1 ? <Confirmed key="idle" label={`Drain ${count(idle.length)} idle machines`} question={`Drain ${count(idle.length)} machines that have no job?`} onYes={() => drainAll(keysOf(idle))} /> : null}</>;
+  const more = <>{drain}{idleKeys.size ? <Button aria-pressed={idleFirst} onClick={() => onSort(idleFirst ? "machine" : "state", false)}>Idle first</Button> : null}</>;
   return <Table name="Machines" more={more} rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} sorting={{by, descending, onSort}} />;
 }
 const MachineTable = memo(Machines);
@@ -154,7 +163,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
         {packing && !packing.jobs.size ? <Muted>No job ran in this time.</Muted> : null}
         {packing || !trouble ? <Packing packing={packing} opened={opened} onOpened={setOpened} measure={measure} /> : null}
       </Section>
-      <Section title="Machines" more={listed ? <Muted>{upText([...listed.machines.values()])}</Muted> : null}>{listed ? <MachineTable packing={listed} pending={pending} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
+      <Section title="Machines" more={listed ? <Muted>{upText(listed)}</Muted> : null}>{listed ? <MachineTable packing={listed} pending={pending} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
       <Asked />
     </>
   );

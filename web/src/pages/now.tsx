@@ -10,6 +10,7 @@ import {Table, type Column} from "../ui/table";
 import {WAITING} from "../ui/tries";
 import {billSpan} from "./bill_span";
 import {DAY, Failures} from "./failures";
+import {Dags} from "./groups";
 import type {PageProps} from "./page";
 
 export type Action = readonly [kind: string, label: string, target: string, question: string];
@@ -38,10 +39,10 @@ export function ranked(sites: readonly SiteState[]): SiteState[] {
 }
 
 /** A limit, and how much of it is in use if that is counted. */
-export function limitLine({name, text, used, most}: SiteLimit): string {
+export function limitLine({name, text, used, most, coming}: SiteLimit): string {
   if (used === null || most === null) return `${name} = ${text}`;
   const amount = name.includes("usd") ? usd : count;
-  return `${name}: ${amount(used)} of ${amount(most)}`;
+  return `${name}: ${amount(used)} of ${amount(most)}${coming ? `, ${count(coming)} of them ordered or booting` : ""}`;
 }
 function Limits({site}: {site: SiteState}) {
   const nodes = site.nodes !== null && site.idle_nodes !== null ? {used: site.nodes - site.idle_nodes, most: site.nodes} : null;
@@ -90,7 +91,8 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "Memory up, MiB", hidden: true, text: (site) => site.memory_up},
     {title: "cpus up", hidden: true, text: (site) => site.cpus_up},
     {title: "cpus in batch jobs", hidden: true, text: (site) => site.cpus_batch},
-    {title: "USD/h", csvTitle: "USD per hour", cell: (site) => (site.usd_per_hour === null ? usd(null) : <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>), text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null, number: true},
+    {title: "USD/h", csvTitle: "USD per hour", help: "Machines that are up or booting, and batch jobs. Limits also count ordered machines", cell: (site) => <div>{site.usd_per_hour === null ? usd(null) : <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>}{site.usd_ordered ? <div className="line"><Muted>+ {usd(site.usd_ordered)} ordered</Muted></div> : null}</div>, text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null || site.usd_ordered, number: true},
+    {title: "USD per hour, ordered", hidden: true, text: (site) => site.usd_ordered},
     {title: "Last contact", hidden: true, text: (site) => iso(site.contact_at)},
     {title: "Limits", cell: (site) => <Limits site={site} />, text: (site) => site.limits.map(limitLine).join(", "), has: (site) => site.limits.length || site.nodes !== null},
     {title: "Note", cell: (site) => <div className="note"><Clamp text={spoken(site.note) ?? ""} /></div>, text: (site) => spoken(site.note) ?? "", has: (site) => site.note},
@@ -109,27 +111,30 @@ export function guaranteeLine({site, what, kept, used}: Guarantee): string {
 /** Shares that use more than is reserved for them come first, then those that exceed their part by weight the most. */
 export const rankedShares = (shares: readonly ShareState[]): ShareState[] =>
   [...shares].sort((one, other) => Number(other.is_over) - Number(one.is_over) || (other.used - other.entitled) - (one.used - one.entitled));
-const exceeded = ({is_over: isOver, used, entitled, guarantees}: ShareState): string =>
-  isOver ? "over its reservation" : used > entitled + 0.005 && !guarantees.length ? "over its fair share" : "";
+/** Whether a share uses more than its weight entitles it to, which is allowed while other shares leave room. */
+const isOverWeight = ({used, entitled}: ShareState): boolean => used > entitled + 0.005;
+const reservedText = (share: ShareState): string => (share.guarantees.length ? share.guarantees.map(guaranteeLine).join(", ") : "nothing");
 const rules = ({lends, borrows, guarantees}: ShareState): string =>
   [
     lends ? null : "other shares cannot use what is reserved for it",
     borrows ? null : guarantees.length ? "cannot use more than is reserved for it" : "cannot use more than its part by weight",
   ].filter(Boolean).join("; ");
-const SHARES: Column<ShareState>[] = [
+const OVER = {reserved: "over what is reserved", weight: "over its part by weight"};
+export const SHARES: Column<ShareState>[] = [
   {title: "Share", cell: (share) => <div><Name>{share.name}</Name>{share.who === share.name ? null : <div><Muted>{share.who}</Muted></div>}</div>, text: (share) => share.name},
   {title: "Whose jobs", hidden: true, text: (share) => share.who},
-  {title: "State", cell: (share) => (exceeded(share) ? <Badge word={exceeded(share)} /> : null), text: exceeded, has: exceeded},
-  {title: "Uses", help: "The largest fraction that the share uses of all cpus, all memory or all GPUs, and the fraction that its weight entitles it to", cell: (share) => <div className="line">{percent(share.used, 1)} of {percent(share.entitled, 1)}<UseBar title="used of its part" used={share.used} most={share.entitled} color={share.used > share.entitled ? "var(--l-queue)" : "var(--l-used)"} /></div>, text: (share) => fraction(share.used, 1), number: true},
+  {title: "Dags", help: "Dags with unfinished jobs of the share, and how many", cell: (share) => <Dags group={share} to={(dag) => pagePath({view: "jobs", dag, state: [...WAITING, "running"]})} />, text: ({dags}) => dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; "), has: ({dags_total: dags, hidden}) => dags || hidden},
+  {title: "Uses, of what is reserved", help: "Reserved amounts are guaranteed to the share, whatever its weight", cell: (share) => (share.guarantees.length ? <>{share.is_over ? <Badge word={OVER.reserved} /> : null}{share.guarantees.map((each) => <div key={`${each.site} ${each.what}`}><div className="line">{guaranteeLine(each)}</div><UseBar title={each.what} used={each.used} most={each.kept} color={each.used > each.kept ? "var(--l-queue)" : "var(--l-used)"} /></div>)}</> : <Muted>nothing is reserved</Muted>), csvTitle: "Reserved", text: reservedText, has: ({guarantees}) => guarantees.length},
+  {title: "Over what is reserved", hidden: true, text: ({is_over: isOver}) => Number(isOver)},
+  {title: "Uses, of its part by weight", csvTitle: "Uses", help: "The largest fraction that the share uses of all cpus, all memory or all GPUs, and the fraction that its weight entitles it to. It can use more while other shares leave room", cell: (share) => <>{isOverWeight(share) ? <Badge word={OVER.weight} /> : null}<div className="line">{percent(share.used, 1)} of {percent(share.entitled, 1)}<UseBar title="used of its part" used={share.used} most={share.entitled} color={isOverWeight(share) ? "var(--l-queue)" : "var(--l-used)"} /></div></>, text: (share) => fraction(share.used, 1), number: true},
   {title: "Its part by weight", hidden: true, text: (share) => fraction(share.entitled, 1)},
   {title: "Recent use", help: "Mean fraction that the share used; recent use counts more", cell: ({lately}) => (lately === null ? "" : percent(lately, 1)), text: ({lately}) => fraction(lately, 1), has: ({lately}) => lately !== null, number: true},
-  {title: "Reserved", help: "How much the share uses of what is reserved for it", cell: ({guarantees}) => <>{guarantees.map((each) => <div key={`${each.site} ${each.what}`}><div className="line">{guaranteeLine(each)}</div><UseBar title={each.what} used={each.used} most={each.kept} color={each.used > each.kept ? "var(--l-queue)" : "var(--l-used)"} /></div>)}</>, text: ({guarantees}) => guarantees.map(guaranteeLine).join(", "), has: ({guarantees}) => guarantees.length},
   {title: "Rules", cell: (share) => <Muted>{rules(share)}</Muted>, text: rules, has: ({lends, borrows}) => !lends || !borrows},
   {title: "Counted at", hidden: true, text: ({at}) => iso(at)},
 ];
 
 const TEAMS: Column<TeamState>[] = [
-  {title: "Team", cell: (team) => <Link to={pagePath({view: "jobs", team: team.name})} label={`Jobs of team ${team.name}`}><Name>{team.name}</Name></Link>, text: (team) => team.name},
+  {title: "Team", cell: ({name}) => (name === null ? <Muted>no team</Muted> : <Link to={pagePath({view: "jobs", team: name})} label={`Jobs of team ${name}`}><Name>{name}</Name></Link>), text: ({name}) => name ?? "no team"},
   {title: "Running", cell: (team) => count(team.running), text: (team) => team.running, number: true},
   {title: "Waiting", cell: (team) => count(team.waiting), text: (team) => team.waiting, number: true},
   {title: "cpus requested", help: "By running jobs", cell: (team) => count(team.cpus_used), text: (team) => team.cpus_used, number: true},
@@ -181,7 +186,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
       }}</AnswerSection>
       {summary?.shares?.length ? <Section title="Shares" more={<Muted>counted {ago(now - Math.max(...summary.shares.map(({at}) => at)))}</Muted>}><Table name="Shares" rows={rankedShares(summary.shares)} columns={SHARES} empty="" keyOf={({name}) => name} /></Section> : null}
       <Failures within={DAY} few={5} />
-      {summary?.teams.length ? <Section title="Teams"><Table name="Teams" rows={summary.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
+      {summary?.teams.length ? <Section title="Teams"><Table name="Teams" rows={summary.teams} columns={TEAMS} empty="" keyOf={({name}) => name ?? ""} /></Section> : null}
       <Asked />
       <Section title="Alerts">
         <p>For Grafana, based on Lading's metrics: <a className="link" href={address("static/grafana.json").href} download="lading_dashboard.json">the dashboard</a>, and <a className="link" href={address("static/grafana_alerts.yaml").href} download="lading_alerts.yaml">alert rules</a>, for example when no controller is running, a site does not answer or a budget is spent.</p>

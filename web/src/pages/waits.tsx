@@ -70,7 +70,7 @@ function Queues({chosenSite}: {chosenSite: string | null}) {
     {title: "95 % started within", csvTitle: "95 % started within, s", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
     {title: "Count", cell: (row) => count(row.count), text: (row) => row.count, number: true},
   ];
-  return <AnswerSection title="Waits by size" asked={asked}>{(found) => <Table name="Waits by size" rows={ofSite(found, chosenSite)} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
+  return <AnswerSection title="Waits by size" more={<Muted>of the latest 5,000 batch jobs and 5,000 machines that started</Muted>} asked={asked}>{(found) => <Table name="Waits by size" rows={ofSite(found, chosenSite)} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
 }
 
 const SOURCES: Record<StartSource, string> = {forecast: "Lading's plan", batch_system: "The batch system's estimate", backlog: "The jobs ahead", past_waits: "The waits of earlier tries"};

@@ -5,6 +5,7 @@ import type {TryPage} from "../api_types";
 import {count, startText} from "../format";
 import {pagePath, taskData} from "../paths";
 import {useAnswer} from "../polling";
+import {useChoices} from "../ui/choices";
 import {Awaited, Frame, Link, Muted, Row, Section, Trouble} from "../ui/parts";
 import {Facts, Phases, TryTable, allJobs} from "../ui/tries";
 
@@ -12,9 +13,12 @@ const start = ({start: expected}: TrySummary, now: number): [string, string][] =
   expected ? [["Expected to start", `${startText(expected, now)}${expected.since === null ? ": " : ", based on "}${expected.text}`]] : [];
 
 export function TaskTab({dagId, runId, taskId, mapIndex}: {dagId: string; runId: string; taskId: string; mapIndex?: string}) {
+  const chosen = useChoices().get("try_number");
   const path = taskData(dagId, runId, taskId), parameters = {map_index: mapIndex ?? null};
   const [found, trouble, now] = useAnswer<TryPage>(path, parameters);
   if (!found) return <Frame isTab><Awaited trouble={trouble} /></Frame>;
+  const isChosen = ({try_number: number}: TrySummary) => Number(String(number) === chosen);
+  const jobs = [...found.jobs].sort((one, other) => isChosen(other) - isChosen(one));
   const indexes = new Set(found.jobs.map((job) => job.map_index));
   return (
     <Frame isTab>
@@ -22,7 +26,7 @@ export function TaskTab({dagId, runId, taskId, mapIndex}: {dagId: string; runId:
       {found.jobs.length ? null : <Muted>Lading has no record of this task: it was not run by Lading, or its records have been purged (job_retention_days).</Muted>}
       {indexes.size > 1
         ? <Section title="Mapped instances" more={<Row>{found.after === null ? null : <Muted>the newest {count(found.jobs.length)}</Muted>}<Link to={pagePath({view: "jobs", dag: dagId, run: runId, task: taskId})}>All jobs of this task, with reasons</Link></Row>}><TryTable name="Tries" jobs={found.jobs} now={now} empty="" load={() => allJobs(path, parameters)} /></Section>
-        : found.jobs.map((job) => (
+        : jobs.map((job) => (
           <Section key={job.id} title={`Try ${job.try_number}`}>
             <Phases job={job} now={now} whole />
             <div style={{marginTop: 12}}><Facts job={job} now={now} more={start(job, now)} /></div>

@@ -99,7 +99,7 @@ export function Tile({label, value, help, to, section, isBad = false}: {label: s
 
 const BADGES: Record<string, string> = {
   up: "green", degraded: "red", full: "orange", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", unreachable: "red",
-  cancelled: "orange", idle: "orange", booting: "yellow", ordered: "yellow", draining: "orange", "over its reservation": "orange", "over its fair share": "yellow",
+  cancelled: "orange", idle: "orange", booting: "yellow", ordered: "yellow", draining: "orange", "over what is reserved": "orange", "over its part by weight": "yellow",
 };
 export function Badge({word}: {word: string | null | undefined}) {
   if (!word) return null;

@@ -18,6 +18,8 @@ export interface Column<Row> extends CsvColumn<Row> {
   has?: (row: Row) => unknown;
   /** The key to sort rows by; without it the column is not sortable. */
   sort?: string;
+  /** Whether the first click sorts smallest first, although the column has numbers. */
+  smallestFirst?: boolean;
 }
 
 interface Sorting {by: string; descending: boolean; onSort: (by: string, descending: boolean) => void}
@@ -95,10 +97,10 @@ function useHeadings(table: RefObject<HTMLDivElement | null>): void {
   }, []);
 }
 
-function Head<Row>({column: {title, head, help, number, sort}, sorting}: {column: Column<Row>; sorting?: Sorting}) {
+function Head<Row>({column: {title, head, help, number, sort, smallestFirst}, sorting}: {column: Column<Row>; sorting?: Sorting}) {
   const className = number ? "number" : undefined;
   if (!sort || !sorting) return <th role="columnheader" scope="col" className={className} aria-label={head ? title : undefined}>{help ? <abbr title={help}>{title}</abbr> : head ?? title}</th>;
-  const isBy = sorting.by === sort, next = isBy ? !sorting.descending : Boolean(number);
+  const isBy = sorting.by === sort, next = isBy ? !sorting.descending : Boolean(number) && !smallestFirst;
   return (
     <th role="columnheader" scope="col" className={className} aria-sort={isBy ? (sorting.descending ? "descending" : "ascending") : undefined}>
       <button type="button" title={help} onClick={() => sorting.onSort(sort, next)}>{title}{isBy ? (sorting.descending ? " ▾" : " ▴") : ""}</button>

@@ -43,6 +43,21 @@ export function LogLink({job, text = "log", before = ""}: {job: TrySummary; text
   return path ? <>{before}<Link to={path} label={`Log of try ${job.try_number} of ${taskName(job)}`}>{text}</Link></> : null;
 }
 
+/** The peak memory of a job, as a percentage of its request. What a killed job used last was not measured. */
+export function peakText({peak_memory: peak, memory: requested, cause}: Pick<TrySummary, "peak_memory" | "memory" | "cause">): string | null {
+  if (peak === null) return null;
+  const share = percent(peak, requested);
+  return cause === "out_of_memory" && peak < requested ? `${share} in the last sample before it was killed` : share;
+}
+
+/** Waits for room from this length on are mentioned, seconds. */
+const LONG_WAIT = 60;
+/** Why a job is where it is; without another reason, its site was the first one with room. */
+export function whyThere({placed_because: because, phases}: Pick<TrySummary, "placed_because" | "phases">, now: number): string {
+  const [first] = phases, waited = first?.key === "airflow" ? (first.until ?? now) - first.since : 0;
+  return spoken(because) ?? (waited < LONG_WAIT ? "the first eligible site had room" : `after ${duration(waited)} without room at any eligible site, this was the first one to have room`);
+}
+
 export function Facts({job, now, more = []}: {job: TrySummary; now: number; more?: [string, React.ReactNode][]}) {
   const seconds = ran(job, now), used = job.cpu_seconds === null || !seconds ? null : job.cpu_seconds / seconds;
   const limit = (value: number | null, text: (value: number) => string) => (value === null ? "" : ` (limit ${text(value)})`);
@@ -54,13 +69,13 @@ export function Facts({job, now, more = []}: {job: TrySummary; now: number; more
     ["What to do", job.remedy === null ? null : byWhom({remedy: job.remedy, actors: job.actors})],
     ["Team", job.team],
     ["Where", <Where job={job} />],
-    ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first eligible site had room"],
+    ["Why there", job.site === null ? null : whyThere(job, now)],
     ["Log", logOf(job) && <LogLink job={job} text="in Airflow" />],
     ["Native id", job.native_id],
     ["Job script", job.native_id && job.dag_id ? <code style={{userSelect: "all"}}>{`airflow lading script --dag ${job.dag_id} --task ${job.task_id}`}</code> : null],
     ["Requested queue", job.queue],
     ["cpus requested / used", `${count(cpus(job))} / ${used === null ? "–" : `${count(used)} (${percent(used, cpus(job))})`}`],
-    ["Memory requested / peak", `${memory(job.memory)}${limit(job.memory_limit, memory)} / ${job.peak_memory === null ? "–" : `${memory(job.peak_memory)} (${percent(job.peak_memory, job.memory)})`}`],
+    ["Memory requested / peak", `${memory(job.memory)}${limit(job.memory_limit, memory)} / ${job.peak_memory === null ? "–" : `${memory(job.peak_memory)} (${peakText(job)})`}`],
     ["Time limit / ran", `${job.time_limit === null ? "none" : duration(job.time_limit)} / ${duration(seconds)}`],
     ["Cost", seconds === null ? null : cost(job.usd, (seconds * cpus(job)) / 3600)],
     ["For the next run", job.dag_id ? <Link to={dagPath(job.dag_id)}>right sizes of its tasks</Link> : null],

@@ -166,6 +166,33 @@ def test_a_job_is_said_to_start_the_same_alone_and_among_others(session: Session
     assert starts.Outlook(session, NOW).last_start({(None, None, "hpc")}, {"d"}) == found["w29"]
 
 
+def test_the_last_start_of_a_group_is_in_the_last_minute_in_which_its_site_got_jobs(session: Session) -> None:
+    add_ended(session, 20)
+    for number in range(42):
+        # Most of them were placed in the first minutes.
+        placed_at = NOW - 3000 + 60 * (number // 10 if number < 40 else number)
+        placed = {"state": State.PLACED, "site": "hpc", "location": "hpc", "placed_at": placed_at}
+        add(session, f"w{number:02}", queued_at=NOW - 3600 + number, **placed)
+    found = all_starts(session)
+    assert before(found["w41"]) == 41
+    assert starts.Outlook(session, NOW).last_start({(None, None, "hpc")}, {"d"}) == found["w41"]
+
+
+def test_the_last_start_of_a_group_is_in_the_share_with_the_least_weight(session: Session) -> None:
+    weights = {"a": 10.0, "b": 10.0, "c": 10.0, "small": 0.1}
+    table = tuple(Share(name, Who(dag=name), weight) for name, weight in weights.items())
+    share_rows.save_standings(session, share_standings(Shares(table), Standing(ShareAmounts(4))), NOW)
+    for name in weights:
+        add_ended(session, 5, dag_id=name, run_id=name)
+    for name, jobs in (("a", 9), ("b", 8), ("c", 7), ("small", 5)):
+        for number in range(jobs):
+            add(session, f"{name}{number}", dag_id=name, queued_at=NOW - 600 + number, site_hint="hpc")
+    found = all_starts(session)
+    known = {token: start.at for token, start in found.items() if isinstance(start, ExpectedStart)}
+    assert max(known, key=lambda token: known[token]) == "small4"
+    assert starts.Outlook(session, NOW).last_start({(None, None, None)}, {"small"}) == found["small4"]
+
+
 def test_of_a_group_of_which_some_are_held_no_start_is_expected(session: Session) -> None:
     session.add(SiteRow(name="gpu", position=0, kind="slurm", limits="{}", contact_at=NOW, paused_by="carol"))
     for number, site in enumerate(("hpc", "gpu", "sge")):  # of the others nothing is known

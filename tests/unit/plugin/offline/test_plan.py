@@ -107,8 +107,18 @@ def test_running_instances_are_filled_first_and_not_in_the_cost(folder: Folder) 
 def test_waiting_jobs_are_no_error(folder: Folder) -> None:
     answer = folder.plan(JOBS, "--max-instances", "1", "--policy", "greedy")
     assert answer["waiting"] == [
-        {"job": "a", "count": 2, "reason": "waits: 1 of 1 instances of the site are busy", "code": "site_instances"},
-        {"job": "b", "count": 1, "reason": "waits: 1 of 1 instances of the site are busy", "code": "site_instances"},
+        {
+            "job": "a",
+            "count": 2,
+            "reason": "waits: 1 of 1 instances of the site are busy or booting",
+            "code": "site_instances",
+        },
+        {
+            "job": "b",
+            "count": 1,
+            "reason": "waits: 1 of 1 instances of the site are busy or booting",
+            "code": "site_instances",
+        },
     ]
     nothing = folder.plan(JOBS, "--max-instances", "0")
     assert (nothing["gap"], nothing["cost_usd_per_hour"], nothing["instances"]) == (None, 0, [])
@@ -120,7 +130,7 @@ def test_max_instances_of_a_task_counts_machines(folder: Folder) -> None:
     answer = folder.plan(jobs, "--types", "large")
     on = {name: sum(each["count"] for each in answer["instances"] if name in each["jobs"]) for name in "ab"}
     assert on == {"a": 2, "b": 5}
-    words = "waits: 2 of 2 instances of `align` are busy"
+    words = "waits: 2 of 2 instances of `align` are busy or booting"
     assert answer["waiting"] == [{"job": "a", "count": 12, "reason": words, "code": "group_instances"}]
 
 

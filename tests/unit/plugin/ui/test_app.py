@@ -48,6 +48,7 @@ from lading.executors.store.tables import RequestRow
 from lading.executors.store.work_left import work_left
 from lading.plugin.subcommands.explain import start_step
 from lading.plugin.subcommands.jobs import job_row, short_job_row
+from lading.plugin.ui.queries import explorer, live_runs
 from lading.plugin.ui.queries.bill import bill_page, released_machines
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.scheduling.insight.auto import SizeChoice, as_text
@@ -235,6 +236,7 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
     session.commit()
     local, hpc = client.get("/summary").json()["sites"]
     assert local["machines_idle"] == 0, "an unreachable machine is not idle"
+    assert local["machines"] == 1, "and not up"
     assert [(each["name"], each["used"], each["most"]) for each in hpc["limits"]] == [
         ("max_allocations", 2, 2), ("max_usd_per_hour", 4, 10), ("max_jobs", 0, 5), ("queue", None, None),
     ]  # fmt: skip
@@ -677,9 +679,15 @@ def test_jobs_are_found_by_what_they_have(session: Session, client: TestClient) 
         ({"location": "L1", "state": "failed"}, "c"), ({"task_id": "sort"}, "b"), ({"run_id": "manual__1"}, "b"),
         ({"q": "mine.align[3]"}, "a"), ({"q": "'mine.align',"}, "ac"), ({"q": "hpc/L1"}, "crun2"),
         ({"q": "hpc / L1"}, "crun2"),        ({"q": "local/L1"}, ""), ({"q": "hpc/n17"}, "a"), ({"q": "mine.ali*"}, ""),
+        ({"q": "mine align 3"}, "a"), ({"q": "align 9"}, ""), ({"q": "3"}, ""), ({"q": "align 4711"}, "a"),
         ({"q": "align", "queued_until": NOW - 700}, ""), ({"q": "align", "queued_since": NOW - 700}, "ac"),
     ):  # fmt: skip
         assert "".join(sorted(found_jobs(client, **params))) == tokens, params
+    for q in ("align[1700]", "mine align 1700"):
+        found = client.get("/jobs", params={"q": q}).json()["map_indexes"]
+        assert found == [{"dag_id": "mine", "task_id": "align", "first": 3, "last": 3}], q
+    for q in ("align 3", "align", "1700", "nonsense 3"):
+        assert client.get("/jobs", params={"q": q}).json()["map_indexes"] == [], q
     assert found_jobs(client, q="wait1") == ["wait1"], "by its token"
     assert len(found_jobs(client, q="hpc")) >= 3, "by its site"
     for q, names in (("hpc/L", ["L1"]), ("L1", ["L1"]), ("local/host", ["host"]), ("hpc", []), ("lab/host", [])):
@@ -687,6 +695,23 @@ def test_jobs_are_found_by_what_they_have(session: Session, client: TestClient) 
     waits = {"reason_code": "max_allocations", "reason_limit": "max_allocations"}
     assert found_jobs(client, **waits) == ["wait1"]
     assert found_jobs(client, reason_code="task_jobs") == [], "of another Dag"
+
+
+def test_unfinished_jobs_are_counted_exactly_however_many_they_are(
+    session: Session, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explorer, "MOST_COUNTED", 2)
+    for number in range(4):
+        ended(session, f"old{number}")
+        add(session, f"waits{number}", state=State.QUEUED)
+    session.commit()
+    for params, matching, is_more in (
+        ({"state": "queued"}, 4, False),
+        ({"state": "succeeded"}, 2, True),
+        ({}, 2, True),
+    ):
+        found = client.get("/jobs", params=params).json()
+        assert (found["matching"], found["is_more"]) == (matching, is_more), params
 
 
 def test_jobs_are_sorted_by_the_server_and_pages_have_no_gaps(session: Session, client: TestClient) -> None:
@@ -812,6 +837,22 @@ def test_failures_are_grouped_by_cause_with_what_to_ask_for(session: Session, cl
     assert memory["dags"] == [{"dag_id": "mine", "jobs": 2}]
     assert (node["cause"], node["site"], node["node"], node["jobs"]) == ("node_failure", "hpc", "n17", 1)
     assert client.get("/summary").json()["failed"] == 5
+
+
+def test_who_exceeded_the_memory_is_told_to_request_what_a_retry_gets_not_slightly_more(
+    session: Session, client: TestClient
+) -> None:
+    for number in range(25):
+        ended(session, f"good{number}", map_index=number, peak_memory=5000, memory=8192)
+    failed = {"state": State.FAILED, "cause": "out_of_memory", "memory": 8192, "peak_memory": 5600}
+    ended(session, "oom", **failed, reason=because("used_memory", most=8192, used=8200))
+    session.commit()
+    [group] = client.get("/failures", params={"since": NOW - 3600}).json()["groups"]
+    [task] = group["failed_tasks"]
+    assert task["advice"] == "request 16 GiB"
+    assert 'memory="16 GiB"' in task["line"]
+    [advised] = client.get("/dags/mine/advice").json()["tasks"]
+    assert (advised["memory"]["nearly_all"], advised["line"]) == (16_384, task["line"]), "as the tab of the Dag says"
 
 
 def test_a_failure_whose_reason_has_a_remedy_of_its_own_is_no_failed_machine(
@@ -1072,6 +1113,8 @@ def test_shares_say_what_they_use_of_what_is_kept_for_them(session: Session, cli
     used = {"a": {"hpc": ShareAmounts(10.0, 1024.0), "lab": ShareAmounts(2.0, 2048.0)}}
     standing = Standing(ShareAmounts(24.0, 16384.0), used, {"a": 0.25})
     save_standings(session, share_standings(shares, standing), NOW)
+    for token, dag_id in (("1", "mine"), ("2", "mine"), ("3", "hush_dag")):
+        add(session, token, dag_id=dag_id, team="a")
     session.commit()
     first, second = client.get("/summary").json()["shares"]
     assert (first["name"], first["entitled"], first["used"], first["lately"]) == ("a", 0.6, 0.5, 0.25)
@@ -1079,6 +1122,10 @@ def test_shares_say_what_they_use_of_what_is_kept_for_them(session: Session, cli
         ("hpc", "cpus", 8, 10), (None, "memory", 4096, 3072),
     ]  # fmt: skip
     assert first["is_over"]
+    assert [first[name] for name in ("dags", "dags_total", "hidden")] == [
+        [{"dag_id": "mine", "jobs": 2}], 1, True,
+    ]  # fmt: skip
+    assert second["dags"] == [], "its jobs are of the share of their team, which comes first"
     assert (second["name"], second["is_over"], second["guarantees"]) == ("mine", False, []), "not the one of hush_*"
 
 
@@ -1139,7 +1186,39 @@ def test_what_boots_costs_what_waits_in_a_queue_does_not(session: Session, clien
     session.add(InstanceRow(token="L3", state=InstanceState.BOOTING, **bought))
     session.add(InstanceRow(token="L4", state=InstanceState.ORDERED, **bought))
     session.commit()
-    assert client.get("/summary").json()["usd_per_hour"] == before + 5.0
+    summary = client.get("/summary").json()
+    assert summary["usd_per_hour"] == before + 5.0
+    assert summary["sites"][1]["usd_ordered"] == 10.0, "limits count these, too"
+
+
+def test_live_runs_are_listed_newest_first_and_none_of_the_newest_is_left_out(
+    session: Session, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_runs, "MOST_RUNS", 2)
+    for run_id, age, jobs in (("old", 900, 3), ("newest", 100, 1), ("newer", 500, 2)):
+        ended(session, f"{run_id} began", run_id=run_id, queued_at=NOW - age)
+        for number in range(jobs):  # its unfinished jobs were queued after those of other runs
+            add(session, f"{run_id}{number}", run_id=run_id, queued_at=NOW - age / 10)
+    session.commit()
+    found = client.get("/live-runs").json()
+    assert [run["run_id"] for run in found["runs"]] == ["newest", "newer"]
+    assert [run["live"] for run in found["runs"]] == [1, 2]
+    assert found["runs_left_out"] == 1
+
+
+def test_the_teams_add_up_to_all_jobs(session: Session, client: TestClient) -> None:
+    add(session, "alone", cpus=3.0)
+    session.commit()
+    assert client.get("/summary").json()["teams"] == [], "Airflow has no teams"
+    for token, team in (("genes", "genes"), ("loads", "loads"), ("more", "genes")):
+        add(session, token, team=team)
+    add(session, "waits", state=State.QUEUED)
+    session.commit()
+    found = client.get("/summary").json()
+    assert [(each["name"], each["running"], each["waiting"], each["cpus_used"]) for each in found["teams"]] == [
+        ("genes", 2, 0, 2.0), ("loads", 1, 0, 1.0), (None, 1, 1, 3.0),
+    ]  # fmt: skip
+    assert (found["running"], found["waiting"]) == (4, 1)
 
 
 def test_a_live_run_of_unknown_end_says_why(session: Session, client: TestClient) -> None:

@@ -80,7 +80,13 @@ def test_tries_that_ran_out_count_as_more_than_they_had() -> None:
     assert 159 < (right_size(fine).memory.nearly_all or 0) < 172
     found = right_size([*fine, *short])
     assert found.short == 10
-    assert 500 < (found.memory.nearly_all or 0) < 600
+    assert found.memory.nearly_all == 2 * 500, "as a repetition gets: slightly more than they had may not be enough"
+    larger = Use(1, 1000, 60, peak_memory=800)
+    assert 800 < (right_size([*fine, *short, larger]).memory.nearly_all or 0) < 900, "a try has shown what is enough"
+    by_input = [Use(1, 1000, 60, peak_memory=100 * number, input_size=number * 2**20) for number in range(1, 9)]
+    fitted = sizing.advised_sizes(usage([*by_input, Use(1, 900, 60, cause="out_of_memory", input_size=8 * 2**20)]))
+    assert (fitted.amount("memory", 8 * 2**20) or 0) >= 2 * 900, "where inputs explain the need, that of these inputs"
+    assert (fitted.amount("memory", 2**20) or 0) < 500
 
 
 def test_an_early_failure_does_not_pass_for_a_short_run() -> None:

@@ -42,7 +42,7 @@ def test_instances_of_a_task_are_limited(policy: str) -> None:
     jobs = [PlannedJob("align", Resources(4, 1), 8, task="align"), PlannedJob("other", Resources(4, 1))]
     result = plan(jobs, (), ONE, InstanceLimits(tasks={"align": 5}), policy)
     assert [(wait.job, wait.count, told(wait.reason)) for wait in told(result.waits)] == [
-        ("align", 3, "waits: 5 of 5 instances of `align` are busy")
+        ("align", 3, "waits: 5 of 5 instances of `align` are busy or booting")
     ]
     assert len(result.launches) == 6
 
@@ -53,7 +53,7 @@ def test_instances_that_are_there_count_for_their_tasks_and_runs(policy: str) ->
     jobs = [PlannedJob("x", Resources(1, 1), 3, run="r1")]
     result = plan(jobs, there, ONE, InstanceLimits(runs={"r1": 1}), policy)
     assert result.placements == (Placement("x", "i", 1),)
-    assert told(result.waits[0].reason) == "waits: 1 of 1 instances of `r1` are busy"
+    assert told(result.waits[0].reason) == "waits: 1 of 1 instances of `r1` are busy or booting"
 
 
 @POLICIES
@@ -61,7 +61,7 @@ def test_instances_of_the_site_are_limited(policy: str) -> None:
     there = [Location("i", Resources(4, 8), Resources(4, 0), "one")]
     result = plan([PlannedJob("x", Resources(4, 1), 3)], there, ONE, InstanceLimits(instances=2), policy)
     assert len(result.launches) == 1
-    assert told(result.waits[0].reason) == "waits: 2 of 2 instances of the site are busy"
+    assert told(result.waits[0].reason) == "waits: 2 of 2 instances of the site are busy or booting"
 
 
 @POLICIES
