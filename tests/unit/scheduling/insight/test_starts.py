@@ -29,7 +29,8 @@ def test_an_interval_ends_after_it_begins_and_is_not_past(
     age: float, planned: float | None, native: float | None, waits: list[list[float]]
 ) -> None:
     past = [KnownWaits(each, f"level {number}") for number, each in enumerate(waits)]
-    found = expected_start(NOW, NOW - age, planned, native, past)
+    queued_at = NOW - age
+    found = expected_start(NOW, queued_at, planned, native, past)
     if planned is not None:
         assert found is not None
         assert found.source is StartSource.FORECAST, "what Lading itself will do goes first"
@@ -39,6 +40,7 @@ def test_an_interval_ends_after_it_begins_and_is_not_past(
     elif native is not None:
         assert native < NOW, "what has passed says nothing"
     else:
+        age = NOW - queued_at  # the difference of two dates is rounded
         assert all(sum(wait >= age for wait in each) <= FEWEST_WAITS for each in waits)
 
 
