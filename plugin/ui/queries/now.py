@@ -242,9 +242,8 @@ class Summary(BaseModel):
 def summary(session: Session, sight: Sight, now: float) -> Summary:
     """Read the present state."""
     machines = present_machines(session)
-    up = [each for each in machines if each.is_up]
     silent = unreachable_machines(session)
-    reachable = [each for each in up if (each.site, each.name) not in silent]
+    up = [each for each in machines if each.is_up and (each.site, each.name) not in silent]
     live, rates, costs = live_jobs(session, machines), queues(session, machines), prices(machines)
     bought, idle, limited = machines_bought(session), machines_idle(session, silent), sites_at_limits(session)
     at_work = busy(live)
@@ -258,7 +257,6 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
             at_work.get(row.name, CpusInUse()),
             memory.get(row.name, MemoryInUse()),
             up,
-            sum(each.site == row.name for each in reachable),
             rates.get(row.name),
             costs.get(row.name, []),
             bought.get(row.name, Bought()),
@@ -272,7 +270,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
         controller_lives=lease is not None and lease.left > 0,
         running=sum(each.jobs for each in live if each.state == State.RUNNING),
         waiting=sum(each.jobs for each in live if each.state != State.RUNNING),
-        machines=len(reachable),
+        machines=len(up),
         cpus_used=sum(each.used for each in at_work.values()),
         cpus_batch=sum(each.batch for each in at_work.values()),
         cpus_up=sum(each.cpus for each in up),
@@ -394,7 +392,6 @@ def site_state(
     at_work: CpusInUse,
     memory: MemoryInUse,
     up: Sequence[PresentMachine],
-    reachable: int,
     rate: float | None,
     prices: Sequence[float | None],
     bought: Bought,
@@ -403,7 +400,7 @@ def site_state(
 ) -> SiteState:
     """Describe a site: its machines, its jobs and its current cost.
 
-    :param reachable: how many of its machines are up and can be reached
+    :param up: the machines that are up and can be reached
     :param rate: USD per cpu-hour in its queue; None: it has no queue, or no price
     :param prices: USD per hour of each machine that is up or boots
     :param idle: machines that are up and have no job
@@ -437,7 +434,7 @@ def site_state(
         nodes=None if itself is None else itself.nodes,
         idle_nodes=None if itself is None else itself.idle_nodes,
         limits=limits,
-        machines=reachable,
+        machines=len(here),
         machines_idle=idle,
         machines_silent=silent,
         waiting=waiting,

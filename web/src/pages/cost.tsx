@@ -118,7 +118,7 @@ function Rows({bill, split, inUsd, name = TITLES[split], few}: {bill: Bill; spli
     {title: "cpu-hours paid", help: "Requested by jobs, and the idle and boot time of machines", cell: ({total}) => <OfJobs whole={total.cpu_hours} jobs={ofJobs(total, false)} text={count} />, text: ({total}) => total.cpu_hours, number: true},
     {title: "cpu-hours of jobs", hidden: true, text: ({total}) => ofJobs(total, false)},
     {title: "Used, of paid", csvTitle: "cpu-hours used", help: "Percentage of the cpu-hours paid that jobs used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
-    ...bill.periods.map((period, index): Column<BillRow> => ({title: areCompared ? `From ${utcDay(period.since)}` : `USD ${iso(period.since).slice(0, 10)}`, csvTitle: `USD ${iso(period.since).slice(0, 10)}`, hidden: !areCompared, cell: ({usd: spent, cpu_hours: hours}) => (inUsd ? usd(spent[index]) : cpuHours(hours[index])), text: ({usd: spent}) => spent[index], number: true})),
+    ...bill.periods.map((period, index): Column<BillRow> => ({title: areCompared ? `${utcDay(period.since)} to ${utcDay(period.until - 1)}` : `USD ${iso(period.since).slice(0, 10)}`, csvTitle: `USD ${iso(period.since).slice(0, 10)}`, hidden: !areCompared, cell: ({usd: spent, cpu_hours: hours}) => (inUsd ? usd(spent[index]) : cpuHours(hours[index])), text: ({usd: spent}) => spent[index], number: true})),
   ];
   return <Table name={name} rows={bill.rows} columns={columns} few={few} empty="No job ran in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }

@@ -236,7 +236,7 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
     session.commit()
     local, hpc = client.get("/summary").json()["sites"]
     assert local["machines_idle"] == 0, "an unreachable machine is not idle"
-    assert local["machines"] == 1, "and not up"
+    assert (local["machines"], local["cpus_up"]) == (1, 4), "and not up"
     assert [(each["name"], each["used"], each["most"]) for each in hpc["limits"]] == [
         ("max_allocations", 2, 2), ("max_usd_per_hour", 4, 10), ("max_jobs", 0, 5), ("queue", None, None),
     ]  # fmt: skip
