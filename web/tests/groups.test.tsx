@@ -6,7 +6,7 @@ import {limitText} from "../src/pages/waits";
 import type {BillAmounts, SiteState} from "../src/api_types";
 import {Machines, only, pendingOf, upText, whyNotDrained} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
-import {sequels} from "../src/pages/failures";
+import {Task, sequels} from "../src/pages/failures";
 import {byWhom, runCost} from "../src/format";
 import {endLines} from "../src/pages/live_runs";
 import {runningPart} from "../src/tabs/dag";
@@ -143,6 +143,12 @@ test("a group of failures says what has become of its tasks, and of a single one
   expect(sequels({since_then: {succeeded: 1}, failed_tasks: [task]}, 60)).toEqual([expect.stringMatching(/^try 2 succeeded \d\d:\d\d$/)]);
   expect(sequels({since_then: {succeeded: 2, waits: 1, gave_up: 3}, failed_tasks: [task]}, 60)).toEqual(["3 gave up", "1 is waiting to run again", "2 succeeded"]);
   expect(sequels({since_then: {}, failed_tasks: []}, 60)).toEqual([]);
+});
+test("a failed task leads to its failed try, or to its right sizes where its request is advised", () => {
+  vi.stubGlobal("document", {baseURI: "http://localhost/"});
+  const task = {dag_id: "etl", task_id: "load", jobs: 1, advice: null, line: null, run_id: "r1", map_index: 3, try_number: 1, since_then: null};
+  expect(renderToStaticMarkup(<Task task={task} />)).toContain("/dags/etl/runs/r1/tasks/load/mapped/3/plugin/lading-task?try_number=1");
+  expect(renderToStaticMarkup(<Task task={{...task, advice: "request 2 GiB"}} />)).toContain("/dags/etl/plugin/lading-dag");
 });
 test("what a run cost has its part of idle machines, and none where nothing has a price", () => {
   const billed = {usd_idle: 2, usd_boot: 1} as BillAmounts;
