@@ -50,23 +50,19 @@ class IdleCost:
         return None if self.choice is None or self.idle_seconds is None else self.idle_seconds * FRACTIONS[self.choice]
 
     @property
-    def them(self) -> str:
-        """What Lading launches at the site."""
-        return "machines" if self.kind == "ec2" else "allocations"
-
-    @property
     def is_measured(self) -> bool:
         """Whether it is known what a shorter ``idle_seconds`` would have saved."""
         return self.choice is not None
 
     def remedy(self) -> str:
-        """Say which setting halves the cost, from which value to which, and what that would have saved."""
+        """Return a sentence with the setting that halves the cost, its present and proposed value, and the saving."""
         if self.kind in FIXED:
             return (
                 f"Machines of {self.site} cost the same with or without jobs: send more jobs to this site "
                 "(accept_untargeted, or the hint site)."
             )
-        fewer = f'Set hurry of {self.site} to "cheap", so that Lading uses fewer {self.them} for longer'
+        machines = "machines" if self.kind == "ec2" else "allocations"
+        fewer = f'Set hurry of {self.site} to "cheap", so that Lading uses fewer {machines} for longer'
         if self.idle_seconds is None:
             return f"Lower idle_seconds of {self.site}. {fewer}."
         if not self.idle_seconds:
@@ -81,7 +77,7 @@ class IdleCost:
         if 2 * saved >= self.cost:
             return f"{change}: this would have saved {part}."
         return (
-            f"{fewer}: most idle cpus are on {self.them} that also run jobs. Even idle_seconds = 0 instead of "
+            f"{fewer}: most idle cpus are on {machines} that also run jobs. Even idle_seconds = 0 instead of "
             f"{format_count(self.idle_seconds)} would have saved only {part}."
         )
 
@@ -99,10 +95,11 @@ def _from_to(now: float, then: float) -> str:
 
 
 def halve(sites: Sequence[IdleCost], whole: float) -> str:
-    """Say which settings of which sites together halve the cost of all idle machines; otherwise how much settings can
-    save at most, and what the rest needs.
+    """Return sentences with the settings that together halve the cost of all idle machines. If no settings do, they say
+    how much can be saved at most, and what saves more.
 
-    All sites get the same of ``FRACTIONS``, the largest that suffices, except those that are not needed for the half.
+    ``idle_seconds`` is lowered by the same factor at all sites, one of ``FRACTIONS``: the largest that suffices. Sites
+    that are not needed to reach half are left out.
 
     :param sites: those with idle machines
     :param whole: the idle cost of all of them together

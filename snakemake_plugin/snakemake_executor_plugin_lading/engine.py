@@ -233,13 +233,13 @@ class Engine:
     def _warn(self, job: Any, needs: JobNeeds) -> None:
         """Say that a job requests more memory than this machine has."""
         if needs.too_much is not None and self.sites.here is not None:
-            self._say_once(
+            self.say_once(
                 f"rule {name_of(job)} requests {needs.too_much} MiB, more than the {self.sites.here.memory} MiB of "
                 "this machine: its jobs run alone, without a memory limit",
                 f"{name_of(job)} alone",
             )
 
-    def _say_once(self, text: str, common: str | None = None) -> None:
+    def say_once(self, text: str, common: str | None = None) -> None:
         """Log a text, unless this one or one with the same in common was logged before."""
         if (key := common or text) not in self._said:
             self._said.add(key)
@@ -448,7 +448,7 @@ class Engine:
             self._waits.read(session)
         self.past = PastJobs(self._lengths.history, self._waits.known, self._waits.launches)
         if not self.past.waits.seconds and not self.past.launches.seconds:
-            self._say_once(
+            self.say_once(
                 f"each job is its own batch job, because it is not known yet how long they wait at "
                 f"{', '.join(clusters)}. Later, short jobs share allocations if they wait longer than they run; "
                 'with mode = "allocation" in the table of the site, all jobs do'
@@ -469,7 +469,7 @@ class Engine:
             needs, why = in_allocation(needs, self.sites, self.dag_id, name, self.past)
             if why:
                 hints = Hints.from_config(needs.config)
-                self._say_once(why)
+                self.say_once(why)
         self._warn(job, needs)  # again, because it may have been unknown before its inputs existed
         for decision in needs.decisions:
             self.logger.debug(f"Lading: job {job.jobid} ({name}) {decision}")

@@ -47,7 +47,6 @@ class Executor(RemoteExecutor):
         from snakemake_executor_plugin_lading.needs import for_users
 
         self.next_questions = 0.0
-        self.logged: set[str] = set()
         self.is_cancelled = False
         self.interrupts = Interrupts()
         try:
@@ -87,7 +86,7 @@ class Executor(RemoteExecutor):
         if (found := direct.find_command(job, self.workflow)) is None:
             return None
         if changed := direct.changed_variables():  # checked last, because a function of the Snakefile can change one
-            self._say_once(
+            self.engine.say_once(
                 "each job starts a Snakemake, because the workflow has changed environment variables: "
                 f"{', '.join(changed)}"
             )
@@ -131,7 +130,7 @@ class Executor(RemoteExecutor):
                 self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
                 self.engine.keep_controller()
                 for common, wait in self.engine.wait_reasons().items():
-                    self._say_once(wait, common)
+                    self.engine.say_once(wait, common)
         has_news = False
         again: list[SubmittedJobInfo] = []
         for info in active_jobs:
@@ -163,12 +162,6 @@ class Executor(RemoteExecutor):
         for info in again:
             yield info
         self._rest(has_news=has_news)
-
-    def _say_once(self, text: str, common: str | None = None) -> None:
-        """Log a text, unless this one or one with the same in common was logged before."""
-        if (key := common or text) not in self.logged:
-            self.logged.add(key)
-            self.logger.info(f"Lading: {text}")
 
     def _heed_interrupt(self) -> None:
         """Stop the workflow if it was interrupted.

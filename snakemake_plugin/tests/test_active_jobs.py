@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snakemake_executor_plugin_lading.engine import Engine
 from snakemake_executor_plugin_lading.executor import Executor
 from snakemake_executor_plugin_lading.state_folder import StoreRemoved
 
@@ -24,7 +25,7 @@ def test_a_store_that_is_removed_at_any_moment_ends_the_workflow_once(question: 
     executor.engine.explain = lambda error: error
     scheduler = SimpleNamespace(executor_error_callback=lambda error: errors.append(str(error)))
     executor.workflow = SimpleNamespace(scheduler=scheduler)
-    executor.is_cancelled, executor.next_questions, executor.logged = False, 0.0, set()
+    executor.is_cancelled, executor.next_questions = False, 0.0
     job = SimpleNamespace(external_jobid="1")
 
     async def look() -> list[Any]:
@@ -38,10 +39,10 @@ def test_a_store_that_is_removed_at_any_moment_ends_the_workflow_once(question: 
 
 def test_similar_reasons_to_wait_are_logged_once_as_they_are() -> None:
     logged: list[str] = []
-    executor: Any = Executor.__new__(Executor)
-    executor.logged, executor.logger = set(), SimpleNamespace(info=logged.append)
+    engine: Any = Engine.__new__(Engine)
+    engine._said, engine.logger = set(), SimpleNamespace(info=logged.append)
     for text, common in (("3 of 4 in /f3a/owner", " of  in /fa/owner"), ("2 of 4 in /f3a/owner", " of  in /fa/owner")):
-        executor._say_once(text, common)
+        engine.say_once(text, common)
     assert logged == ["Lading: 3 of 4 in /f3a/owner"]
 
 
@@ -61,7 +62,7 @@ def test_the_end_of_a_job_that_is_not_active_yet_is_kept_until_it_is() -> None:
         wait_reasons=dict,
     )
     executor.report_job_success = lambda job: succeeded.append(job.external_jobid)
-    executor.is_cancelled, executor.next_questions, executor.logged = False, 0.0, set()
+    executor.is_cancelled, executor.next_questions = False, 0.0
     executor.workflow = SimpleNamespace(scheduler=None)
 
     async def look(*tokens: str) -> list[Any]:

@@ -290,7 +290,7 @@ def expected_bill(session: Session, sight: Sight, spent: BillParts, until: float
     mean_hours = (now - since) / 3600
     sites = site_figures(session).values()
     rates = known_total([each.usd_per_hour for each in sites]), sum(each.up + each.batch for each in sites)
-    # The present rate is that of all jobs, of which such a user is not shown all.
+    # The present rate includes the jobs of Dags that such a user cannot read.
     work = [] if is_partial(sight) else work_left(session, now)
     hours = hours_of_work(sum(each.cpu_hours for each in work), sum(each.cpus for each in work))
     per_hour = None if lately.usd is None else lately.usd / mean_hours, lately.cpu_seconds / 3600 / mean_hours
