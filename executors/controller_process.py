@@ -189,12 +189,22 @@ class ControllerProcess:
         would clean up there. A controller of a killed scheduler may still be starting and not be visible yet; it learns
         from a file that Airflow was stopped.
         """
+        # Ctrl-C in the terminal of `airflow standalone` sends its scheduler SIGINT and at once SIGTERM, which may
+        # interrupt all that follows. By then, the file is written, which the controller looks for in each tick.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            is_shared = another_scheduler_lives(self.settings, self.job_id)
+            if not is_shared:
+                with contextlib.suppress(OSError):  # a full disk must not prevent stopping the others
+                    make_private(self.settings.state_folder)
+                    self.settings.stopped.touch(mode=0o600)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         lease = current_lease()
         acting = _acting_here(lease)
         # A child killed at this moment cannot be waited for until the last of its threads has ended.
         own_lives = self.child is not None and self.child.poll() is None and _runs(self.child.pid)
         own = {self.child.pid} if self.child is not None and own_lives else set()
-        is_shared = another_scheduler_lives(self.settings, self.job_id)
         was_killed = lease is not None and lease.managed and not lives(lease) and not acting
         if was_killed and not own and not is_shared:
             log.info(
@@ -202,10 +212,6 @@ class ControllerProcess:
             )
             self.child = spawn(self.settings)
             own = {self.child.pid}
-        if not is_shared:
-            with contextlib.suppress(OSError):  # a full disk must not prevent stopping the others
-                make_private(self.settings.state_folder)
-                self.settings.stopped.touch(mode=0o600)
         pids = own - acting if is_shared else own | acting
         for pid in pids:
             _ask_to_end(pid)

@@ -60,8 +60,8 @@ def test_standalone(tmp_path: Path) -> None:
         assert airflow.wait_for_run("first", first) == "success"
         assert len(str(airflow.xcom("first", first, "where"))) == 36, "a token of Lading's"
         airflow.wait_for_task("endless", endless, "sleep", "running")
-        # As Ctrl-C ends it. It ends all its components at once, so Lading has no API server to tell of the end.
-        airflow.kill("standalone", signal.SIGINT)
+        # As Ctrl-C ends it: all its components at once, so Lading has no API server to tell of the end.
+        airflow.kill("standalone", signal.SIGINT, group=True)
         assert wait_until(lambda: not airflow.processes(), 60), airflow.processes()
     finally:
         airflow.stop()

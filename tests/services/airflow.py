@@ -253,13 +253,17 @@ class Airflow:
         """The database in our folder; ``patience`` seconds to wait for others let several processes write to it."""
         return f"sqlite:///{self.home}/airflow.db?timeout={patience}"
 
-    def kill(self, component: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to a component's main process alone and wait until it has ended.
+    def kill(self, component: str, number: signal.Signals = signal.SIGKILL, *, group: bool = False) -> None:
+        """Send a signal to a component's main process and wait until that has ended.
 
+        :param group: to its whole process group, as a terminal does on Ctrl-C
         :raises AirflowError: it did not end; with what its processes do
         """
         process = self._running.pop(component)
-        process.send_signal(number)
+        if group:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
         if not processes.wait_until(lambda: process.poll() is not None, PATIENCE, 0.05):
             raise AirflowError(f"{component} did not end {PATIENCE:g} s after {number.name}:\n{self._at_work()}")
 

@@ -238,17 +238,6 @@ def become(request: dict[str, Any]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
 
 
-def insist(ignored: sys.UnraisableHookArgs) -> None:
-    """Be sent SIGTERM again, as by the service manager of Airflow, where it came at a moment in which it does nothing.
-
-    Airflow's components end by an exception in the handler of the signal, and Python ignores that in the callback of a
-    weak reference.
-    """
-    sys.__unraisablehook__(ignored)
-    if isinstance(ignored.exc_value, SystemExit):
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
-
-
 def leave(status: object) -> NoReturn:
     """End as Python does, but leave the memory to the kernel: to free all that was imported, which first copies each
     page of it, takes a component half a second of a processor, and an API server more than one.
@@ -266,7 +255,7 @@ def leave(status: object) -> NoReturn:
 def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # what is printed by an import is no answer
-    runpy.run_path(str(Path(sys.argv[1]).parent / "bin" / "airflow"))["let_signal_handlers_log"]()
+    runpy.run_path(str(Path(sys.argv[1]).parent / "bin" / "airflow"))["let_signals_end"]()
     gc.disable()  # nothing of what is imported is garbage, and to look for some takes a third of the time
     components = sys.argv[2:]
     preload(components)
@@ -288,7 +277,6 @@ def main() -> None:
     become(request)
     if "scheduler" in components:
         borrow(lender)
-    sys.unraisablehook = insist
     # The rest of the configuration is read where it is asked for.
     settings.configure_vars()
     if database != settings.SQL_ALCHEMY_CONN:

@@ -598,6 +598,28 @@ def test_one_of_a_killed_scheduler_that_begins_while_another_one_stops_is_stoppe
     assert not stopping.is_alive()
 
 
+def test_a_controller_learns_that_airflow_stops_even_if_a_second_signal_interrupts_the_executor(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the terminal of ``airflow standalone`` sends its scheduler SIGINT and at once SIGTERM."""
+
+    def at_once(*_: object) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return False
+
+    def end(*_: object) -> None:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(controller_process, "another_scheduler_lives", at_once)
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(SystemExit):
+            ControllerProcess(settings).stop()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert settings.stopped.exists()
+
+
 def test_an_agent_that_has_not_identified_itself_yet_ends_with_its_site(tmp_path: Path) -> None:
     """A controller was killed right after it had started it."""
     agent = NodeAgent(tmp_path)
