@@ -28,7 +28,6 @@ from lading.hooks.ec2.account import connection_checks
 from lading.hooks.files import host, version
 from lading.hooks.site import Check
 from lading.hooks.ssh.paramiko_transport import SSHTransport
-from lading.plugin.database import store_fault
 from lading.plugin.host import AirflowHost
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import check, controller_state
@@ -540,7 +539,7 @@ def test_tables_of_another_version(airflow_database: Engine) -> None:
     session = Session(airflow_database)
     session.execute(sql(f"CREATE TABLE {LadingDBManager.version_table_name} (version_num VARCHAR(32))"))
     session.execute(sql(f"INSERT INTO {LadingDBManager.version_table_name} VALUES ('ffff')"))
-    fault = store_fault(session)
+    fault = AirflowHost().store_fault(session)
     assert fault is not None
     assert fault.startswith("The tables of Lading are at revision 'ffff'; this version knows ")
     assert "Install the version that created them" in fault
