@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -70,7 +71,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """Processes that end with status 1 take the place of controllers."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def spawn(settings: Settings) -> subprocess.Popen[bytes]:
+    def spawn(host: AirflowHost, settings: Settings) -> subprocess.Popen[bytes]:
         settings.controller_log.write_text("one\nthe sites file is wrong\n\n")
         started.append(subprocess.Popen(["false"]))
         return started[-1]
@@ -126,7 +127,7 @@ def test_tasks_show_why_no_controller_stays_up(
     assert len(errors) == 2
     assert "the sites file is wrong" in errors[0]
 
-    monkeypatch.setattr(controller_process, "spawn", lambda settings: subprocess.Popen(["sleep", "600"]))
+    monkeypatch.setattr(controller_process, "spawn", lambda host, settings: subprocess.Popen(["sleep", "600"]))
     process.ensure()
     assert process.child is not None
     try:
@@ -312,7 +313,7 @@ def stopped() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
     """Make a controller that lives and does nothing."""
     processes: list[subprocess.Popen[bytes]] = []
 
-    def make(settings: Settings | None = None) -> subprocess.Popen[bytes]:
+    def make(*_: Any) -> subprocess.Popen[bytes]:
         processes.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "controller"]))
         assert wait_until(lambda: controller_process.is_controller(processes[-1].pid), 60)
         processes[-1].send_signal(signal.SIGSTOP)
@@ -425,7 +426,7 @@ def test_a_database_that_is_away_is_no_reason_to_kill(
     assert process.child.poll() is None
 
 
-def raising() -> None:
+def raising(host: AirflowHost) -> None:
     raise OSError("away")
 
 

@@ -208,7 +208,7 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, managed: bool
 ) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=managed, expires_at=1e12)
-    monkeypatch.setattr(controller_state, "current_lease", lambda: lease)
+    monkeypatch.setattr(controller_state, "current_lease", lambda host: lease)
     monkeypatch.setattr(controller_state, "lives", lambda lease: True)
     path = tmp_path / "sites.toml"
     path.write_text(CLUSTER)
@@ -243,7 +243,7 @@ def test_a_controller_with_another_sites_file_is_not_told_to_be_killed(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, managed: bool, starter: str
 ) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=managed, expires_at=1e12)
-    monkeypatch.setattr(controller_state, "current_lease", lambda: lease)
+    monkeypatch.setattr(controller_state, "current_lease", lambda host: lease)
     monkeypatch.setattr(controller_state, "lives", lambda lease: True)
     mine, its = tmp_path / "mine.toml", tmp_path / "its.toml"
     mine.write_text(CLUSTER)
@@ -264,7 +264,7 @@ def test_a_controller_with_another_sites_file_is_not_told_to_be_killed(
 
 def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=True, expires_at=1e12)
-    monkeypatch.setattr(controller_state, "current_lease", lambda: lease)
+    monkeypatch.setattr(controller_state, "current_lease", lambda host: lease)
     monkeypatch.setattr(controller_state, "lives", lambda lease: True)
     for text in ("{}", "[", '{"edition": 5}'):
         settings.published_sites.write_text(text)
@@ -283,7 +283,7 @@ def test_a_cluster_is_checked_with_all_its_accounts(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(check, "site_findings", lambda each, *_: looked_at.append(each.name) or [])
     for name in ("executor_finding", "store_finding", "key_finding"):
         monkeypatch.setattr(check, name, lambda: Check("x", True, ""))
-    monkeypatch.setattr(check, "controller_finding", lambda settings: Check("x", True, ""))
+    monkeypatch.setattr(check, "controller_finding", lambda host, settings: Check("x", True, ""))
     found = list(check.findings(["hpc", "hpc@genes", "hpc@none"], 1.0))
     assert [each.what for each in found if "no such site" in each.message] == ["site hpc@none"]
     assert looked_at == ["hpc", "hpc@genes", "hpc@genes"]
