@@ -18,11 +18,9 @@ from lading.hooks.deployment.deployment import (
     DeploymentIdentity,
     Login,
     OpenSocket,
-    TableConventions,
     TokenRefusedError,
     TokenUnverifiedError,
     TokenVerifier,
-    plain_conventions,
 )
 from lading.scheduling.text.printable import shortened
 
@@ -42,13 +40,6 @@ KEYS_INTERVAL = 10.0
 class AirflowDeployment(Deployment):
     """The deployment that ``airflow.cfg``, Airflow's environment variables and the secrets backends describe."""
 
-    def table_conventions(self) -> TableConventions:
-        try:
-            from airflow.models.base import StringID, _get_schema, naming_convention
-        except ModuleNotFoundError:  # a node, which has no database
-            return plain_conventions()
-        return TableConventions(StringID, _get_schema(), naming_convention)
-
     def log_folder(self) -> Path:
         from airflow.configuration import conf
 
@@ -67,7 +58,10 @@ class AirflowDeployment(Deployment):
         return str(get_execution_api_server_url())
 
     def token_verifier(self) -> TokenVerifier:
-        """Verify with the keys of Airflow's API server: ``trusted_jwks_url``, the private key, or the secret."""
+        """Create a verifier of the tokens that jobs present to the API. It is bound to one event loop.
+
+        It uses the keys of Airflow's API server: ``trusted_jwks_url``, the private key, or the secret.
+        """
         validator: JWTValidator | None = None
         next_try = 0.0
 
@@ -130,6 +124,10 @@ class AirflowDeployment(Deployment):
                 '`airflow connections list`, or set aws_conn_id = "" if that is intended'
             )
         return _wrong_type(name, found.conn_type, AWS_TYPES)
+
+
+# It has no state. Airflow, its triggers and the scripts of Dag authors use sites without naming a deployment.
+AIRFLOW = AirflowDeployment()
 
 
 class HookLogin(Login):

@@ -1,4 +1,4 @@
-"""The interface through which sites and the store use the deployment that Lading works for.
+"""The interface through which sites use the deployment that Lading works for.
 
 Nothing else in `hooks` reads Airflow's configuration or opens its connections, so sites also work where Airflow is not
 installed.
@@ -41,38 +41,6 @@ class BatchDefaults(NamedTuple):
 
     memory_overhead: int = 384
     time: int | None = 86400
-
-
-class TableConventions(NamedTuple):
-    """How tables are created in the deployment's database.
-
-    :param id_type: the type of columns that are compared with ids in the deployment's own tables; MySQL compares only
-        columns of equal collation
-    :param schema: the schema of the tables; None: that of the connection
-    :param naming: of constraints and indices, see SQLAlchemy's ``MetaData``
-    """
-
-    id_type: Callable[[], Any]
-    schema: str | None
-    naming: Mapping[str, str]
-
-
-# Airflow's convention, so that the same migrations create the same names everywhere.
-NAMING = {
-    "ix": "idx_%(column_0_N_label)s",
-    "uq": "%(table_name)s_%(column_0_N_name)s_uq",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "%(table_name)s_%(column_0_name)s_fkey",
-    "pk": "%(table_name)s_pkey",
-}
-LONGEST_ID = 250
-
-
-def plain_conventions() -> TableConventions:
-    """Return the conventions for a database that has only Lading's tables."""
-    from sqlalchemy import String
-
-    return TableConventions(lambda: String(LONGEST_ID), None, NAMING)
 
 
 class Login(ABC):
@@ -145,9 +113,6 @@ class Deployment(ABC):
         """Return this deployment's own folder in the ``work_dir`` of machines that other deployments can use, too."""
         return work_dir
 
-    def table_conventions(self) -> TableConventions:
-        return plain_conventions()
-
     @abstractmethod
     def log_folder(self) -> Path:
         """Return the folder that contains the logs of jobs."""
@@ -159,14 +124,6 @@ class Deployment(ABC):
     @abstractmethod
     def api_url(self) -> str:
         """Return the URL that jobs report to, unless their site's table overrides it; empty: jobs do not report."""
-
-    def token_verifier(self) -> TokenVerifier:
-        """Create a verifier of the tokens that jobs present to the API. It is bound to one event loop."""
-
-        async def verify(token: str) -> str:
-            raise TokenUnverifiedError("this deployment issues no tokens to jobs")
-
-        return verify
 
     @abstractmethod
     def heartbeat_timeout(self) -> int | None:
