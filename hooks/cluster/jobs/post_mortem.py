@@ -90,14 +90,13 @@ class PostMortem(ClusterPart):
         own = job.own or (job.dated(job_files.of_sentinel(left, why)) if left is not None else None)
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
         message = (output or b"").decode(errors="replace")
-        waited = job.native is not None and job.native.state == "pending"
         facts = replace(
             self.evidence(job.end_seen or account, own, job.gone_since, message),
             native=job.end_seen,
             account=account,
             accounting=self.config.accounting == "auto",
             cancelled=job.cancelled_at is not None,
-            waited=waited and not (supervisor is not None or job.started),
+            waited=job.shown.ran is False and supervisor is None and not job.started,
         )
         event = end_event.judged(job.token, facts, own, message, started=job.started)
         if event is None:
