@@ -17,7 +17,7 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_REPORTED, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
-from lading.hooks.cluster.jobs.script_runs import ScriptLook, ScriptRuns
+from lading.hooks.cluster.jobs.script_runs import ScriptRuns
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.polling.job_life import JobPhase
@@ -40,13 +40,11 @@ class _Look(ClusterLook):
 
     :param reading: the step that reads the events
     :param doubtful: jobs that may have ended without reporting it
-    :param scripts: actions for the runs of job scripts
     """
 
     reading: GetAll
     live: list[TrackedBatchJob]
     doubtful: list[TrackedBatchJob]
-    scripts: ScriptLook
 
 
 class JobMode(ClusterPoller):
@@ -55,7 +53,7 @@ class JobMode(ClusterPoller):
     def _set_up(self, api: str) -> None:
         self.submitter: Submitter = Submitter(self.context, api)
         self.post_mortem = PostMortem(self.context, self._conclude)
-        self.scripts = ScriptRuns(self.folder.root)
+        self.scripts = ScriptRuns(self.context)
         self._letting_go = False
         self._recalled: set[str] = set()
         self._said: list[TrackedBatchJob] = []
@@ -80,10 +78,10 @@ class JobMode(ClusterPoller):
         return stored
 
     def pause(self) -> float:
-        return self.interval.pause(has_jobs=bool(self.tracker.jobs) or self.scripts.due_actions().has_runs)
+        return self.interval.pause(has_jobs=bool(self.tracker.jobs) or self.scripts.has_runs)
 
     def _has_errands(self) -> bool:
-        return self.scripts.due_actions().is_urgent or super()._has_errands()
+        return self.scripts.is_urgent or super()._has_errands()
 
     def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
         with self.tracker.lock:
@@ -159,7 +157,7 @@ class JobMode(ClusterPoller):
         look = self._prepare()
         answers = self._send(look)
         files = look.reading.files(answers["events"])
-        self.interval.looked(has_jobs=bool(self.tracker.jobs) or look.scripts.has_runs)
+        self.interval.looked(has_jobs=bool(self.tracker.jobs) or self.scripts.has_runs)
         for name, why in look.reading.left_out(answers["events"]).items():
             self.rejected.report(name, why)
         self._read_events(files)
@@ -173,26 +171,18 @@ class JobMode(ClusterPoller):
         if "remains" in answers and known is not None:
             self.post_mortem.judge(look.doubtful, answers["remains"], self._accounts(look), known)
         self._press(look.asked_at)
-        self._read_scripts(look)
-
-    def _read_scripts(self, look: _Look) -> None:
-        news = self.scripts.read(look.scripts, look.answers)
-        self._troubles.note("the runs of job scripts", news.trouble)
-        for event in news.events:
-            self.event_buffer.add(event)
-        if news.events or news.has_granted:
-            self.interval.changed()
+        self._troubles.note("the runs of job scripts", self.scripts.read(answers))
 
     def _prepare(self) -> _Look:
         live = list(self.tracker.live())
         doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
         reading = GetAll(self.folder.events, largest=events.MOST_BYTES)
-        look = _Look(reading=reading, live=live, doubtful=doubtful, scripts=self.scripts.due_actions(), **self._due())
+        look = _Look(reading=reading, live=live, doubtful=doubtful, **self._due())
         removals = [f"spool/events/{name}" for name in look.files]
         removals += [name for token in look.done for name in self.folder.files_of(token)]
         self._ask(look, [*removals, *sorted(look.pending.leftovers)], live, doubtful)
         look.steps["events"] = look.reading
-        look.steps |= self.scripts.steps(look.scripts)
+        look.steps |= self.scripts.steps()
         if doubtful and look.status is not None:
             look.steps["remains"] = self.post_mortem.question(doubtful)
         return look
