@@ -89,6 +89,8 @@ class BackPressure:
         :param system: name of the batch system
         :param submitted: number of jobs that are submitted already
         """
+        if (held := self.held()) is not None:
+            return 0, held
         room, learned = profile.room(submitted), self.room(submitted)
         if learned < room:
             return learned, self.reason(system, submitted)
@@ -123,10 +125,16 @@ class BackPressure:
             id = system.submitted(answer)
         except SubmitError as error:
             is_array = count > 1 and error.is_of_arrays
-            if is_array and divisible and error.kind != "transient":
+            if error.kind == "transient":
+                # It may have been accepted: look it up by its name before doing anything else about it.
+                self.hold(because("submit_unanswered", system=system.name, text=error.message))
+            elif is_array and divisible:
                 self.shrink(count)
-            elif error.kind == "limit" and not is_array:
+            elif error.kind == "limit" and not is_array and (divisible or count == 1):
                 self.refuse(count, submitted, error.message)
+            elif error.kind == "limit" and not is_array:
+                # How many single jobs the site accepts is still unknown.
+                self.hold(because("site_limit", system=system.name, text=error.message))
             raise
         self.accept(count, submitted + count)
         return id

@@ -20,7 +20,6 @@ from lading.hooks.polling.job_life import ShownLife, ShownPhase
 from lading.hooks.polling.outside_clock import least_ahead
 from lading.hooks.spool.values import LARGEST_INTEGER
 from lading.hooks.ssh.answer import CommandResult, whole_number
-from lading.hooks.ssh.backoff import pause
 from lading.scheduling.reasons import because
 
 # A database's INTEGER, because a record can come from a task.
@@ -29,8 +28,6 @@ RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "can
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 # Seconds after which a submission without an answer counts as dead; more than its command may take.
 UNDER_WAY = 120.0
-# Seconds between refused submissions: the first, and the longest.
-BACKOFF = (2.0, 60.0)
 # Seconds by which a job may have started before its script, whose times are whole seconds.
 HEAD_START = 2
 # The text for each cause, to which the batch system's own reason is added.
@@ -53,7 +50,6 @@ class RunRecord:
     :ivar given_name: the name that its script gives its batch job, which other jobs may have, too
     :ivar output: the file with what it prints, absolute; None: only the batch system knows its name
     :ivar attempt: the number of the current or last submission
-    :ivar not_before: when the submission is tried, seconds since the epoch
     :ivar doubtful_since: since when a submission has had no answer
     :ivar look_up: whether its job must be looked up by name in the batch system before the next submission
     :ivar held: whether it waits for a controller to admit it; it is not submitted until then
@@ -84,7 +80,6 @@ class RunRecord:
     jobname: str | None = None
     output: str | None = None
     attempt: int = 1
-    not_before: FiniteFloat = 0.0
     doubtful_since: FiniteFloat | None = None
     look_up: bool = False
     shared: Mapping[str, Any] | None = None
@@ -293,7 +288,7 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
     first, _, rest = answer.stdout.partition("\n")
     reported, *element = first.split() or [""]
     if reported == "newer" and answer.status == 0 and (attempt := whole_number("".join(element))) is not None:
-        return replace(record, attempt=attempt, not_before=0.0, doubtful_since=None)
+        return replace(record, attempt=attempt, doubtful_since=None)
     if reported in ("answered", "pending"):
         record = _as_element(record, element)
     if answer.status is None or reported not in ("answered", "claimed", "cancelled"):
@@ -311,7 +306,7 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
     try:
         return record.accepted(system.submitted(replace(answer, stdout=rest)), record.index, system)
     except SubmitError as error:
-        return _refused(record, error, now)
+        return _refused(record, error)
 
 
 def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem) -> RunRecord:
@@ -421,7 +416,7 @@ def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
     return replace(record, index=index, array_name=None if element[1] == "-" else element[1])
 
 
-def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
+def _refused(record: RunRecord, error: SubmitError) -> RunRecord:
     # A smaller array or a single job may be accepted instead; the size of a script's own array is fixed.
     too_large = record.index is not None and error.is_too_large
     for_ever = error.kind == "permanent" or (error.kind == "limit" and record.elements and error.is_of_arrays)
@@ -430,7 +425,6 @@ def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
     return replace(
         record,
         attempt=record.attempt + 1,
-        not_before=now if too_large else now + pause(record.attempt, *BACKOFF),
         reason=error.message,
         doubtful_since=None,
         look_up=error.kind == "transient",

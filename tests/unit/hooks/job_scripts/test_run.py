@@ -59,9 +59,6 @@ def test_a_refusal_for_ever() -> None:
 def test_a_limit_is_waited_for() -> None:
     limited = submitted(1, "answered\n", "sbatch: error: AssocMaxSubmitJobLimit")
     assert (limited.state, limited.attempt, limited.look_up) == ("queued", 2, False)
-    assert NOW < limited.not_before <= NOW + 2
-    later = submitted(1, "answered\n", "sbatch: error: AssocMaxSubmitJobLimit", replace(limited, attempt=20))
-    assert NOW + 30 <= later.not_before <= NOW + 60
 
 
 def test_an_array_that_is_too_large_for_ever_is_not_waited_for() -> None:
@@ -185,8 +182,8 @@ def test_a_job_that_will_never_start() -> None:
 
 
 def test_a_later_submission_is_gone_to_at_once() -> None:
-    record = submitted(0, "newer 7\n", record=replace(NEW, not_before=NOW + 60, doubtful_since=NOW))
-    assert (record.attempt, record.not_before, record.doubtful_since) == (7, 0.0, None)
+    record = submitted(0, "newer 7\n", record=replace(NEW, doubtful_since=NOW))
+    assert (record.attempt, record.doubtful_since) == (7, None)
     assert submitted(None, "newer 7\n").attempt == 1, "the answer was cut"
     for odd in ("newer\n", "newer x\n", f"newer {'9' * 5000}\n", "newer \u00b2\n"):
         assert submitted(0, odd).attempt == 1
