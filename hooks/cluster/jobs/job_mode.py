@@ -56,7 +56,6 @@ class JobMode(ClusterPoller):
         self.scripts = ScriptRuns(self.context)
         self._letting_go = False
         self._recalled: set[str] = set()
-        self._said: list[TrackedBatchJob] = []
 
     def give(self, envelopes: Iterable[Envelope]) -> None:
         given = list(envelopes)
@@ -187,10 +186,6 @@ class JobMode(ClusterPoller):
             look.steps["remains"] = self.post_mortem.question(doubtful)
         return look
 
-    def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
-        super()._forget(tokens, files)
-        self.post_mortem.forget(tokens)
-
     def _read_event(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None) -> None:
         if event["event"] != "measured":  # of which many jobs have one now and then: nothing is to be asked sooner
             self.interval.changed()
@@ -206,14 +201,12 @@ class JobMode(ClusterPoller):
             self._conclude(job, end_event.from_report(job.token, event), file)
         else:
             job.report_end(event, file)
-            self._said.append(job)
 
     def _settle(self) -> None:
         """Report the end of jobs whose own reports are conclusive, unless the batch system contradicts them."""
-        said, self._said = self._said, []
-        for job in said:
+        for job in list(self.tracker.live()):
             own = end_event.sentinel(job.own)
-            if own is not None and own.is_certain and not job.ended:
+            if own is not None and own.is_certain:
                 facts = outcome.Evidence(native=job.end_seen, cancelled=job.cancelled_at is not None)
                 event = end_event.judged(job.token, facts, job.own)
                 assert event is not None

@@ -29,6 +29,7 @@ from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.polling.job_life import JobAtSite, JobPhase, ShownLife, ShownPhase
 from lading.hooks.polling.job_tracker import JobTracker
 from lading.hooks.polling.outside_clock import between
+from lading.hooks.spool import job_files
 from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.reasons import Reason, because
 
@@ -107,6 +108,7 @@ class TrackedBatchJob(JobAtSite):
     :param own_file: the file that contained this report
     :param starts_at: the expected start that was reported last, epoch seconds
     :param cancelled_at: when its cancellation was sent, on the monotonic clock
+    :param tries: how often it was submitted without having started, including this time
     """
 
     shape: ArrayShape | None = None
@@ -120,10 +122,18 @@ class TrackedBatchJob(JobAtSite):
     own_file: str | None = None
     starts_at: float | None = None
     cancelled_at: float | None = None
+    tries: int = 1
 
-    def dated(self, end: Mapping[str, Any]) -> dict[str, Any]:
-        """Return its own report of how it ended, with times of a node's clock limited to what is possible by ours."""
-        return between(end, -math.inf if self.began_at is None else self.began_at, time.time())
+    def report_left(self, sentinel: bytes | None, cause: bytes | None) -> dict[str, Any] | None:
+        """Return its own report of how it ended, from the files that it may have left; None: there is none.
+
+        Times of a node's clock are limited to what is possible by ours.
+        """
+        left, why = job_files.remains(job_files.SentinelFile, sentinel), job_files.remains(job_files.CauseFile, cause)
+        if left is None:
+            return None
+        earliest = -math.inf if self.began_at is None else self.began_at
+        return between(job_files.of_sentinel(left, why), earliest, time.time())
 
     def end(self) -> None:
         JobAtSite.end(self)
@@ -222,12 +232,18 @@ class TrackedBatchJob(JobAtSite):
         """Whether it will never start and would stay in its queue forever."""
         return self.shown.phase is ShownPhase.UNRUNNABLE
 
-    def is_held(self, known: Statuses) -> bool:
-        """Whether it could not be launched and is still listed; it is submitted again only when it is gone."""
-        if not self.is_hopeless or self.native is None or self.native.cause == "error":
+    def has_gone(self, known: Statuses) -> bool:
+        """Whether its end has to be determined.
+
+        A job that could not be launched and is still listed has not gone: it is submitted again only when it has.
+
+        :param known: the batch system's report of this poll; a job about which it says nothing is left alone
+        """
+        if self.ended or self.gone_since is None or (self.key is not None and known.is_silent(self.key)):
             return False
-        native = self.found_in(known)
-        return native is not None and native.state != "ended"
+        is_launch_failure = self.is_hopeless and self.native is not None and self.native.cause != "error"
+        native = self.found_in(known) if is_launch_failure else None
+        return native is None or native.state == "ended"
 
     @property
     def end_seen(self) -> NativeJob | None:
