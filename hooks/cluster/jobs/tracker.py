@@ -15,7 +15,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -275,30 +275,32 @@ class TrackedBatchJob(JobAtSite):
 class PendingActions:
     """The actions for the next poll.
 
-    :param cancels: native IDs to be cancelled
+    :param cancels: native IDs to be cancelled, each with the time of the first request, on the monotonic clock
     :param withdrawals: name of the submission and token of each job that no longer belongs to it
     :param leftovers: files to be removed, relative to the cluster's folder
-    :param failing: native IDs whose cancellation fails, and since when, on the monotonic clock
     """
 
-    cancels: list[str] = field(default_factory=list)
+    cancels: dict[str, float] = field(default_factory=dict)
     withdrawals: list[tuple[str, str]] = field(default_factory=list)
     leftovers: set[str] = field(default_factory=set)
-    failing: dict[str, float] = field(default_factory=dict)
 
     def take(self) -> PendingActions:
         """Return the pending actions, and remove them here."""
-        taken = PendingActions(list(dict.fromkeys(self.cancels)), self.withdrawals, self.leftovers)
-        self.cancels, self.withdrawals, self.leftovers = [], [], set()
+        taken = PendingActions(self.cancels, self.withdrawals, self.leftovers)
+        self.cancels, self.withdrawals, self.leftovers = {}, [], set()
         return taken
 
     def put_back(self, taken: PendingActions) -> None:
-        self.cancels += taken.cancels
+        self.cancels |= taken.cancels
         self.withdrawals += taken.withdrawals
         self.leftovers |= taken.leftovers
 
-    def check_cancelled(self, system: BatchSystem, ids: Sequence[str], answer: CommandResult, now: float) -> None:
-        """Repeat the cancellation of jobs if the command has failed. Jobs that are gone do not count as a failure.
+    def cancel(self, ids: Iterable[str]) -> None:
+        for id in ids:
+            self.cancels.setdefault(id, time.monotonic())
+
+    def check_cancelled(self, system: BatchSystem, taken: PendingActions, answer: CommandResult, now: float) -> None:
+        """Repeat cancellations if the command has failed. Jobs that are gone do not count as a failure.
 
         :param answer: to the cancel command
         :param now: on the monotonic clock
@@ -306,16 +308,12 @@ class PendingActions:
         try:
             system.cancelled(answer)
         except CancelError as error:
-            log.warning("%d jobs could not be cancelled: %s", len(ids), error.message)
-            for id in ids:
-                if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
-                    self.cancels.append(id)
+            log.warning("%d jobs could not be cancelled: %s", len(taken.cancels), error.message)
+            for id, since in taken.cancels.items():
+                if now - since < SECONDS_OF_CANCELLING:
+                    self.cancels[id] = since
                 else:
                     log.error("job %s still could not be cancelled; Lading stops trying", id)
-                    del self.failing[id]
-        else:
-            for id in ids:
-                self.failing.pop(id, None)
 
 
 class BatchJobTracker(JobTracker[TrackedBatchJob]):
@@ -389,13 +387,13 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
     def cancel_natively(self, job: TrackedBatchJob, system: BatchSystem) -> None:
         """Cancel a job in the batch system, if it is submitted."""
         if (id := job.native_id(system)) is not None:
-            self.pending.cancels.append(id)
+            self.pending.cancel([id])
             self.canceller.ask([id])
 
     def press(self, job: TrackedBatchJob, system: BatchSystem) -> None:
         """Cancel a job again from time to time while it is still listed after its cancellation."""
         if (id := job.native_id(system)) is not None:
-            self.pending.cancels += self.canceller.press([id], at_once=True)
+            self.pending.cancel(self.canceller.press([id], at_once=True))
 
     def forget(self, tokens: Iterable[str]) -> None:
         """Forget jobs that have ended, and submissions that have no jobs left."""
