@@ -418,9 +418,9 @@ def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
 
 def _refused(record: RunRecord, error: SubmitError) -> RunRecord:
     # A smaller array or a single job may be accepted instead; the size of a script's own array is fixed.
-    too_large = record.index is not None and error.is_too_large
-    for_ever = error.kind == "permanent" or (error.kind == "limit" and record.elements and error.is_of_arrays)
-    if for_ever and not too_large:
+    is_divided = record.index is not None and error.is_of_arrays
+    is_never_accepted = record.elements is not None and error.kind == "limit" and error.is_of_arrays
+    if is_never_accepted or (error.kind == "permanent" and not is_divided):
         return record.failed("submit_rejected", error.message)
     return replace(
         record,
