@@ -83,15 +83,18 @@ class BackPressure:
             return free
         return 1 if now >= self._next_probe else 0
 
-    def allow(self, system: str, profile: Profile, submitted: int) -> tuple[int, Reason]:
+    def allow(self, system: str, profile: Profile, submitted: int, first: int = 1) -> tuple[int, Reason]:
         """Return how many more jobs can be submitted now, and why no more than that.
 
         :param system: name of the batch system
         :param submitted: number of jobs that are submitted already
+        :param first: number of jobs in the first submission, which cannot be divided. It can exceed a learned limit,
+            which may have been raised; otherwise it would never be tried
         """
         if (held := self.held()) is not None:
             return 0, held
         room, learned = profile.room(submitted), self.room(submitted)
+        learned = max(learned, first) if learned else 0
         if learned < room:
             return learned, self.reason(system, submitted)
         return room, because("max_submitted", most=profile.max_submitted)

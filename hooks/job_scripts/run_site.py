@@ -480,7 +480,8 @@ class RunLook:
         ending = [each for each in due if each.cancelling][:MOST_SUBMITTED]
         starting = [each for each in due if not each.cancelling]
         submitted = len(self.known) + sum(map(len, self.arrays.values()))
-        allowed, why = site.pressure.allow(site.system.name, site.profile.profile, submitted)
+        first = starting[0].jobs if starting else 1
+        allowed, why = site.pressure.allow(site.system.name, site.profile.profile, submitted, first)
         room = sum(jobs <= allowed for jobs in accumulate(each.jobs for each in starting))
         self.held = [replace(each, reason=f"{HELD}: {why.sentence}") for each in starting[room:]]
         self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]

@@ -144,3 +144,13 @@ def test_after_a_submission_without_an_answer_nothing_is_submitted_for_a_while()
         pressure.read(SLURM(), CommandResult(None, "", "connection lost"), 1, 5)
     room, why = pressure.allow("slurm", Profile(), 5)
     assert (room, why.code) == (0, "submit_unanswered")
+
+
+def test_an_array_that_exceeds_a_learned_limit_is_tried_when_a_single_job_would_be() -> None:
+    now = 0.0
+    pressure = BackPressure(100, clock=lambda: now)
+    pressure.refuse(1, 12, ASSOC)
+    assert pressure.allow("slurm", Profile(), 12, 40)[0] == 0
+    now += SECONDS_BETWEEN_PROBES
+    assert pressure.allow("slurm", Profile(), 12, 40)[0] == 40
+    assert pressure.allow("slurm", Profile(max_submitted=50), 12, 40)[0] == 38, "that limit is not a learned one"
