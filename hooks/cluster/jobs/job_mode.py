@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lading.hooks.batch import outcome
@@ -32,19 +31,6 @@ log = logging.getLogger(__name__)
 SECONDS_UNTIL_BELIEVED = 30.0
 # Seconds after the kill grace until the batch system cancels a job that ignores its cancellation.
 SECONDS_UNTIL_FORCED = 60.0
-
-
-@dataclass(slots=True, kw_only=True)
-class _Look(ClusterLook):
-    """One poll of the cluster.
-
-    :param reading: the step that reads the events
-    :param doubtful: jobs that may have ended without reporting it
-    """
-
-    reading: GetAll
-    live: list[TrackedBatchJob]
-    doubtful: list[TrackedBatchJob]
 
 
 class JobMode(ClusterPoller):
@@ -153,38 +139,34 @@ class JobMode(ClusterPoller):
     # -- polling
 
     def _look_at_cluster(self) -> None:
-        look = self._prepare()
-        answers = self._send(look)
-        files = look.reading.files(answers["events"])
-        self.interval.looked(has_jobs=bool(self.tracker.jobs) or self.scripts.has_runs)
-        for name, why in look.reading.left_out(answers["events"]).items():
-            self.rejected.report(name, why)
-        self._read_events(files)
-        if len(files) < look.reading.most:
-            self._events_read_at = look.asked_at
-        known = self._statuses(look)
-        if known is not None:
-            self._read_states(known, look.live, look.asked_at)
-        self._settle()
-        self._read_logs(look)
-        if "remains" in answers and known is not None:
-            self.post_mortem.judge(look.doubtful, answers["remains"], self._accounts(look), known)
-        self._press(look.asked_at)
-        self._troubles.note("the runs of job scripts", self.scripts.read(answers))
-
-    def _prepare(self) -> _Look:
         live = list(self.tracker.live())
         doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
         reading = GetAll(self.folder.events, largest=events.MOST_BYTES)
-        look = _Look(reading=reading, live=live, doubtful=doubtful, **self._due())
+        look = ClusterLook(**self._due())
         removals = [f"spool/events/{name}" for name in look.files]
         removals += [name for token in look.done for name in self.folder.files_of(token)]
         self._ask(look, [*removals, *sorted(look.pending.leftovers)], live, doubtful)
-        look.steps["events"] = look.reading
+        look.steps["events"] = reading
         look.steps |= self.scripts.steps()
         if doubtful and look.status is not None:
             look.steps["remains"] = self.post_mortem.question(doubtful)
-        return look
+        answers = self._send(look)
+        files = reading.files(answers["events"])
+        self.interval.looked(has_jobs=bool(self.tracker.jobs) or self.scripts.has_runs)
+        for name, why in reading.left_out(answers["events"]).items():
+            self.rejected.report(name, why)
+        self._read_events(files)
+        if len(files) < reading.most:
+            self._events_read_at = look.asked_at
+        known = self._statuses(look)
+        if known is not None:
+            self._read_states(known, live, look.asked_at)
+        self._settle()
+        self._read_logs(look)
+        if "remains" in answers and known is not None:
+            self.post_mortem.judge(doubtful, answers["remains"], self._accounts(look), known)
+        self._press(look.asked_at)
+        self._troubles.note("the runs of job scripts", self.scripts.read(answers))
 
     def _read_event(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None) -> None:
         if event["event"] != "measured":  # of which many jobs have one now and then: nothing is to be asked sooner

@@ -239,6 +239,12 @@ def test_records_survive_json() -> None:
     assert RunRecord.from_json(json.loads(json.dumps(gone.to_json()))) == gone
 
 
+def test_a_record_of_before_the_first_version_can_still_be_read() -> None:
+    former = {"gone_since": 1.0, "never_since": None, "strange_since": None, "waited": True, "not_before": 2.0}
+    saved = {key: value for key, value in LIVE.to_json().items() if key != "shown"} | former
+    assert RunRecord.from_json(saved) == LIVE, "the next look at the batch system tells the rest"
+
+
 def test_the_first_to_save_wins(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     assert store.load("k") is None
