@@ -63,11 +63,6 @@ class SubmitError(RuntimeError):
         self.of_account = of_account
 
     @property
-    def is_too_large(self) -> bool:
-        """Whether part of a submitted array may be accepted."""
-        return self.kind == "limit" or (self.kind == "permanent" and self.is_of_arrays)
-
-    @property
     def is_of_arrays(self) -> bool:
         """Whether the array itself is refused, so that waiting does not help."""
         return bool(_ABOUT_ARRAYS.search(self.message)) and limit_on_jobs(self.message) is None

@@ -83,13 +83,18 @@ class BackPressure:
             return free
         return 1 if now >= self._next_probe else 0
 
-    def allow(self, system: str, profile: Profile, submitted: int) -> tuple[int, Reason]:
+    def allow(self, system: str, profile: Profile, submitted: int, first: int = 1) -> tuple[int, Reason]:
         """Return how many more jobs can be submitted now, and why no more than that.
 
         :param system: name of the batch system
         :param submitted: number of jobs that are submitted already
+        :param first: number of jobs in the first submission, which cannot be divided. It can exceed a learned limit,
+            which may have been raised; otherwise it would never be tried
         """
+        if (held := self.held()) is not None:
+            return 0, held
         room, learned = profile.room(submitted), self.room(submitted)
+        learned = max(learned, first) if learned else 0
         if learned < room:
             return learned, self.reason(system, submitted)
         return room, because("max_submitted", most=profile.max_submitted)
@@ -123,10 +128,16 @@ class BackPressure:
             id = system.submitted(answer)
         except SubmitError as error:
             is_array = count > 1 and error.is_of_arrays
-            if is_array and divisible and error.kind != "transient":
+            if error.kind == "transient":
+                # It may have been accepted: look it up by its name before doing anything else about it.
+                self.hold(because("submit_unanswered", system=system.name, text=error.message))
+            elif is_array and divisible:
                 self.shrink(count)
-            elif error.kind == "limit" and not is_array:
+            elif error.kind == "limit" and not is_array and (divisible or count == 1):
                 self.refuse(count, submitted, error.message)
+            elif error.kind == "limit" and not is_array:
+                # How many single jobs the site accepts is still unknown.
+                self.hold(because("site_limit", system=system.name, text=error.message))
             raise
         self.accept(count, submitted + count)
         return id

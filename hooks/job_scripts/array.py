@@ -37,7 +37,7 @@ WITHOUT_ARRAYS = {"pbspro": {"r": "n"}}
 # The arguments "$@" are the submit command. The first line of the output is the state, the second lists the numbers of
 # the elements whose run is in this array, and the rest is the batch system's answer.
 _SUBMIT = """\
-array=$1; shift
+array=$1 before=$2; shift 2
 cd -- "$array" && [ -f members ] && [ -f lading.sh ] || exit
 lading_elements() {
   number=0
@@ -47,6 +47,7 @@ lading_elements() {
   done <members
 }
 if [ ! -f status ]; then
+  if [ -n "$before" ] && [ ! -d begun ] && [ "$(cat "$before/status" 2>/dev/null)" != 0 ]; then echo held; exit; fi
   if mkdir begun 2>/dev/null; then
     while IFS= read -r attempt; do
       if [ ! -e "${attempt%/*}/cancelled" ] && [ ! -e "$attempt" ]; then ln -s -- "$array" "$attempt" 2>/dev/null; fi
@@ -124,10 +125,15 @@ class RunArray:
         contents = {name: text.encode(errors="surrogateescape") for name, text in texts.items()}
         return Put(self.folder, contents, (layout.WRAPPER,))
 
-    def submit(self, system: BatchSystem) -> RunCommand:
-        """Submit the array unless that was done already; in both cases the answer tells the outcome."""
+    def submit(self, system: BatchSystem, before: str) -> RunCommand:
+        """Submit the array unless that was done already; in both cases the answer tells the outcome.
+
+        :param before: as in :func:`layout.submit`
+        """
         message = system.submit(f"{self.folder}/{layout.WRAPPER}")
-        return RunCommand(["/bin/sh", "-c", _SUBMIT, "lading", self.folder, *message], limit=layout.SUBMIT_LIMIT)
+        return RunCommand(
+            ["/bin/sh", "-c", _SUBMIT, "lading", self.folder, before, *message], limit=layout.SUBMIT_LIMIT
+        )
 
     def after(self, record: RunRecord, answer: CommandResult, system: BatchSystem, now: float) -> RunRecord:
         """Return one of the array's runs after the attempt to submit it.

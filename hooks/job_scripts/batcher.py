@@ -64,7 +64,7 @@ class Batcher:
         for record in waiting:
             groups.setdefault(key(record), []).append(record)
         due = [group for group in groups.values() if self._is_whole(group, now)]
-        ready = [record for group in due for record in group if record.not_before <= time.time()]
+        ready = [record for group in due for record in group]
         try:
             taken = self._taken(ready)
         except TransportError as error:

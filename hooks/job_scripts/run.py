@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
@@ -20,7 +20,6 @@ from lading.hooks.polling.job_life import ShownLife, ShownPhase
 from lading.hooks.polling.outside_clock import least_ahead
 from lading.hooks.spool.values import LARGEST_INTEGER
 from lading.hooks.ssh.answer import CommandResult, whole_number
-from lading.hooks.ssh.backoff import pause
 from lading.scheduling.reasons import because
 
 # A database's INTEGER, because a record can come from a task.
@@ -29,8 +28,6 @@ RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "can
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 # Seconds after which a submission without an answer counts as dead; more than its command may take.
 UNDER_WAY = 120.0
-# Seconds between refused submissions: the first, and the longest.
-BACKOFF = (2.0, 60.0)
 # Seconds by which a job may have started before its script, whose times are whole seconds.
 HEAD_START = 2
 # The text for each cause, to which the batch system's own reason is added.
@@ -53,7 +50,6 @@ class RunRecord:
     :ivar given_name: the name that its script gives its batch job, which other jobs may have, too
     :ivar output: the file with what it prints, absolute; None: only the batch system knows its name
     :ivar attempt: the number of the current or last submission
-    :ivar not_before: when the submission is tried, seconds since the epoch
     :ivar doubtful_since: since when a submission has had no answer
     :ivar look_up: whether its job must be looked up by name in the batch system before the next submission
     :ivar held: whether it waits for a controller to admit it; it is not submitted until then
@@ -72,12 +68,8 @@ class RunRecord:
         script's own record once it has finished; None: unknown
     :ivar ended_at: when its script finished, by the same clock: from the script's own record if it was not killed, else
         when that was observed
-    :ivar gone_since: since when the batch system has not listed it, or has reported it as finished without saying how
-    :ivar never_since: since when the batch system has said that the job can never start, though an administrator may
-        change that
-    :ivar strange_since: since when the batch system has reported a state that Lading does not recognize
+    :ivar shown: its life as its batch system shows it, in seconds since the epoch
     :ivar not_launched: how often a node could not launch its job
-    :ivar waited: whether it was waiting at the last poll of the batch system
     :ivar cancelling: whether it is to be cancelled
     :ivar reason: why it waits or has failed, as text
     :ivar cause: why it has failed, or will never start: one of Lading's causes
@@ -88,7 +80,6 @@ class RunRecord:
     jobname: str | None = None
     output: str | None = None
     attempt: int = 1
-    not_before: FiniteFloat = 0.0
     doubtful_since: FiniteFloat | None = None
     look_up: bool = False
     shared: Mapping[str, Any] | None = None
@@ -101,11 +92,8 @@ class RunRecord:
     submitted_at: FiniteFloat | None = None
     started_at: FiniteFloat | None = None
     ended_at: FiniteFloat | None = None
-    gone_since: FiniteFloat | None = None
-    never_since: FiniteFloat | None = None
-    strange_since: FiniteFloat | None = None
+    shown: ShownLife = field(default_factory=ShownLife)
     not_launched: int = 0
-    waited: bool = False
     given_name: str | None = None
     cancelling: bool = False
     state: RunState = "queued"
@@ -167,14 +155,9 @@ class RunRecord:
         return Cancellation(*self.submission, self.name)
 
     @property
-    def shown(self) -> ShownLife:
-        """What the batch system showed of its job at the last poll, with the time that matters for it."""
-        if self.gone_since is not None:
-            is_stray = self.strange_since is not None
-            return ShownLife(ShownPhase.STRAY if is_stray else ShownPhase.GONE, self.gone_since)
-        if self.strange_since is not None:
-            return ShownLife(ShownPhase.STRANGE, self.strange_since)
-        return ShownLife() if self.never_since is None else ShownLife(ShownPhase.BLOCKED, self.never_since)
+    def gone_since(self) -> float | None:
+        """Since when its end is to be determined; None: its batch system lists it, or has not been asked yet."""
+        return None if self.shown.phase is ShownPhase.UNRUNNABLE else self.shown.gone_since
 
     @property
     def logs(self) -> list[str]:
@@ -228,8 +211,7 @@ class RunRecord:
             not_launched=self.not_launched + 1,
             state="queued",
             cause=None,
-            gone_since=None,
-            waited=False,
+            shown=ShownLife(),
         )
 
     def accepted(self, id: str, index: int | None, system: BatchSystem) -> RunRecord:
@@ -257,7 +239,7 @@ class RunRecord:
         return replace(self, state=state, cause=cause, reason=reported, exit_code=exit_code)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"shown": asdict(self.shown) | {"phase": self.shown.phase.value}}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> RunRecord:
@@ -306,7 +288,7 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
     first, _, rest = answer.stdout.partition("\n")
     reported, *element = first.split() or [""]
     if reported == "newer" and answer.status == 0 and (attempt := whole_number("".join(element))) is not None:
-        return replace(record, attempt=attempt, not_before=0.0, doubtful_since=None)
+        return replace(record, attempt=attempt, doubtful_since=None)
     if reported in ("answered", "pending"):
         record = _as_element(record, element)
     if answer.status is None or reported not in ("answered", "claimed", "cancelled"):
@@ -324,7 +306,7 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
     try:
         return record.accepted(system.submitted(replace(answer, stdout=rest)), record.index, system)
     except SubmitError as error:
-        return _refused(record, error, now)
+        return _refused(record, error)
 
 
 def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem) -> RunRecord:
@@ -357,7 +339,7 @@ def after_question(
     runs_as, element = layout.in_job(facts.job or id)
     if facts.job and not (layout.same_job(runs_as, id) and element == index):
         # A submission whose answer was lost was accepted after all, and its job started first.
-        return replace(record.accepted(runs_as, element, system), state=record.state, gone_since=None)
+        return replace(record.accepted(runs_as, element, system), state=record.state, shown=ShownLife())
     if not facts.asked:
         return record
     native = facts.native
@@ -373,9 +355,9 @@ def after_question(
         return record.again()
     # A job in an unknown state counts as gone from then on; when that is found, the accounting has not been asked yet.
     was_gone = record.gone_since is not None
-    nodes = (native and native.nodes) or record.nodes
-    strange_since = shown.since if is_stray else None
-    record = replace(record, gone_since=shown.since, strange_since=strange_since, never_since=None, nodes=nodes)
+    if shown.phase is ShownPhase.UNRUNNABLE:  # the accounting is asked only from now on
+        shown = replace(shown, phase=ShownPhase.GONE, since=now)
+    record = replace(record, shown=shown, nodes=(native and native.nodes) or record.nodes)
     ended = decide(
         outcome.Evidence(
             native=None if is_stray else native,
@@ -384,7 +366,7 @@ def after_question(
             sentinel=layout.sentinel(facts.sentinel),
             cancelled=record.cancelling or facts.cancelled,
             says_memory=system.wording.says_memory(facts.log),
-            waited=record.waited and facts.job is None,
+            waited=shown.ran is False and facts.job is None,
             at_limit=_at_limit(record, facts.sentinel, system),
             gone=now - shown.since,
             patience=patience,
@@ -413,19 +395,14 @@ def _over(record: RunRecord, ended: Outcome, strange: NativeJob | None) -> RunRe
 
 
 def _living(record: RunRecord, native: NativeJob, shown: ShownLife) -> RunRecord:
-    waits = native.state == "pending"
-    never_since = shown.since if shown.phase is ShownPhase.BLOCKED else record.never_since if native.never else None
     hopeless = shown.phase is ShownPhase.UNRUNNABLE and not record.cancelling
     return replace(
         record,
-        state="submitted" if waits else "running",
+        state="running" if shown.ran else "submitted",
         reason=native.reason,
         cause=native.cause or "error" if hopeless else None,
-        never_since=never_since,
-        strange_since=shown.since if shown.phase is ShownPhase.STRANGE else None,
+        shown=shown,
         nodes=native.nodes or record.nodes,
-        gone_since=None,
-        waited=waits,
     )
 
 
@@ -439,16 +416,15 @@ def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
     return replace(record, index=index, array_name=None if element[1] == "-" else element[1])
 
 
-def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
+def _refused(record: RunRecord, error: SubmitError) -> RunRecord:
     # A smaller array or a single job may be accepted instead; the size of a script's own array is fixed.
-    too_large = record.index is not None and error.is_too_large
-    for_ever = error.kind == "permanent" or (error.kind == "limit" and record.elements and error.is_of_arrays)
-    if for_ever and not too_large:
+    is_divided = record.index is not None and error.is_of_arrays
+    is_never_accepted = record.elements is not None and error.kind == "limit" and error.is_of_arrays
+    if is_never_accepted or (error.kind == "permanent" and not is_divided):
         return record.failed("submit_rejected", error.message)
     return replace(
         record,
         attempt=record.attempt + 1,
-        not_before=now if too_large else now + pause(record.attempt, *BACKOFF),
         reason=error.message,
         doubtful_since=None,
         look_up=error.kind == "transient",

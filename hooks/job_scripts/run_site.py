@@ -65,7 +65,8 @@ MOST_ATTEMPTS = 1000
 # For a finished run, bytes that are read of the output not read while it ran: in total, in one exchange, and from the
 # end if there is more.
 MOST_REST, AT_ONCE, LAST = 2**24, 2**22, 2**16
-# The most submissions in one exchange, so that it finishes in time even if each takes a second.
+# The most submissions in one exchange, so that it finishes in time even if each takes a second. The first refusal holds
+# all that follow it.
 MOST_SUBMITTED = 50
 # The reason of a run for which a limit leaves no room; the limit follows.
 HELD = "it waits to be submitted"
@@ -96,7 +97,6 @@ class RunSite:
     :param profile: how the site differs from others with that batch system
     :param given_transport: the transport to use; None: that of the options
     :param has_queue: whether each task of a controller is a batch job there, as a job script is
-    :ivar submitted_single: whether the last round has submitted jobs that are in no array
     """
 
     name: str
@@ -110,7 +110,6 @@ class RunSite:
         self.transport = self.given_transport or self.options.transport()
         self.trouble = Trouble(log)
         self.pressure = BackPressure(min(MOST_ELEMENTS, largest_array(self.system, self.profile.profile)))
-        self.submitted_single = False
         self._canceller = Canceller()
         self._noted: set[str] = set()
         self._login: tuple[str, str] | None = None
@@ -464,12 +463,11 @@ class RunLook:
         self.site, self.user, self.root, self.records, self.offsets, self.now = site, user, root, records, offsets, now
         waiting = [each for each in records if each.waiting]
         self.locked = [each for each in waiting if each.held and not each.cancelling]
-        alone = [
+        due = [
             each
             for each in waiting
             if not each.look_up and (each.cancelling or (each.shared is None and not each.held))
         ]
-        due = [each for each in alone if each.not_before <= now or each.cancelling]
         self.arrays = {
             array: elements
             for array in arrays
@@ -482,15 +480,12 @@ class RunLook:
         ending = [each for each in due if each.cancelling][:MOST_SUBMITTED]
         starting = [each for each in due if not each.cancelling]
         submitted = len(self.known) + sum(map(len, self.arrays.values()))
-        allowed, why = site.pressure.allow(site.system.name, site.profile.profile, submitted)
+        first = starting[0].jobs if starting else 1
+        allowed, why = site.pressure.allow(site.system.name, site.profile.profile, submitted, first)
         room = sum(jobs <= allowed for jobs in accumulate(each.jobs for each in starting))
         self.held = [replace(each, reason=f"{HELD}: {why.sentence}") for each in starting[room:]]
-        single = starting[: min(MOST_SUBMITTED - len(ending), room)]
-        # A round stops at the first refusal, so it submits either single jobs or one array: they take turns.
-        is_turn_of_array = bool(self.arrays) and (site.submitted_single or not single)
-        self.arrays = dict(islice(self.arrays.items(), 1 if is_turn_of_array else 0))
-        self.due = ending if is_turn_of_array else [*ending, *single]
-        site.submitted_single = bool(single) and not is_turn_of_array
+        self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
+        self.arrays = dict(islice(self.arrays.items(), MOST_SUBMITTED - len(self.due)))
 
     def done(self) -> list[RunSighting]:
         new = {each.token: each for each in self.held}
@@ -538,7 +533,8 @@ class RunLook:
             before = "" if record.cancelling else attempt(record)
         for array in self.arrays:
             steps["put", array.folder] = array.put()
-            steps["submit", array.folder] = array.submit(system)
+            steps["submit", array.folder] = array.submit(system, before)
+            before = array.folder
         if self.locked:
             steps["decided", ""] = self._decided
         if self.shown:
@@ -563,6 +559,8 @@ class RunLook:
         new = {}
         for array, elements in self.arrays.items():
             put, answer = answers["put", array.folder], answers["submit", array.folder]
+            if answer.stdout.strip() == layout.HELD:
+                continue
             if put.status != 0:
                 answer = CommandResult(None, "", put.message)
             for record in elements:

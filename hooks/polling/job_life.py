@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from pydantic import FiniteFloat
+
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.reasons import Reason
@@ -147,16 +149,20 @@ class ShownPhase(str, Enum):
     """It has ended, or the batch system no longer lists it."""
 
 
+_RUNNING = (ShownPhase.RUNNING, ShownPhase.STRANGE, ShownPhase.STRAY)
+
+
 @dataclass(frozen=True, slots=True)
 class ShownLife:
     """The phase that a job's batch system shows, and since when, by the caller's clock.
 
-    :param ran: whether it was ever shown as running
+    :param ran: whether it ran when it was last listed, which shows how a job that is gone may have ended; None: it was
+        never listed
     """
 
     phase: ShownPhase = ShownPhase.UNSEEN
-    since: float = 0.0
-    ran: bool = False
+    since: FiniteFloat = 0.0
+    ran: bool | None = None
 
     @property
     def gone_since(self) -> float | None:
@@ -199,5 +205,5 @@ class ShownLife:
         return self._to(ShownPhase.GONE, at if self.gone_since is None else self.gone_since)
 
     def _to(self, phase: ShownPhase, since: float) -> ShownLife:
-        ran = self.ran or phase in (ShownPhase.RUNNING, ShownPhase.STRANGE, ShownPhase.STRAY)
+        ran = self.ran if phase is ShownPhase.GONE else phase in _RUNNING
         return ShownLife(phase, since, ran)

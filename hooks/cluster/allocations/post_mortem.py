@@ -26,7 +26,6 @@ from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.context import ClusterPart
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
-from lading.hooks.spool import job_files
 from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.reasons import because
 
@@ -72,22 +71,17 @@ class AllocationPostMortem(ClusterPart):
 
         :param contents: the answer to :meth:`question`
         :param accounts: the accounting's report
-        :param known: the batch system's report of this poll; allocations about which it says nothing are left alone
+        :param known: the batch system's report of this poll
         """
         left = iter(contents)
         for name, jobs in gone.items():
             allocation = self.fleet.allocations.get(name)
             output = (next(left) or b"").decode(errors="replace")
-            models = (job_files.SentinelFile, job_files.CauseFile)
-            remains = {job.token: [job_files.remains(model, next(left)) for model in models] for job in jobs}
-            if allocation is None or allocation.batch.gone_since is None:
+            remains = {job.token: (next(left), next(left)) for job in jobs}
+            if allocation is None or not allocation.batch.has_gone(known):
                 continue
-            if allocation.batch.key is not None and known.is_silent(allocation.batch.key):
-                continue
-            if allocation.batch.is_held(known):
-                continue
-            native = _native(allocation.batch, accounts)
-            gone_since = allocation.batch.gone_since
+            native, gone_since = _native(allocation.batch, accounts), allocation.batch.gone_since
+            assert gone_since is not None
             for job in jobs:
                 if not job.ended:
                     self._judge_job(job, allocation, native, gone_since, remains[job.token], output)
@@ -108,11 +102,10 @@ class AllocationPostMortem(ClusterPart):
         allocation: Allocation,
         native: NativeJob | None,
         gone_since: float,
-        remains: Sequence[dict[str, Any] | None],
+        remains: tuple[bytes | None, bytes | None],
         output: str,
     ) -> None:
-        sentinel, cause = remains
-        own = job.own or (job.dated(job_files.of_sentinel(sentinel, cause)) if sentinel is not None else None)
+        own = job.own or job.report_left(*remains)
         said = end_event.sentinel(own)
         if said is not None and said.is_certain:
             native = None  # the job ended before its allocation, so how the allocation ended does not matter

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lading.hooks.batch import outcome
@@ -17,7 +16,7 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_REPORTED, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
-from lading.hooks.cluster.jobs.script_runs import ScriptLook, ScriptRuns
+from lading.hooks.cluster.jobs.script_runs import ScriptRuns
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.polling.job_life import JobPhase
@@ -34,31 +33,15 @@ SECONDS_UNTIL_BELIEVED = 30.0
 SECONDS_UNTIL_FORCED = 60.0
 
 
-@dataclass(slots=True, kw_only=True)
-class _Look(ClusterLook):
-    """One poll of the cluster.
-
-    :param reading: the step that reads the events
-    :param doubtful: jobs that may have ended without reporting it
-    :param scripts: actions for the runs of job scripts
-    """
-
-    reading: GetAll
-    live: list[TrackedBatchJob]
-    doubtful: list[TrackedBatchJob]
-    scripts: ScriptLook
-
-
 class JobMode(ClusterPoller):
     """The state of a site where each task is a batch job."""
 
     def _set_up(self, api: str) -> None:
         self.submitter: Submitter = Submitter(self.context, api)
         self.post_mortem = PostMortem(self.context, self._conclude)
-        self.scripts = ScriptRuns(self.folder.root)
+        self.scripts = ScriptRuns(self.context)
         self._letting_go = False
         self._recalled: set[str] = set()
-        self._said: list[TrackedBatchJob] = []
 
     def give(self, envelopes: Iterable[Envelope]) -> None:
         given = list(envelopes)
@@ -80,10 +63,10 @@ class JobMode(ClusterPoller):
         return stored
 
     def pause(self) -> float:
-        return self.interval.pause(has_jobs=bool(self.tracker.jobs) or self.scripts.due_actions().has_runs)
+        return self.interval.pause(has_jobs=bool(self.tracker.jobs) or self.scripts.has_runs)
 
     def _has_errands(self) -> bool:
-        return self.scripts.due_actions().is_urgent or super()._has_errands()
+        return self.scripts.is_urgent or super()._has_errands()
 
     def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
         with self.tracker.lock:
@@ -156,50 +139,34 @@ class JobMode(ClusterPoller):
     # -- polling
 
     def _look_at_cluster(self) -> None:
-        look = self._prepare()
-        answers = self._send(look)
-        files = look.reading.files(answers["events"])
-        self.interval.looked(has_jobs=bool(self.tracker.jobs) or look.scripts.has_runs)
-        for name, why in look.reading.left_out(answers["events"]).items():
-            self.rejected.report(name, why)
-        self._read_events(files)
-        if len(files) < look.reading.most:
-            self._events_read_at = look.asked_at
-        known = self._statuses(look)
-        if known is not None:
-            self._read_states(known, look.live, look.asked_at)
-        self._settle()
-        self._read_logs(look)
-        if "remains" in answers and known is not None:
-            self.post_mortem.judge(look.doubtful, answers["remains"], self._accounts(look), known)
-        self._press(look.asked_at)
-        self._read_scripts(look)
-
-    def _read_scripts(self, look: _Look) -> None:
-        news = self.scripts.read(look.scripts, look.answers)
-        self._troubles.note("the runs of job scripts", news.trouble)
-        for event in news.events:
-            self.event_buffer.add(event)
-        if news.events or news.has_granted:
-            self.interval.changed()
-
-    def _prepare(self) -> _Look:
         live = list(self.tracker.live())
         doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
         reading = GetAll(self.folder.events, largest=events.MOST_BYTES)
-        look = _Look(reading=reading, live=live, doubtful=doubtful, scripts=self.scripts.due_actions(), **self._due())
+        look = ClusterLook(**self._due())
         removals = [f"spool/events/{name}" for name in look.files]
         removals += [name for token in look.done for name in self.folder.files_of(token)]
         self._ask(look, [*removals, *sorted(look.pending.leftovers)], live, doubtful)
-        look.steps["events"] = look.reading
-        look.steps |= self.scripts.steps(look.scripts)
+        look.steps["events"] = reading
+        look.steps |= self.scripts.steps()
         if doubtful and look.status is not None:
             look.steps["remains"] = self.post_mortem.question(doubtful)
-        return look
-
-    def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
-        super()._forget(tokens, files)
-        self.post_mortem.forget(tokens)
+        answers = self._send(look)
+        files = reading.files(answers["events"])
+        self.interval.looked(has_jobs=bool(self.tracker.jobs) or self.scripts.has_runs)
+        for name, why in reading.left_out(answers["events"]).items():
+            self.rejected.report(name, why)
+        self._read_events(files)
+        if len(files) < reading.most:
+            self._events_read_at = look.asked_at
+        known = self._statuses(look)
+        if known is not None:
+            self._read_states(known, live, look.asked_at)
+        self._settle()
+        self._read_logs(look)
+        if "remains" in answers and known is not None:
+            self.post_mortem.judge(doubtful, answers["remains"], self._accounts(look), known)
+        self._press(look.asked_at)
+        self._troubles.note("the runs of job scripts", self.scripts.read(answers))
 
     def _read_event(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None) -> None:
         if event["event"] != "measured":  # of which many jobs have one now and then: nothing is to be asked sooner
@@ -216,14 +183,12 @@ class JobMode(ClusterPoller):
             self._conclude(job, end_event.from_report(job.token, event), file)
         else:
             job.report_end(event, file)
-            self._said.append(job)
 
     def _settle(self) -> None:
         """Report the end of jobs whose own reports are conclusive, unless the batch system contradicts them."""
-        said, self._said = self._said, []
-        for job in said:
+        for job in list(self.tracker.live()):
             own = end_event.sentinel(job.own)
-            if own is not None and own.is_certain and not job.ended:
+            if own is not None and own.is_certain:
                 facts = outcome.Evidence(native=job.end_seen, cancelled=job.cancelled_at is not None)
                 event = end_event.judged(job.token, facts, job.own)
                 assert event is not None

@@ -374,7 +374,7 @@ class ClusterPoller(ClusterPart, ABC):
         if pending.withdrawals:
             steps["withdraw"] = remote_steps.withdraw(self.folder, pending.withdrawals)
         if pending.cancels:
-            steps["cancel"] = ask(self.system.cancel(pending.cancels))
+            steps["cancel"] = ask(self.system.cancel(list(pending.cancels)))
         if self.submitter.bundles is not None:
             with self.tracker.lock:
                 sweep = self.submitter.bundles.sweep({job.bundle for job in self.tracker.jobs.values()})
@@ -428,7 +428,7 @@ class ClusterPoller(ClusterPart, ABC):
             raise
         look.answers = answers
         if "cancel" in answers:
-            pending.check_cancelled(self.system, look.pending.cancels, answers["cancel"], look.asked_at)
+            pending.check_cancelled(self.system, look.pending, answers["cancel"], look.asked_at)
         if "withdraw" in answers and answers["withdraw"].status != 0:
             pending.withdrawals += look.pending.withdrawals
         if "remove" in answers and answers["remove"].status != 0:
@@ -462,7 +462,7 @@ class ClusterPoller(ClusterPart, ABC):
                 self.tracker.pending.leftovers.add(f"{canceller.NOTES}/{name}")
                 self._cancelled_scripts.pop(name, None)
             else:
-                self.tracker.pending.cancels += self.tracker.canceller.press([id], at_once=False)
+                self.tracker.pending.cancel(self.tracker.canceller.press([id], at_once=False))
 
     def _take_inventory(self, answer: CommandResult) -> None:
         """Read the nodes and queues; if that fails, the previous inventory stays valid."""

@@ -23,7 +23,6 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
-from lading.hooks.spool import job_files
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.hints.retries import INFRASTRUCTURE
@@ -46,7 +45,6 @@ class PostMortem(ClusterPart):
     ) -> None:
         super().__init__(context)
         self.conclude = conclude
-        self._attempts: dict[str, int] = {}
 
     def question(self, doubtful: Sequence[TrackedBatchJob]) -> Parts:
         """Return the step that reads what these jobs may have left."""
@@ -62,21 +60,16 @@ class PostMortem(ClusterPart):
         """Report the end of jobs that are gone, as far as it is known how they ended.
 
         :param accounts: the accounting's report
-        :param known: the batch system's report of this poll; jobs about which it says nothing are left alone
+        :param known: the batch system's report of this poll
         :raises TransportError: the answer is damaged
         """
         remains = self.question(doubtful).contents(answer)
         size = len(REMAINS) + 1
         for number, job in enumerate(doubtful):
-            silent = job.key is not None and known.is_silent(job.key)
-            if not (job.ended or job.gone_since is None or silent or job.is_held(known)):
+            if job.has_gone(known):
                 # A job that could not start was cancelled by Lading, so what the accounting reports does not count.
                 account = None if job.is_hopeless else job.found_in(accounts)
                 self._judge(job, remains[size * number : size * (number + 1)], account)
-
-    def forget(self, tokens: Sequence[str]) -> None:
-        for token in tokens:
-            self._attempts.pop(token, None)
 
     def _remains(self, job: TrackedBatchJob) -> list[FilePart]:
         assert job.submission is not None
@@ -86,24 +79,22 @@ class PostMortem(ClusterPart):
     def _judge(self, job: TrackedBatchJob, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
         assert job.gone_since is not None
         sentinel, cause, supervisor, output = remains
-        left, why = job_files.remains(job_files.SentinelFile, sentinel), job_files.remains(job_files.CauseFile, cause)
-        own = job.own or (job.dated(job_files.of_sentinel(left, why)) if left is not None else None)
+        own = job.own or job.report_left(sentinel, cause)
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
         message = (output or b"").decode(errors="replace")
-        waited = job.native is not None and job.native.state == "pending"
         facts = replace(
             self.evidence(job.end_seen or account, own, job.gone_since, message),
             native=job.end_seen,
             account=account,
             accounting=self.config.accounting == "auto",
             cancelled=job.cancelled_at is not None,
-            waited=waited and not (supervisor is not None or job.started),
+            waited=job.shown.ran is False and supervisor is None and not job.started,
         )
         event = end_event.judged(job.token, facts, own, message, started=job.started)
         if event is None:
             return
         if supervisor is None and own is None and not (job.started or facts.cancelled):
-            if event["cause"] in INFRASTRUCTURE and self._attempts.get(job.token, 1) < MOST_TRIES:
+            if event["cause"] in INFRASTRUCTURE and job.tries < MOST_TRIES:
                 self._submit_again(job, event["cause"])
                 return
             if event["cause"] == "error" and event["exit_code"]:
@@ -118,7 +109,7 @@ class PostMortem(ClusterPart):
         """Submit a job again whose task has not started, because it did not fail by its own fault."""
         if cause == "node_failure":
             self.nodes.failed(self.node_of(job), str(REASONS[cause]))
-        self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
+        job.tries += 1
         self.event_buffer.add_reason(job, because("submitted_again").with_also(REASONS[cause]))
         if (id := job.native_id(self.system)) is not None:
             self.tracker.canceller.forget(id)

@@ -334,10 +334,7 @@ class Submitter(ClusterPart):
             except SubmitError as error:
                 refusal = error
         log.warning("%s %s (%s): %s", what, submission.name, refusal.kind, refusal.message)
-        if refusal.kind == "transient":
-            # It may have been accepted: look it up by its name before doing anything else about it.
-            self.pressure.hold(because("submit_unanswered", system=self.system.name, text=refusal.message))
-        elif refusal.kind == "permanent" and submission.excluded:
+        if refusal.kind == "permanent" and submission.excluded:
             # Perhaps only the excluded nodes can run it, so the next submission of this shape excludes none.
             self._anywhere.add((shape, submission.excluded))
         return refusal

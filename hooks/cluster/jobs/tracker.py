@@ -15,7 +15,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,6 +29,7 @@ from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.polling.job_life import JobAtSite, JobPhase, ShownLife, ShownPhase
 from lading.hooks.polling.job_tracker import JobTracker
 from lading.hooks.polling.outside_clock import between
+from lading.hooks.spool import job_files
 from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.reasons import Reason, because
 
@@ -107,6 +108,7 @@ class TrackedBatchJob(JobAtSite):
     :param own_file: the file that contained this report
     :param starts_at: the expected start that was reported last, epoch seconds
     :param cancelled_at: when its cancellation was sent, on the monotonic clock
+    :param tries: how often it was submitted without having started, including this time
     """
 
     shape: ArrayShape | None = None
@@ -120,10 +122,18 @@ class TrackedBatchJob(JobAtSite):
     own_file: str | None = None
     starts_at: float | None = None
     cancelled_at: float | None = None
+    tries: int = 1
 
-    def dated(self, end: Mapping[str, Any]) -> dict[str, Any]:
-        """Return its own report of how it ended, with times of a node's clock limited to what is possible by ours."""
-        return between(end, -math.inf if self.began_at is None else self.began_at, time.time())
+    def report_left(self, sentinel: bytes | None, cause: bytes | None) -> dict[str, Any] | None:
+        """Return its own report of how it ended, from the files that it may have left; None: there is none.
+
+        Times of a node's clock are limited to what is possible by ours.
+        """
+        left, why = job_files.remains(job_files.SentinelFile, sentinel), job_files.remains(job_files.CauseFile, cause)
+        if left is None:
+            return None
+        earliest = -math.inf if self.began_at is None else self.began_at
+        return between(job_files.of_sentinel(left, why), earliest, time.time())
 
     def end(self) -> None:
         JobAtSite.end(self)
@@ -222,12 +232,18 @@ class TrackedBatchJob(JobAtSite):
         """Whether it will never start and would stay in its queue forever."""
         return self.shown.phase is ShownPhase.UNRUNNABLE
 
-    def is_held(self, known: Statuses) -> bool:
-        """Whether it could not be launched and is still listed; it is submitted again only when it is gone."""
-        if not self.is_hopeless or self.native is None or self.native.cause == "error":
+    def has_gone(self, known: Statuses) -> bool:
+        """Whether its end has to be determined.
+
+        A job that could not be launched and is still listed has not gone: it is submitted again only when it has.
+
+        :param known: the batch system's report of this poll; a job about which it says nothing is left alone
+        """
+        if self.ended or self.gone_since is None or (self.key is not None and known.is_silent(self.key)):
             return False
-        native = self.found_in(known)
-        return native is not None and native.state != "ended"
+        is_launch_failure = self.is_hopeless and self.native is not None and self.native.cause != "error"
+        native = self.found_in(known) if is_launch_failure else None
+        return native is None or native.state == "ended"
 
     @property
     def end_seen(self) -> NativeJob | None:
@@ -259,30 +275,32 @@ class TrackedBatchJob(JobAtSite):
 class PendingActions:
     """The actions for the next poll.
 
-    :param cancels: native IDs to be cancelled
+    :param cancels: native IDs to be cancelled, each with the time of the first request, on the monotonic clock
     :param withdrawals: name of the submission and token of each job that no longer belongs to it
     :param leftovers: files to be removed, relative to the cluster's folder
-    :param failing: native IDs whose cancellation fails, and since when, on the monotonic clock
     """
 
-    cancels: list[str] = field(default_factory=list)
+    cancels: dict[str, float] = field(default_factory=dict)
     withdrawals: list[tuple[str, str]] = field(default_factory=list)
     leftovers: set[str] = field(default_factory=set)
-    failing: dict[str, float] = field(default_factory=dict)
 
     def take(self) -> PendingActions:
         """Return the pending actions, and remove them here."""
-        taken = PendingActions(list(dict.fromkeys(self.cancels)), self.withdrawals, self.leftovers)
-        self.cancels, self.withdrawals, self.leftovers = [], [], set()
+        taken = PendingActions(self.cancels, self.withdrawals, self.leftovers)
+        self.cancels, self.withdrawals, self.leftovers = {}, [], set()
         return taken
 
     def put_back(self, taken: PendingActions) -> None:
-        self.cancels += taken.cancels
+        self.cancels |= taken.cancels
         self.withdrawals += taken.withdrawals
         self.leftovers |= taken.leftovers
 
-    def check_cancelled(self, system: BatchSystem, ids: Sequence[str], answer: CommandResult, now: float) -> None:
-        """Repeat the cancellation of jobs if the command has failed. Jobs that are gone do not count as a failure.
+    def cancel(self, ids: Iterable[str]) -> None:
+        for id in ids:
+            self.cancels.setdefault(id, time.monotonic())
+
+    def check_cancelled(self, system: BatchSystem, taken: PendingActions, answer: CommandResult, now: float) -> None:
+        """Repeat cancellations if the command has failed. Jobs that are gone do not count as a failure.
 
         :param answer: to the cancel command
         :param now: on the monotonic clock
@@ -290,16 +308,12 @@ class PendingActions:
         try:
             system.cancelled(answer)
         except CancelError as error:
-            log.warning("%d jobs could not be cancelled: %s", len(ids), error.message)
-            for id in ids:
-                if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
-                    self.cancels.append(id)
+            log.warning("%d jobs could not be cancelled: %s", len(taken.cancels), error.message)
+            for id, since in taken.cancels.items():
+                if now - since < SECONDS_OF_CANCELLING:
+                    self.cancels[id] = since
                 else:
                     log.error("job %s still could not be cancelled; Lading stops trying", id)
-                    del self.failing[id]
-        else:
-            for id in ids:
-                self.failing.pop(id, None)
 
 
 class BatchJobTracker(JobTracker[TrackedBatchJob]):
@@ -373,13 +387,13 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
     def cancel_natively(self, job: TrackedBatchJob, system: BatchSystem) -> None:
         """Cancel a job in the batch system, if it is submitted."""
         if (id := job.native_id(system)) is not None:
-            self.pending.cancels.append(id)
+            self.pending.cancel([id])
             self.canceller.ask([id])
 
     def press(self, job: TrackedBatchJob, system: BatchSystem) -> None:
         """Cancel a job again from time to time while it is still listed after its cancellation."""
         if (id := job.native_id(system)) is not None:
-            self.pending.cancels += self.canceller.press([id], at_once=True)
+            self.pending.cancel(self.canceller.press([id], at_once=True))
 
     def forget(self, tokens: Iterable[str]) -> None:
         """Forget jobs that have ended, and submissions that have no jobs left."""

@@ -143,7 +143,7 @@ def test_a_cancellation_is_not_repeated_for_ever(paper: Paper, monkeypatch: pyte
     for _ in range(4):
         paper.go()
     assert paper.read("cancelled") == "1\n"
-    assert paper.poller.tracker.pending.failing == {}
+    assert paper.poller.tracker.pending.cancels == {}
 
 
 def test_what_is_gone_is_not_cancelled_again(paper: Paper) -> None:

@@ -17,6 +17,7 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.job_scripts import run as run_record
 from lading.hooks.job_scripts.run import RunRecord, after_question
+from lading.hooks.polling.job_life import ShownLife, ShownPhase
 from lading.hooks.spool import job_files
 from lading.hooks.spool.values import reason_of
 from lading.scheduling.reasons import because, free_text
@@ -174,7 +175,9 @@ def test_both_engines_give_the_same_answer(
         else {"cause": "error" if status else None, "exit_code": status, "reason": free_text("words")}
     )
     event = end_event.judged("token", facts, own)
-    record = RunRecord("token", "/token", job_id="7", state="submitted", waited=waited, gone_since=0.0)
+    record = RunRecord(
+        "token", "/token", job_id="7", state="submitted", shown=ShownLife(ShownPhase.GONE, ran=not waited)
+    )
     said = run_record.SiteReport(
         asked=True,
         native=native,
@@ -304,7 +307,7 @@ def test_a_run_that_waited_and_vanished_was_deleted() -> None:
             seen = after_question(seen, gone, now, deadline=120, patience=10, system=SLURM())
         assert seen.cause == expected
     fresh = after_question(
-        replace(record, gone_since=0.0),
+        replace(record, shown=ShownLife(ShownPhase.GONE)),
         run_record.SiteReport(asked=True),
         500.0,
         deadline=120,

@@ -8,8 +8,10 @@ import sys
 import pytest
 
 from lading.hooks.batch.refusals import SubmitError, limit_on_jobs
-from lading.hooks.batch.submit_limits import SECONDS_BETWEEN_PROBES, BackPressure
+from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.batch.submit_limits import FIRST_PAUSE, LONGEST_PAUSE, SECONDS_BETWEEN_PROBES, BackPressure
 from lading.hooks.batch.system import Profile
+from lading.hooks.ssh.answer import CommandResult
 
 ASSOC = "sbatch: error: AssocMaxSubmitJobLimit sbatch: error: Batch job submission failed: Job violates accounting"
 
@@ -119,3 +121,36 @@ def test_of_two_limits_the_one_that_leaves_less_room_is_named() -> None:
     assert (room, why.code) == (0, "max_submitted")
     room, why = pressure.allow("slurm", Profile(max_submitted=20), 12)
     assert (room, why.code) == (0, "submit_limit")
+
+
+def test_an_array_that_cannot_be_divided_is_tried_again_after_a_pause_and_tells_no_limit_on_single_jobs() -> None:
+    pressure = BackPressure(100, clock=lambda: 0.0)
+    for number in (1, 20):
+        for _ in range(number):
+            with pytest.raises(SubmitError):
+                pressure.read(SLURM(), CommandResult(1, "", ASSOC), 40, 5, divisible=False)
+        room, why = pressure.allow("slurm", Profile(), 5)
+        assert (room, why.code, ASSOC in why.sentence) == (0, "site_limit", True)
+        longest = FIRST_PAUSE if number == 1 else LONGEST_PAUSE
+        assert longest / 2 - 1 < pressure.backoff.left <= longest
+    assert (pressure.most, pressure.limit) == (None, None)
+    pressure.accept(40, 45)
+    assert pressure.allow("slurm", Profile(), 45)[0] == sys.maxsize
+
+
+def test_after_a_submission_without_an_answer_nothing_is_submitted_for_a_while() -> None:
+    pressure = BackPressure(100, clock=lambda: 0.0)
+    with pytest.raises(SubmitError):
+        pressure.read(SLURM(), CommandResult(None, "", "connection lost"), 1, 5)
+    room, why = pressure.allow("slurm", Profile(), 5)
+    assert (room, why.code) == (0, "submit_unanswered")
+
+
+def test_an_array_that_exceeds_a_learned_limit_is_tried_when_a_single_job_would_be() -> None:
+    now = 0.0
+    pressure = BackPressure(100, clock=lambda: now)
+    pressure.refuse(1, 12, ASSOC)
+    assert pressure.allow("slurm", Profile(), 12, 40)[0] == 0
+    now += SECONDS_BETWEEN_PROBES
+    assert pressure.allow("slurm", Profile(), 12, 40)[0] == 40
+    assert pressure.allow("slurm", Profile(max_submitted=50), 12, 40)[0] == 38, "that limit is not a learned one"

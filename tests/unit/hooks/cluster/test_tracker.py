@@ -78,12 +78,15 @@ def test_a_submission_without_an_answer_is_looked_up_by_its_name() -> None:
 
 
 def test_actions_that_could_not_be_done_are_done_with_those_that_came_since() -> None:
-    pending = PendingActions(["7", "7"], [("L1", "a")], {"submissions/L0"})
+    pending = PendingActions({}, [("L1", "a")], {"submissions/L0"})
+    pending.cancel(["7", "7"])
     taken = pending.take()
-    assert (taken.cancels, pending.cancels, pending.withdrawals, pending.leftovers) == (["7"], [], [], set())
-    pending.cancels.append("8")
+    since = taken.cancels["7"]
+    assert (taken.cancels, pending.cancels, pending.withdrawals, pending.leftovers) == ({"7": since}, {}, [], set())
+    pending.cancel(["8", "7"])
     pending.put_back(taken)
-    assert (pending.cancels, pending.withdrawals, pending.leftovers) == (["8", "7"], [("L1", "a")], {"submissions/L0"})
+    assert (list(pending.cancels), pending.cancels["7"]) == (["8", "7"], since), "it counts from the first request"
+    assert (pending.withdrawals, pending.leftovers) == ([("L1", "a")], {"submissions/L0"})
 
 
 def test_accounts_are_those_of_jobs_that_have_ended(caplog: pytest.LogCaptureFixture) -> None:
@@ -113,13 +116,13 @@ def test_a_job_that_is_shown_although_it_was_cancelled_is_cancelled_again(monkey
     job = TrackedBatchJob("b", submission=submission, index=2)
     system.cancelled(CommandResult(0))
     tracker.press(job, system)
-    assert tracker.pending.take().cancels == ["63[2].head1"]
+    assert list(tracker.pending.take().cancels) == ["63[2].head1"]
     tracker.press(job, system)
-    assert tracker.pending.take().cancels == [], "it has some time to end"
+    assert not tracker.pending.take().cancels, "it has some time to end"
     later = time.monotonic() + 61.0
     monkeypatch.setattr(time, "monotonic", lambda: later)
     tracker.press(job, system)
-    assert tracker.pending.take().cancels == ["63[2].head1"]
+    assert list(tracker.pending.take().cancels) == ["63[2].head1"]
 
 
 def test_what_waits_in_one_queue_waits_for_one_limit_as_a_job_of_its_own_and_in_an_allocation() -> None:

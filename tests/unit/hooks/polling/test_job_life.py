@@ -104,10 +104,10 @@ def test_what_a_batch_system_shows(phase: str, native: NativeJob | None, after: 
 
 
 def test_a_job_that_cannot_start_is_given_up_after_a_while_and_counts_as_gone_from_then() -> None:
-    life = ShownLife(ShownPhase.BLOCKED, SINCE)
+    life = ShownLife(ShownPhase.BLOCKED, SINCE, ran=False)
     assert life.shown(BLOCKED, NOW, blocked_for=61.0, strange_for=math.inf) == life
     given_up = life.shown(BLOCKED, NOW, blocked_for=60.0, strange_for=math.inf)
-    assert given_up == ShownLife(ShownPhase.UNRUNNABLE, NOW)
+    assert given_up == ShownLife(ShownPhase.UNRUNNABLE, NOW, ran=False)
 
 
 def test_a_strange_job_counts_as_gone_since_it_became_strange() -> None:
@@ -117,7 +117,9 @@ def test_a_strange_job_counts_as_gone_since_it_became_strange() -> None:
     assert (stray, stray.gone_since) == (ShownLife(ShownPhase.STRAY, SINCE, ran=True), SINCE)
 
 
-def test_that_a_job_ran_is_known_after_it_has_gone() -> None:
+def test_whether_a_job_ran_when_it_was_last_listed_is_known_after_it_has_gone() -> None:
     life = ShownLife().shown(RUNS, SINCE, blocked_for=math.inf, strange_for=math.inf)
     assert life.lost(NOW) == ShownLife(ShownPhase.GONE, NOW, ran=True)
-    assert not ShownLife(ShownPhase.PENDING).lost(NOW).ran
+    requeued = life.shown(WAITS, SINCE, blocked_for=math.inf, strange_for=math.inf)
+    assert requeued.lost(NOW).ran is False
+    assert ShownLife().lost(NOW).ran is None

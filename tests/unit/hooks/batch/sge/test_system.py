@@ -230,7 +230,7 @@ def test_refusals(status: int, kind: str, words: str) -> None:
     with pytest.raises(SubmitError) as caught:
         SGE().submitted(CommandResult(status, "", f"Unable to run job: {words}\nExiting.\n"))
     assert caught.value.kind == kind
-    assert caught.value.is_too_large == (kind == "limit" or "tasks" in words)
+    assert caught.value.is_of_arrays == ("tasks" in words)
 
 
 def test_options_of_univa_are_no_resources() -> None:
