@@ -87,8 +87,7 @@ class Paper:
             node_cpus=8,
             node_memory="16 GiB",
             login_setup=f"PAPER={folder} PATH={binaries}:$PATH; export PAPER PATH",
-            lost_after=1,
-            **options,
+            **{"lost_after": 1, **options},
         )
         self.poller = self.controller()
 

@@ -375,6 +375,8 @@ class House:
             ends[task.name] = last
         self.jobs += jobs
         if jobs and began > now - 3 * DAY:
+            # Depending on the time of day, a run that waited long for room has not ended, however early it began.
+            is_live |= any(job["ended_at"] is None for job in jobs)
             self.add_run(plan, run_id, began, jobs, is_live)
 
     def tries(

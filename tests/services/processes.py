@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -112,6 +113,21 @@ def wait_until(reached: Callable[[], bool], seconds: float, interval: float = 0.
             return False
         time.sleep(interval)
     return True
+
+
+def remove_cgroup(group: Path) -> None:
+    """Remove a cgroup without living members; the kernel may count one that has ended for a moment longer."""
+
+    def removed() -> bool:
+        try:
+            group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
+    assert wait_until(removed, 10), f"{group} has members"
 
 
 def kill(processes: Iterable[Process]) -> None:

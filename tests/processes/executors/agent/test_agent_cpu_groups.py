@@ -15,6 +15,7 @@ import pytest
 from lading.hooks.files import host
 from lading.scheduling.resources import Resources
 from tests.services.agent import ROOT, RUNNER, NodeAgent
+from tests.services.processes import remove_cgroup
 
 SMALL, LARGE = Resources(0.01, 64), Resources(1, 64)
 FALLBACK = "jobs share CPU time regardless of their cpus"
@@ -135,5 +136,5 @@ if unified_folder() is not None:
         finally:
             NodeAgent.clean_up()
             for group in scope.glob("lading-*"):
-                group.rmdir()
-            scope.rmdir()
+                remove_cgroup(group)
+            remove_cgroup(scope)

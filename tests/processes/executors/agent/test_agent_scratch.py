@@ -60,7 +60,7 @@ def test_an_idle_agent_leaves_that_of_a_failed_job_to_the_next_one(node: NodeAge
     node.wait_for("failed")
     node.configure(capacity=Resources(4, 4096, 100), keep_failed=600, idle_seconds=0.5)
     assert node.process is not None
-    assert node.process.wait(20) == 0
+    assert node.process.wait(120) == 0
     assert folders(node) == ["failed", "failed.kept"]
     node.configure(capacity=Resources(4, 4096, 100), keep_failed=600)
     node.start()
