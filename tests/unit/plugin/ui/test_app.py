@@ -970,18 +970,25 @@ def test_what_a_shorter_idle_time_would_save_is_taken_from_machines_that_were_re
     span = {"since": (NOW - 1) // 86400 * 86400, "until": NOW}
     released = released_machines(session, span["since"], NOW)
     assert released.keys() == {"cloud"}, "lab has no such setting, and hpc released no machine"
-    machines, usd, cpu_hours = released["cloud"]
-    assert machines == 3
-    assert usd[0] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
-    assert usd[-1] == pytest.approx(200 * 0.01 + 400 * 0.01 + 600 * 0.01), "no more than the setting"
-    assert cpu_hours[0] == pytest.approx(4 * 400 / 3600)
+    its = released["cloud"]
+    assert its.count == 3
+    assert its.usd == pytest.approx((200 + 400 + 9000) * 0.01), "all the time without a job"
+    assert its.usd_saved[0] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
+    assert its.usd_saved[-1] == pytest.approx(200 * 0.01 + 400 * 0.01 + 600 * 0.01), "no more than the setting"
+    assert its.cpu_hours_saved[0] == pytest.approx(4 * 400 / 3600)
     by_site = client.get("/bill", params={**span, "split": "site"}).json()
     cloud = by_site["idle_sites"][0]
     assert (cloud["site"], cloud["idle_seconds"], cloud["machines"]) == ("cloud", 600, 3)
-    assert cloud["usd_saved"] == pytest.approx(usd[-1]), "no shorter setting halves the cost"
-    assert cloud["remedy"].startswith('Set hurry of cloud to "cheap"')
-    assert by_site["idle_remedy"].startswith("Even idle_seconds = 0 at cloud would have saved only $12.00, ")
-    assert client.get("/bill", params=span).json()["idle_sites"] == []
+    assert cloud["usd_machines"] == pytest.approx(its.usd), "the rest is idle cpus of busy machines"
+    assert cloud["cpu_hours_machines"] == pytest.approx(its.cpu_hours)
+    advice = by_site["idle_advice"]
+    assert advice["changes"] == [
+        {"site": "cloud", "now": 600, "then": 0, "saved": pytest.approx(12)}
+    ], "no shorter setting halves the cost"
+    assert (advice["is_halved"], advice["saved"]) == (False, pytest.approx(12))
+    assert {part["kind"]: part["sites"] for part in advice["rest"]} == {"busy": ["cloud"], "unknown": ["lab"]}
+    whole = client.get("/bill", params=span).json()
+    assert (whole["idle_sites"], whole["idle_advice"]) == ([], None)
 
 
 def test_a_month_is_extrapolated_at_the_rate_of_the_last_week(session: Session, client: TestClient) -> None:
