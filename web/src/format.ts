@@ -137,7 +137,9 @@ export const cost = (money: Maybe<number>, hours: number): string => (isNone(mon
 export function difference(before: number, after: number, text: (value: number) => string): string {
   const zero = text(0), amount = text(Math.abs(after - before)), sign = after < before ? "−" : "+";
   if (amount === zero) return "no difference";
-  return before > 0 ? `${sign}${amount} (${sign}${percent(Math.abs(after - before), before)})` : `${sign}${amount}`;
+  if (before <= 0) return `${sign}${amount}`;
+  const part = percent(Math.abs(after - before), before);
+  return `${sign}${amount} (${part.startsWith("<") ? part : `${sign}${part}`})`;
 }
 
 /** The cost of a run, including its share of idle and booting machines. */

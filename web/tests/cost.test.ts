@@ -46,8 +46,8 @@ it("says what the cost expected of the month assumes", () => {
 
 it("says at each site its part of the advice for all sites", () => {
   const advice = {cost: 100, changes: [{site: "hpc", now: 1800, then: 0, saved: 30}], saved: 30, is_halved: false, rest: [{kind: "busy" as const, sites: ["hpc"], cost: 50}, {kind: "fixed" as const, sites: ["lab", "local"], cost: 20}]};
-  expect(adviceAt(advice, "hpc", usd)).toMatch(/^Lower idle_seconds from 1,800 to 0: saves \$30\.00\. Rest: idle cpus of busy machines at hpc; hurry = "cheap" uses fewer machines/);
-  expect(adviceAt(advice, "lab", usd)).toMatch(/^machines of lab; they cost the same without jobs/);
+  expect(adviceAt(advice, "hpc", usd)).toMatch(/^Lower idle_seconds from 1,800 to 0: saves \$30\.00\. The rest are idle cpus of busy machines: hurry = "cheap" uses fewer machines/);
+  expect(adviceAt(advice, "lab", usd)).toBe("These are machines that Lading does not release: they cost the same without jobs, so send more jobs there.");
   expect(adviceAt(advice, "tiny", usd)).toBe("Too little to matter.");
   expect(adviceAt({...advice, is_halved: true, rest: []}, "lab", usd)).toBe("Not needed to halve the cost of all sites.");
 });
@@ -55,6 +55,7 @@ it("says at each site its part of the advice for all sites", () => {
 it("compares two amounts, and writes 1 in the singular", () => {
   expect(difference(3, 7, usd)).toBe("+$4.00 (+133 %)");
   expect(difference(7, 3, usd)).toBe("−$4.00 (−57 %)");
+  expect(difference(1000, 1001, usd)).toBe("+$1.00 (< 1 %)");
   expect(difference(0, 3, usd)).toBe("+$3.00");
   expect(difference(3, 3, usd)).toBe("no difference");
   expect([1, 2, 0.5].map((cpus) => amountOf(cpus, "cpu"))).toEqual(["1 cpu", "2 cpus", "0.5 cpus"]);

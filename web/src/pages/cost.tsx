@@ -199,18 +199,19 @@ function perDay({periods, now, total}: Pick<Bill, "periods" | "now" | "total">):
 const listed = (names: readonly string[]) => [names.slice(0, -1).join(", "), names[names.length - 1]].filter(Boolean).join(" and ");
 
 /** What the idle cpus are that no setting is known to save, and what else to do, by kind. */
-const RESTS: Record<IdleRest["kind"], {what: (sites: readonly string[]) => string; todo: string}> = {
-  busy: {what: (sites) => `idle cpus of busy machines at ${listed(sites)}`, todo: 'hurry = "cheap" uses fewer machines for longer; what that saves is unknown in advance'},
-  fixed: {what: (sites) => `machines of ${listed(sites)}`, todo: "they cost the same without jobs: send more jobs there"},
-  unknown: {what: (sites) => `idle cpus at ${listed(sites)}`, todo: "what a shorter idle_seconds saves is unknown, because no idle machine was released in this time"},
-  other: {what: () => "idle cpus at sites that are no longer recorded", todo: "nothing to do"},
+const RESTS: Record<IdleRest["kind"], {what: string; todo: string}> = {
+  busy: {what: "idle cpus of busy machines", todo: 'hurry = "cheap" uses fewer machines for longer; what that saves is unknown in advance'},
+  fixed: {what: "machines that Lading does not release", todo: "they cost the same without jobs, so send more jobs there"},
+  unknown: {what: "idle cpus", todo: "what a shorter idle_seconds saves is unknown, because no idle machine was released in this time"},
+  other: {what: "idle cpus of sites that are no longer recorded", todo: "nothing to do"},
 };
+const restText = ({kind, sites}: IdleRest) => `${RESTS[kind].what}${sites.length ? ` at ${listed(sites)}` : ""}: ${RESTS[kind].todo}`;
 /** What to change at a site: its part of the advice for all sites. */
 export function adviceAt({changes, rest, is_halved: isHalved}: Advice, site: string, amount: (value: number) => string): string {
   const change = changes.find((each) => each.site === site), left = rest.find(({sites}) => sites.includes(site));
   const said = [
     change ? `Lower idle_seconds from ${count(change.now)} to ${count(change.then)}: saves ${amount(change.saved)}` : null,
-    left ? `${change ? "Rest: " : ""}${RESTS[left.kind].what([site])}; ${RESTS[left.kind].todo}` : null,
+    left ? `${change ? "The rest are " : "These are "}${restText({...left, sites: []})}` : null,
   ].filter(Boolean);
   return said.length ? `${said.join(". ")}.` : isHalved ? "Not needed to halve the cost of all sites." : "Too little to matter.";
 }
@@ -224,7 +225,7 @@ function IdleAdvice({bill, isLong}: {bill: Bill; isLong: boolean}) {
     <div className="advice" data-testid="idle-advice">
       <div><b>To halve the cost of idle cpus</b>, {amount(all)}{isLong ? " in the last 30 days" : ""}: <b>{changes.length ? `${isHalved ? "these settings save" : "settings save only"} ${amount(sum)}, ${percent(sum, all)}` : "no setting is known to save any of it"}</b></div>
       {changes.length ? <ol>{changes.map(({site, now, then, saved: its}) => <li key={site}><Name>{site}</Name>: lower idle_seconds from {count(now)} to {count(then)}, saves {amount(its)}</li>)}</ol> : null}
-      {rest.length ? <><div>The other {amount(left)}:</div><ul>{rest.map(({kind, sites, cost: its}) => <li key={kind}>{amount(its)} for {RESTS[kind].what(sites)}: {RESTS[kind].todo}</li>)}</ul></> : null}
+      {rest.length ? <><div>The other {amount(left)}:</div><ul>{rest.map((part) => <li key={part.kind}>{amount(part.cost)} for {restText(part)}</li>)}</ul></> : null}
     </div>
   );
 }
@@ -238,7 +239,7 @@ function Idle({asked, isLong}: {asked: readonly [Bill | null, string | null]; is
   const ofMachines = (site: IdleSite) => (inUsd ? site.usd_machines : site.cpu_hours_machines), ofBusy = (site: IdleSite) => { const part = ofMachines(site); return part === null ? null : idle(site) - part; };
   const text = amountText(inUsd), unit = inUsd ? "USD" : "cpu-hours", part = (value: number | null) => (value === null ? <Muted>unknown</Muted> : text(value));
   const changeAt = ({site: name}: IdleSite) => bill?.idle_advice?.changes.find(({site}) => site === name);
-  const remedy = ({site}: IdleSite) => (bill?.idle_advice ? adviceAt(bill.idle_advice, site, perDay(bill)) : "");
+  const remedy = (site: IdleSite) => (inUsd && site.usd === null ? "Its machines have no price." : bill?.idle_advice ? adviceAt(bill.idle_advice, site.site, perDay(bill)) : "");
   const columns: Column<IdleSite>[] = [
     {title: "Site", cell: ({site}) => <Link to={pagePath({view: "machines", site})} label={`Machines of ${site}`}><Name>{site}</Name></Link>, text: ({site}) => site},
     {title: "USD idle", cell: (site) => usd(site.usd), text: (site) => site.usd, has: (site) => site.usd !== null, number: true},
@@ -274,9 +275,9 @@ const NAMED_BUDGETS = 8;
 /** How many budgets are spent or nearly so, and what is left of each, as a link to its row. */
 function BudgetsTile({budgets}: {budgets: readonly Budget[]}) {
   const spent = budgets.filter(isSpent).length, near = budgets.filter((budget) => budget.is_near && !isSpent(budget)).length;
-  const rows = rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => ({key: budget.name, text: <><Name>{budget.name}</Name>: {leftText(budget)} left</>}));
-  const help = [near ? `${count(near)} nearly spent` : null, budgets.length > NAMED_BUDGETS ? `see all ${count(budgets.length)}` : null].filter(Boolean).join("; ");
-  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={help || null} rows={rows} />;
+  const rows = rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => ({key: budget.name, text: <><Name>{budget.name}</Name> {leftText(budget)}</>}));
+  const help = [near ? `${count(near)} nearly spent` : null, budgets.length > NAMED_BUDGETS ? `see all ${count(budgets.length)}` : null, "left:"].filter(Boolean).join("; ");
+  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={help} rows={rows} />;
 }
 
 /** The bill that has the sum of a budget: of the same period, split by what the budget is of. */
@@ -409,10 +410,11 @@ function BillSummary({bill, savings, budgets, days, span: {since, until}, sites,
         <Tile label={range ?? (isPast ? spanText({since: began, until: last}) : `${utcDay(began)} until now`)} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
         {isCompared ? <>
           {periods.map((period, index) => <Tile key={period.since} label={spanText(period)} value={cost(bill.totals[index].usd, bill.totals[index].cpu_hours)} />)}
-          <Tile label="Difference" value={difference(whole(bill.totals[0], inUsd), whole(bill.totals[1], inUsd), amountText(inUsd))} help={`${spanText(periods[1])} against ${spanText(periods[0])}`} />
-        </> : <LastWeek asked={weeks} to={weeksPath} />}
+          <Tile label="Difference" value={<span style={{whiteSpace: "normal"}}>{difference(whole(bill.totals[0], inUsd), whole(bill.totals[1], inUsd), amountText(inUsd))}</span>} help={`${spanText(periods[1])} against ${spanText(periods[0])}`} />
+        </> : null}
         {expected ? <Tile label={`Expected by the end of ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={expectedText(expected, total, bill.now)} /> : null}
         {budgets.length ? <BudgetsTile budgets={budgets} /> : null}
+        {isCompared ? null : <LastWeek asked={weeks} to={weeksPath} />}
         {share("idle")}
         {dearest ? <Tile label="Most expensive run" section={DEAREST} value={cost(dearest.total.usd, dearest.total.cpu_hours)} help={<><Name>{nameOf(dearest, "run")}</Name>: see the {DEAREST.toLowerCase()}</>} /> : null}
         {savings?.tasks.length ? <Tile label={SAVINGS} section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month, by the right sizes of ${tasksText(savings.tasks.length)}`} rows={savings.tasks.slice(0, NAMED_SAVINGS).map((task) => ({key: taskKey(task), text: <Name>{taskKey(task)}</Name>}))} /> : null}

@@ -147,7 +147,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
   const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
   const more = (
     <Row>
-      {idle === null ? null : <span data-testid="idle">idle cpus: {percent(idle, 1)} of the cpu-hours in this time range</span>}
+      {idle === null ? null : <span data-testid="idle">Idle cpus: {percent(idle, 1)} of the cpu-hours in this time range</span>}
       <span className="muted pointer">Ctrl + wheel zooms, clicking a job opens its task</span>
       <Select label="Filter by site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null, machine: null})} />
       {machine ? <span className="chip">machine: <Name>{machine}</Name><button type="button" aria-label={`All machines of ${site}`} onClick={() => chosen.set({machine: null})}>×</button></span> : null}

@@ -56,7 +56,7 @@ const CSS = `
 /* A table grows with the page, because a box that scrolls in a page that scrolls hides rows. */
 .lading .scroll:has(> table) { max-height: none; overflow-y: hidden; }
 .lading table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.875rem; }
-.lading th { position: sticky; top: var(--l-under, 0); z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 8px; border-bottom: 1px solid var(--l-line); white-space: nowrap; vertical-align: bottom; }
+.lading th { position: sticky; top: var(--l-under, 0); z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 8px; border-bottom: 1px solid var(--l-line); vertical-align: bottom; }
 .lading td { padding: 5px 8px; border-bottom: 1px solid var(--l-line); vertical-align: top; background: var(--l-bg); overflow-wrap: break-word; max-width: 34em; }
 .lading td:first-child { overflow-wrap: anywhere; max-width: 22em; min-width: 5em; }
 .lading td:first-child:has(code) { max-width: 44em; }
@@ -64,7 +64,8 @@ const CSS = `
 .lading :is(th, td):first-child { position: sticky; left: 0; z-index: 1; }
 .lading th:first-child { z-index: 3; }
 .lading td.number { max-width: none; }
-.lading .number { text-align: end; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.lading .number { text-align: end; font-variant-numeric: tabular-nums; }
+.lading td.number { white-space: nowrap; }
 .lading th abbr { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
 .lading th button { font: inherit; background: none; border: 0; padding: 0; cursor: pointer; color: inherit; text-align: inherit; }
 .lading .long, .lading td .row { overflow-wrap: anywhere; }
