@@ -257,8 +257,11 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
         reason=because("max_usd_per_hour", type="c7i", price=2.0, used=9.0, most=10.0).at("hpc"),
     )
     session.commit()
-    full = client.get("/summary").json()["sites"][1]["full_because"]
-    assert full == "max_usd_per_hour allows no more; 1 job waits", "a job says so that names no site"
+    hpc = client.get("/summary").json()["sites"][1]
+    assert hpc["full_because"] == "max_usd_per_hour allows no more; 1 job waits", "a job says so that names no site"
+    reached = {limit["name"]: limit["is_reached"] for limit in hpc["limits"]}
+    assert reached["max_usd_per_hour"], "too little of it is left, although less than all is in use"
+    assert not any(reached[name] for name in ("max_jobs", "queue"))
 
 
 def test_a_try_that_failed_is_no_task_that_failed(session: Session, client: TestClient) -> None:
@@ -982,9 +985,9 @@ def test_what_a_shorter_idle_time_would_save_is_taken_from_machines_that_were_re
     assert cloud["usd_machines"] == pytest.approx(its.usd), "the rest is idle cpus of busy machines"
     assert cloud["cpu_hours_machines"] == pytest.approx(its.cpu_hours)
     advice = by_site["idle_advice"]
-    assert advice["changes"] == [
-        {"site": "cloud", "now": 600, "then": 0, "saved": pytest.approx(12)}
-    ], "no shorter setting halves the cost"
+    assert advice["changes"] == [{"site": "cloud", "now": 600, "then": 0, "saved": pytest.approx(12)}], (
+        "no shorter setting halves the cost"
+    )
     assert (advice["is_halved"], advice["saved"]) == (False, pytest.approx(12))
     assert {part["kind"]: part["sites"] for part in advice["rest"]} == {"busy": ["cloud"], "unknown": ["lab"]}
     whole = client.get("/bill", params=span).json()
@@ -1084,6 +1087,8 @@ def test_what_right_sizes_would_save_in_a_month(session: Session, client: TestCl
     for name in ("cpus_asked", "memory_asked", "cpus", "memory"):
         assert task[name] == advised[name], "as the tab of the Dag says"
     assert (task["cpus_asked"], task["memory_asked"], task["memory"]["most"]) == (4.0, 4096, 500)
+    assert client.get("/savings", params={"dag_id": "mine"}).json()["tasks"] == [task], "as the tab of the Dag says"
+    assert client.get("/savings", params={"dag_id": "hush_dag"}).status_code == 403
 
 
 def test_what_sizing_frees_is_shown(session: Session, client: TestClient) -> None:
