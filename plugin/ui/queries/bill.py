@@ -329,7 +329,7 @@ def idle_costs(session: Session, found: BillRows, since: float, until: float) ->
             kind="" if row is None else row.kind,
             cost=parts.usd_idle if in_usd else parts.idle / 3600,
             idle_seconds=None if row is None else row.idle_seconds,
-            machines=its.count,
+            machines=its.number,
             saved=its.usd_saved if in_usd else its.cpu_hours_saved,
         )
         # A machine that was released within the time range can have been idle before it, too.
@@ -337,10 +337,10 @@ def idle_costs(session: Session, found: BillRows, since: float, until: float) ->
             site=name,
             usd=parts.usd_idle if parts.is_priced else None,
             cpu_hours=parts.idle / 3600,
-            usd_machines=min(its.usd, parts.usd_idle) if its.count and parts.is_priced else None,
-            cpu_hours_machines=min(its.cpu_hours, parts.idle / 3600) if its.count else None,
+            usd_machines=min(its.usd, parts.usd_idle) if its.number and parts.is_priced else None,
+            cpu_hours_machines=min(its.cpu_hours, parts.idle / 3600) if its.number else None,
             idle_seconds=cost.idle_seconds,
-            machines=its.count,
+            machines=its.number,
         )
         sites.append((cost, site))
     return sorted(sites, key=lambda each: (-(each[1].usd or 0.0), -each[1].cpu_hours, each[1].site))
@@ -351,7 +351,7 @@ class ReleasedMachines(NamedTuple):
     :data:`FRACTIONS` of ``idle_seconds`` would have saved.
     """
 
-    count: int = 0
+    number: int = 0
     usd: float = 0.0
     cpu_hours: float = 0.0
     usd_saved: Sequence[float] = ()

@@ -974,7 +974,7 @@ def test_what_a_shorter_idle_time_would_save_is_taken_from_machines_that_were_re
     released = released_machines(session, span["since"], NOW)
     assert released.keys() == {"cloud"}, "lab has no such setting, and hpc released no machine"
     its = released["cloud"]
-    assert its.count == 3
+    assert its.number == 3
     assert its.usd == pytest.approx((200 + 400 + 9000) * 0.01), "all the time without a job"
     assert its.usd_saved[0] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
     assert its.usd_saved[-1] == pytest.approx(200 * 0.01 + 400 * 0.01 + 600 * 0.01), "no more than the setting"
