@@ -118,7 +118,9 @@ function differenceOf({usd: money, cpu_hours: hours}: {usd: readonly (number | n
  * @param savings: whose lines to paste are shown with their tasks
  */
 function Rows({bill, split, inUsd, savings, name = TITLES[split], few}: {bill: Bill; split: string; inUsd: boolean; savings?: Savings | null; name?: string; few?: number}) {
-  const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9), isCompared = areCompared(bill);
+  const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9);
+  // A run is of one period.
+  const isCompared = areCompared(bill) && split !== "run";
   const lines = new Map(split === "task" ? (savings?.tasks ?? []).map((task) => [taskKey(task), task.line]) : []);
   const nameCell = (row: BillRow) => { const line = row.kind === "named" ? lines.get(taskKey(row)) : undefined; return line === undefined ? rowName(row, split) : <div>{rowName(row, split)}<Line text={line} name={nameOf(row, split)} /></div>; };
   const ofPeriods = bill.periods.map((period, index): Column<BillRow> => ({title: isCompared ? spanText(period) : `USD ${iso(period.since).slice(0, 10)}`, csvTitle: `USD ${iso(period.since).slice(0, 10)}`, hidden: !isCompared, cell: ({usd: spent, cpu_hours: hours}) => (inUsd ? usd(spent[index]) : cpuHours(hours[index])), text: ({usd: spent}) => spent[index], number: true}));
