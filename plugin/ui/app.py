@@ -273,9 +273,13 @@ def get_bill(
 
 
 @looks.get("/savings")
-def get_savings(session: SessionDep, sight: SightDep) -> Savings:
-    """What tasks would save per month if they requested only what they need, largest savings first."""
-    return savings(session, sight, controller_now(session))
+def get_savings(session: SessionDep, sight: SightDep, dag_id: Name | None = None) -> Savings:
+    """What tasks, of one Dag or of all, would save per month if they requested only what they need, largest savings
+    first.
+    """
+    if dag_id is not None and not sight.sees(dag_id):
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "Forbidden")
+    return savings(session, sight, controller_now(session), dag_id)
 
 
 def chosen(

@@ -353,11 +353,12 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     )
     view(page, "Machines")
     machines = page.get_by_role("table", name="Machines").locator("tbody tr")
-    page.get_by_role("button", name="cpus, memory / up").click()  # what can be drained first, then the busiest
+    requested = page.get_by_role("button", name="cpus, memory requested / up")
+    requested.click()  # what can be drained first, then the busiest
     expect(page).to_have_url(re.compile("sort=used$"))
     first = machines.first.get_by_role("link").first  # its name: what it has cost grows meanwhile
     freest = first.inner_text()
-    page.get_by_role("button", name="cpus, memory / up").click()
+    requested.click()
     expect(page).to_have_url(re.compile("sort=used&order=desc"))
     expect(first).not_to_have_text(freest, use_inner_text=True)
     page.go_back()

@@ -375,9 +375,8 @@ class House:
             ends[task.name] = last
         self.jobs += jobs
         if jobs and began > now - 3 * DAY:
-            # Depending on the time of day, a run that waited long for room has not ended, however early it began.
-            is_live |= any(job["ended_at"] is None for job in jobs)
-            self.add_run(plan, run_id, began, jobs, is_live)
+            # At some times of the day, a run that was not meant to be live still has jobs that wait or run.
+            self.add_run(plan, run_id, began, jobs, is_live or any(job["ended_at"] is None for job in jobs))
 
     def tries(
         self, plan: DagPlan, task: TaskPlan, run_id: str, index: int, ready: float, slow: float,

@@ -322,7 +322,8 @@ export interface paths {
         };
         /**
          * Get Savings
-         * @description What tasks would save per month if they requested only what they need, largest savings first.
+         * @description What tasks, of one Dag or of all, would save per month if they requested only what they need, largest savings
+         *     first.
          */
         get: operations["get_savings_savings_get"];
         put?: never;
@@ -444,8 +445,7 @@ export interface components {
         BillPage: {
             by: components["schemas"]["Period"];
             expected: components["schemas"]["ExpectedBill"] | null;
-            /** Idle Remedy */
-            idle_remedy: string;
+            idle_advice: components["schemas"]["IdleAdvice"] | null;
             /** Idle Sites */
             idle_sites: components["schemas"]["IdleSite"][];
             /** Is Partial */
@@ -831,28 +831,70 @@ export interface components {
             hurry?: number | ("cheap" | "balanced" | "fast") | null;
         };
         /**
+         * IdleAdvice
+         * @description The settings that halve the cost of idle cpus, largest saving first, or that save as much as settings can.
+         *
+         *     :param cost: of all idle cpus
+         *     :param saved: what the changes would have saved together
+         *     :param is_halved: whether they would have saved at least half
+         *     :param rest: what they would not have saved, largest part first; empty if they save half
+         */
+        IdleAdvice: {
+            /** Changes */
+            changes: components["schemas"]["IdleChange"][];
+            /** Cost */
+            cost: number;
+            /** Is Halved */
+            is_halved: boolean;
+            /** Rest */
+            rest: components["schemas"]["IdleRest"][];
+            /** Saved */
+            saved: number;
+        };
+        /**
+         * IdleChange
+         * @description A site's ``idle_seconds``, its proposed value, and what that would have saved.
+         */
+        IdleChange: {
+            /** Now */
+            now: number;
+            /** Saved */
+            saved: number;
+            /** Site */
+            site: string;
+            /** Then */
+            then: number;
+        };
+        /**
+         * IdleRest
+         * @description A part of the cost that no setting is known to save; the most expensive site comes first.
+         */
+        IdleRest: {
+            /** Cost */
+            cost: number;
+            kind: components["schemas"]["RestKind"];
+            /** Sites */
+            sites: string[];
+        };
+        /**
          * IdleSite
-         * @description The idle machines of a site, and which setting would halve their cost.
+         * @description The idle cpus of a site: those of machines that were up which no job requested.
          */
         IdleSite: {
             /** Cpu Hours */
             cpu_hours: number;
-            /** Cpu Hours Saved */
-            cpu_hours_saved: number | null;
+            /** Cpu Hours Machines */
+            cpu_hours_machines: number | null;
             /** Idle Seconds */
             idle_seconds: number | null;
             /** Machines */
             machines: number;
-            /** Proposed Seconds */
-            proposed_seconds: number | null;
-            /** Remedy */
-            remedy: string;
             /** Site */
             site: string;
             /** Usd */
             usd: number | null;
-            /** Usd Saved */
-            usd_saved: number | null;
+            /** Usd Machines */
+            usd_machines: number | null;
         };
         /**
          * InputSizes
@@ -1106,6 +1148,12 @@ export interface components {
          */
         RequestKind: "pause" | "resume" | "drain" | "terminate" | "wake" | "lift" | "restore";
         /**
+         * RestKind
+         * @description Why no setting is known to save a part of the cost.
+         * @enum {string}
+         */
+        RestKind: "busy" | "fixed" | "unknown" | "other";
+        /**
          * RunGantt
          * @description The tasks of a run, in the order in which they began or are expected to begin.
          */
@@ -1342,6 +1390,11 @@ export interface components {
              * @default 0
              */
             coming: number;
+            /**
+             * Is Reached
+             * @default false
+             */
+            is_reached: boolean;
             /** Most */
             most: number | null;
             /** Name */
@@ -1780,6 +1833,9 @@ export type GanttTry = components['schemas']['GanttTry'];
 export type HeldRoom = components['schemas']['HeldRoom'];
 export type HttpValidationError = components['schemas']['HTTPValidationError'];
 export type HurryBody = components['schemas']['HurryBody'];
+export type IdleAdvice = components['schemas']['IdleAdvice'];
+export type IdleChange = components['schemas']['IdleChange'];
+export type IdleRest = components['schemas']['IdleRest'];
 export type IdleSite = components['schemas']['IdleSite'];
 export type InputSizes = components['schemas']['InputSizes'];
 export type JobColumns = components['schemas']['JobColumns'];
@@ -1795,6 +1851,7 @@ export type Period = components['schemas']['Period'];
 export type QueueWait = components['schemas']['QueueWait'];
 export type RequestBody = components['schemas']['RequestBody'];
 export type RequestKind = components['schemas']['RequestKind'];
+export type RestKind = components['schemas']['RestKind'];
 export type RunGantt = components['schemas']['RunGantt'];
 export type RunOutlook = components['schemas']['RunOutlook'];
 export type RunPage = components['schemas']['RunPage'];
@@ -2870,7 +2927,9 @@ export interface operations {
     };
     get_savings_savings_get: {
         parameters: {
-            query?: never;
+            query?: {
+                dag_id?: string | null;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -2902,6 +2961,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
             /** @description The database is locked or unreachable */

@@ -56,8 +56,15 @@ export function duration(seconds: Maybe<number>): string {
 }
 
 export const ago = (seconds: number): string => (seconds < 1 ? "now" : `${duration(seconds)} ago`);
-export const cpusText = (cpus: number): string => `${count(cpus)} ${cpus === 1 ? "cpu" : "cpus"}`;
-export const jobsText = (jobs: number): string => `${count(jobs)} ${jobs === 1 ? "job" : "jobs"}`;
+/** A number with its unit, which is singular if the number is shown as 1. */
+export function amountOf(value: number, one: string, several = `${one}s`, text: (value: number) => string = count): string {
+  const shown = text(value);
+  return `${shown} ${shown === "1" ? one : several}`;
+}
+export const cpusText = (cpus: number): string => amountOf(cpus, "cpu");
+export const jobsText = (jobs: number): string => amountOf(jobs, "job");
+export const tasksText = (tasks: number): string => amountOf(tasks, "task");
+export const machinesText = (machines: number): string => amountOf(machines, "machine");
 
 /** The time zone that the user has chosen in Airflow; undefined: the browser's. */
 function zone(): string | undefined {
@@ -125,6 +132,15 @@ export const iso = (seconds: Maybe<number>): string => (isNone(seconds) ? "" : `
 export const cpuHours = (value: number): string =>
   value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money: Maybe<number>, hours: number): string => (isNone(money) ? cpuHours(hours) : usd(money));
+
+/** The difference between two amounts, and its percentage of the earlier one. */
+export function difference(before: number, after: number, text: (value: number) => string): string {
+  const zero = text(0), amount = text(Math.abs(after - before)), sign = after < before ? "−" : "+";
+  if (amount === zero) return "no difference";
+  if (before <= 0) return `${sign}${amount}`;
+  const part = percent(Math.abs(after - before), before);
+  return `${sign}${amount} (${part.startsWith("<") ? part : `${sign}${part}`})`;
+}
 
 /** The cost of a run, including its share of idle and booting machines. */
 export const runCost = ({usd: charged, billed}: Pick<RunTotals, "usd" | "billed">): number | null =>

@@ -1,7 +1,7 @@
 import {expect, it, vi} from "vitest";
-import {about, iso, utcDay} from "../src/format";
+import {about, amountOf, difference, iso, usd, utcDay} from "../src/format";
 import {billSpan} from "../src/pages/bill_span";
-import {breakdownPath, expectedText, rankedBudgets} from "../src/pages/cost";
+import {adviceAt, breakdownPath, expectedText, rankedBudgets} from "../src/pages/cost";
 
 it("shows days of UTC in every time zone", () => {
   const began = Date.UTC(2026, 10, 26) / 1000;
@@ -37,9 +37,28 @@ it("finds the bill that has the sum of a budget", () => {
 
 it("says what the cost expected of the month assumes", () => {
   const now = Date.UTC(2026, 10, 28) / 1000, expected = {until: Date.UTC(2026, 11, 1) / 1000, usd: 1, cpu_hours: 1, hours: 14, usd_per_hour: 16.25, cpus: 40, since: Date.UTC(2026, 10, 23) / 1000, usd_per_day: 25.26, cpu_hours_per_day: 80};
-  expect(expectedText(expected, now)).toMatch(/^with \$16\.25 per hour for the 14 h that running and waiting jobs last, then \$25\.26 a day, the mean since .*23/);
-  expect(expectedText({...expected, hours: 0}, now)).toMatch(/^with \$25\.26 a day, the mean since .*23.*, from now on$/);
-  expect(expectedText({...expected, hours: 80}, now)).toBe("with $16.25 per hour, as now: running and waiting jobs last 3 days");
+  const spent = {usd: 100, cpu_hours: 1000};
+  expect(expectedText(expected, spent, now)).toMatch(/^\$100\.00 so far; \$227\.50 for running and waiting jobs; \$61\.05 for later jobs, at \$25\.26 a day, the mean since .*23$/);
+  expect(expectedText({...expected, hours: 0}, spent, now)).toMatch(/^\$100\.00 so far; \$75\.78 for later jobs, at \$25\.26 a day, the mean since .*23$/);
+  expect(expectedText({...expected, hours: 80}, spent, now), "until the end of the month only").toBe("$100.00 so far; $1,170.00 for running and waiting jobs");
+  expect(expectedText({...expected, usd: null, usd_per_day: null, usd_per_hour: null}, {usd: null, cpu_hours: 1000}, now)).toMatch(/^1,000 cpu-h so far; 560 cpu-h for running and waiting jobs; 193 cpu-h for later jobs, at 80 cpu-h a day/);
+});
+
+it("says at each site its part of the advice for all sites", () => {
+  const advice = {cost: 100, changes: [{site: "hpc", now: 1800, then: 0, saved: 30}], saved: 30, is_halved: false, rest: [{kind: "busy" as const, sites: ["hpc"], cost: 50}, {kind: "fixed" as const, sites: ["lab", "local"], cost: 20}]};
+  expect(adviceAt(advice, "hpc", usd)).toMatch(/^Lower idle_seconds from 1,800 to 0: saves \$30\.00\. The rest are idle cpus of busy machines: hurry = "cheap" uses fewer machines/);
+  expect(adviceAt(advice, "lab", usd)).toBe("These are machines that Lading does not release: they cost the same without jobs, so send more jobs there.");
+  expect(adviceAt(advice, "tiny", usd)).toBe("Too little to matter.");
+  expect(adviceAt({...advice, is_halved: true, rest: []}, "lab", usd)).toBe("Not needed to halve the cost of all sites.");
+});
+
+it("compares two amounts, and writes 1 in the singular", () => {
+  expect(difference(3, 7, usd)).toBe("+$4.00 (+133 %)");
+  expect(difference(7, 3, usd)).toBe("−$4.00 (−57 %)");
+  expect(difference(1000, 1001, usd)).toBe("+$1.00 (< 1 %)");
+  expect(difference(0, 3, usd)).toBe("+$3.00");
+  expect(difference(3, 3, usd)).toBe("no difference");
+  expect([1, 2, 0.5].map((cpus) => amountOf(cpus, "cpu"))).toEqual(["1 cpu", "2 cpus", "0.5 cpus"]);
 });
 
 it("rounds an estimate, and says that it is one", () => {

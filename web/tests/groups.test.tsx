@@ -63,9 +63,9 @@ test("machines that are ordered or boot are coming, unreachable ones are not up,
   const of = (states: string[], jobs: object[] = [], silent: string | null = null) => upText({
     machines: new Map(states.map((state) => [state, {key: state, state, unreachable_since: state === silent ? 5 : null}])), jobs: new Map(jobs.map((each, index) => [String(index), each])),
   } as never);
-  expect(of(["up", "draining", "booting", "ordered", "ended"])).toBe("2 up, 1 idle, 2 coming");
-  expect(of(["up"], [{place: "up", end: null}])).toBe("1 up, 0 idle");
-  expect(of(["up", "draining"], [{place: "up", end: 7}], "up")).toBe("1 up, 0 idle, 1 unreachable");
+  expect(of(["up", "draining", "booting", "ordered", "ended"])).toBe("2 up, 1 idle machine, 2 coming");
+  expect(of(["up"], [{place: "up", end: null}])).toBe("1 up, 0 idle machines");
+  expect(of(["up", "draining"], [{place: "up", end: 7}], "up")).toBe("1 up, 0 idle machines, 1 unreachable");
 });
 
 test("a bill is split into its four parts, in USD or in cpu-hours", () => {
@@ -119,13 +119,14 @@ test("the axis of a run has few round times, and none where there is no room for
   }
 });
 test("a limit says how much of it is used, in its unit", () => {
-  expect(limitLine({name: "max_allocations", text: "8", used: 7, most: 8, coming: 0})).toBe("max_allocations: 7 of 8");
-  expect(limitLine({name: "max_instances", text: "10", used: 10, most: 10, coming: 2})).toBe("max_instances: 10 of 10, 2 of them ordered or booting");
-  expect(limitLine({name: "max_usd_per_hour", text: "10 USD", used: 9.6, most: 10, coming: 0})).toBe("max_usd_per_hour: $9.60 of $10.00");
-  expect(limitLine({name: "queue", text: "batch", used: null, most: null, coming: 0})).toBe("queue = batch");
+  expect(limitLine({name: "max_allocations", text: "8", used: 7, most: 8, coming: 0, is_reached: false})).toBe("max_allocations: 7 of 8");
+  expect(limitLine({name: "max_instances", text: "10", used: 10, most: 10, coming: 2, is_reached: true})).toBe("max_instances: 10 of 10, 2 of them ordered or booting");
+  expect(limitLine({name: "max_usd_per_hour", text: "10 USD", used: 9.6, most: 10, coming: 0, is_reached: false})).toBe("max_usd_per_hour: $9.60 of $10.00");
+  expect(limitLine({name: "max_usd_per_hour", text: "10 USD", used: 9.6, most: 10, coming: 0, is_reached: true})).toBe("max_usd_per_hour: $9.60 of $10.00, too little is left");
+  expect(limitLine({name: "queue", text: "batch", used: null, most: null, coming: 0, is_reached: false})).toBe("queue = batch");
 });
 test("sites that need somebody come first, the others as the sites file has them", () => {
-  const site = (name: string, state: string, full_because: string | null = null, idle_nodes: number | null = null, used = 0) => ({name, state, full_because, idle_nodes, limits: [{name: "max_jobs", text: "9", used, most: 9}]}) as SiteState;
+  const site = (name: string, state: string, full_because: string | null = null, idle_nodes: number | null = null, used = 0) => ({name, state, full_because, idle_nodes, limits: [{name: "max_jobs", text: "9", used, most: 9, is_reached: used >= 9}]}) as SiteState;
   const sites = [site("a", "up"), site("b", "up", "full"), site("c", "paused", "full"), site("d", "degraded", "full"), site("e", "up"), site("f", "down")];
   expect(ranked(sites).map(({name}) => name).join("")).toBe("fdbcae");
   const busy = [site("a", "up", null, 3), site("b", "up", null, 0), site("c", "up", null, null, 9), site("d", "down")];

@@ -122,22 +122,34 @@ test("what was known stays where a newer answer does not come, and says since wh
   expect(text()).not.toContain("Not updated");
 });
 
-test("Cost says which site idled, for how much, and which settings would halve all of it", async () => {
-  const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows, [hpc] = bill.idle_sites;
+test("Cost says in order of saving which settings halve the cost of idle cpus, and the same at each site", async () => {
+  const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows, [hpc] = bill.idle_sites, day = {since: NOW - 10 * 86400, until: NOW, is_whole: true};
   const at = (site: string, usd: number) => ({...row, kind: "named", site, dag_id: null, total: {...row.total, usd_idle: usd}});
-  const lab = {...hpc, site: "lab", usd: 1, cpu_hours: 20, idle_seconds: null, proposed_seconds: null, machines: 0, remedy: "Machines of lab cost the same."};
-  const cloud = {...hpc, site: "cloud", usd: 0.5, cpu_hours: 9, idle_seconds: 120, machines: 0, proposed_seconds: null, usd_saved: null, remedy: "Lower it."};
-  answer = async (route) => (route.startsWith("bill") ? json({...bill, split: "site", total: {...bill.total, usd_idle: 6.5}, rows: [at("lab", 1), at("hpc", 5), at("cloud", 0.5)], idle_sites: [hpc, lab, cloud], idle_remedy: "Lower idle_seconds of hpc from 300 to 75: this would have saved $3.90, 60 % of $6.50."}) : good(route));
+  const lab = {...hpc, site: "lab", usd: 1, cpu_hours: 20, usd_machines: null, cpu_hours_machines: null, idle_seconds: null, machines: 0};
+  const of = (advice: BillPage["idle_advice"]) => { answer = async (route) => (route.startsWith("bill") ? json({...bill, periods: [day], split: "site", rows: [at("hpc", 5), at("lab", 1)], idle_sites: [hpc, lab], idle_advice: advice}) : good(route)); };
+  const advice = () => [...box.querySelectorAll("[data-testid=idle-advice] > div, [data-testid=idle-advice] li")].map((each) => each.textContent);
+  of({cost: 60, changes: [{site: "hpc", now: 300, then: 75, saved: 36}], saved: 36, is_halved: true, rest: []});
   await open("Cost");
   await pass(2);
-  const line = box.querySelector("[data-testid=idle-advice]"), table = box.querySelector("section[aria-label='Idle machines'] table");
-  expect(line?.textContent).toBe("To halve idle cost: Lower idle_seconds of hpc from 300 to 75: this would have saved $3.90, 60 % of $6.50.");
-  expect(line!.compareDocumentPosition(table!) & Node.DOCUMENT_POSITION_FOLLOWING, "above the table").toBeTruthy();
-  const rows = rowsOf("Idle machines");
-  expect(rows).toHaveLength(3);
-  expect(rows[0]).toMatch(/^hpc\$5\.00.*100300 → 150\$2\.604 machinesLower idle_seconds of hpc/);
-  expect(rows[1], "its machines are not released").toMatch(/^lab\$1\.00/);
-  expect(rows[2]).toMatch(/^cloud.*120unknownLower it/);
+  expect(advice()).toEqual(["To halve the cost of idle cpus, $6.00 a day: these settings save $3.60 a day, 60 %", "hpc: lower idle_seconds from 300 to 75, saves $3.60 a day"]);
+  expect(rowsOf("Idle cpus")).toEqual([
+    expect.stringMatching(/^hpc\$5\.00\$3\.004 machines\$2\.00.*Lower idle_seconds from 300 to 75: saves \$3\.60 a day\.$/),
+    expect.stringMatching(/^lab\$1\.00unknownunknown.*Not needed to halve the cost of all sites\.$/),
+  ]);
+  const [above, below] = ["[data-testid=idle-advice]", "section[aria-label='Idle cpus'] table"].map((each) => box.querySelector(each));
+  expect(above!.compareDocumentPosition(below!) & Node.DOCUMENT_POSITION_FOLLOWING, "above the table").toBeTruthy();
+  await act(async () => root.unmount());
+  await pass(61);
+  of({cost: 60, changes: [{site: "hpc", now: 300, then: 0, saved: 20}], saved: 20, is_halved: false, rest: [{kind: "busy", sites: ["hpc"], cost: 30}, {kind: "fixed", sites: ["lab"], cost: 10}]});
+  await open("Cost");
+  await pass(2);
+  expect(advice()).toEqual([
+    "To halve the cost of idle cpus, $6.00 a day: settings save only $2.00 a day, 33 %",
+    "hpc: lower idle_seconds from 300 to 0, saves $2.00 a day",
+    "The other $4.00 a day:",
+    expect.stringMatching(/^\$3\.00 a day for idle cpus of busy machines at hpc: hurry = "cheap"/),
+    expect.stringMatching(/^\$1\.00 a day for machines that Lading does not release at lab: they cost the same without jobs/),
+  ]);
 });
 
 const tile = (label: string) => box.querySelector(`[data-tile="${label}"]`)?.textContent ?? "";
@@ -148,10 +160,14 @@ test("Cost says at its top how many budgets are spent", async () => {
   answer = async (route) => (route === "summary" ? json({...summary, budgets: [budget, {...budget, name: "old", spent: 100}]}) : good(route));
   await open("Cost");
   await pass(2);
-  expect(tile("Budgets")).toBe("Budgets1 spentold 100 %all 40 %see all 2");
+  expect(tile("Budgets")).toBe("Budgets1 spentleft:old $0.00all $60.00");
+  await act(async () => [...box.querySelectorAll<HTMLButtonElement>("[data-tile=Budgets] button")].at(-1)?.click());
+  const marked = box.querySelector("section[aria-label='Budgets'] tr.marked");
+  expect(marked?.textContent, "the tile leads to the row of the budget").toMatch(/^all/);
+  expect(document.activeElement).toBe(marked);
   const section = box.querySelector("section[aria-label='Budgets']");
-  expect(section?.querySelector(".head")?.textContent).toContain(`Used and unused cost of their jobs, without idle and booting machines, as of ${minute(NOW - 20)}`);
-  expect(rowsOf("Budgets")[1]).toContain("now $4.00 per hour for 2 h 42 min");
+  expect(section?.querySelector(".head")?.textContent).toContain(`Used and unused cost of their jobs, without idle cpus and booting machines, as of ${minute(NOW - 20)}`);
+  expect(rowsOf("Budgets")[1]).toMatch(/since[^$]*\$60\.00.*now \$4\.00 per hourDec/);
   expect(rowsOf("Breakdown")[0], "what budgets count").toContain("$10.00jobs $7.00");
   await pass(61);
   let isFailing = false;
@@ -204,9 +220,41 @@ test("last week is compared with the week before, and past days have nothing tha
   answer = async (route) => (route.startsWith("bill") ? json({...bill, periods, totals: [row.total, row.total], rows: [{...row, usd: [3, 7]}]}) : good(route));
   await open("Cost", "&days=weeks");
   expect(box.querySelector("section[aria-label=Cost] .head")?.textContent).toContain(`${utcDay(since)} to ${utcDay(until - 1)}, UTC`);
-  expect(rowsOf("Breakdown")[0]).toMatch(/\$3\.00\$7\.00$/);
+  expect(rowsOf("Breakdown")[0]).toMatch(/^etl\$3\.00\$7\.00\+\$4\.00 \(\+133 %\)/);
+  expect(tile("Difference")).toBe(`Differenceno difference${utcDay(middle)} to ${utcDay(until - 1)} against ${utcDay(since)} to ${utcDay(middle - 1)}`);
+  const sections = [...box.querySelectorAll("section")].map((each) => each.getAttribute("aria-label"));
+  expect(sections.slice(0, 2), "what is compared comes first").toEqual(["Cost", "Breakdown"]);
   expect(tile(`${utcDay(since)} to ${utcDay(until - 1)}`)).toContain("$10.00");
   expect(tile("Running, included")).toBe("");
+});
+
+test("Cost shows what last week cost more than the week before, and its tiles are in the order of what is asked", async () => {
+  const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows, {since, until} = billSpan("weeks", NOW), middle = since + 7 * 86400;
+  const periods = [{since, until: middle, is_whole: true}, {since: middle, until, is_whole: true}], less = {...row.total, usd: 8, usd_used: 2};
+  answer = async (route) => (route === "bill by team" ? json({...bill, periods, totals: [less, row.total]}) : route === "bill by run" ? json({...bill, split: "run", rows: [{...row, run_id: "r1"}]}) : good(route));
+  await open("Cost");
+  await pass(2);
+  expect(tile(`Last week, ${utcDay(middle)} to ${utcDay(until - 1)}`)).toMatch(/\$10\.00\+\$2\.00 \(\+25 %\) against the week before; compare$/);
+  expect(box.querySelector("[data-tile^='Last week'] a")?.getAttribute("href")).toContain("days=weeks");
+  const tiles = [...box.querySelectorAll<HTMLElement>("[data-tile]")].map((each) => each.dataset.tile?.replace(/(until now|,|by the end).*/, "").trim());
+  expect(tiles.slice(1)).toEqual(["Expected", "Budgets", "Last week", "Idle cpus", "Most expensive run", "Savings from right sizes", "Used", "Requested", "Booting machines", "Running"]);
+});
+
+test("the line to paste is in the row of its task", async () => {
+  const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows;
+  answer = async (route) => (route.startsWith("bill by task") ? json({...bill, split: "task", rows: [{...row, task_id: "load"}, {...row, task_id: "other"}]}) : good(route));
+  await open("Cost", "&split=task");
+  await pass(2);
+  expect(rowsOf("Breakdown")[0]).toMatch(/^etl\.loadresources\(cpus=1\)Copy/);
+  expect(rowsOf("Breakdown")[1]).not.toContain("Copy");
+  await act(async () => box.querySelector<HTMLButtonElement>("[data-tile='Savings from right sizes'] .to")?.click());
+  expect(box.querySelector("tr.marked")?.textContent).toMatch(/^etl\.loadresources\(cpus=1\)Copy/);
+  await act(async () => root.unmount());
+  await open("the tab of a Dag");
+  await pass(2);
+  expect(rowsOf("Right sizes")[0], "saves as much as on Cost").toContain("$5.006 cpu-h7 GiB-h");
+  await act(async () => [...box.querySelectorAll("button")].find((each) => each.textContent === "Right sizes of its tasks")?.click());
+  expect(document.activeElement?.getAttribute("aria-label")).toBe("Right sizes");
 });
 
 test("a phone shows fewer rows of a table", async () => {
@@ -230,18 +278,18 @@ test("this month has its cost, and the cost expected by its end", async () => {
   await open("Cost", "&days=month");
   expect(tile("This month")).toContain("$10.00");
   const {expected} = bill;
-  expect(tile(`Expected by the end of ${utcDay(expected!.until - 1)}`)).toContain(`≈ $1,230with $100.00 a day, the mean since ${utcDay(expected!.since)}, from now on`);
+  expect(tile(`Expected by the end of ${utcDay(expected!.until - 1)}`)).toContain(`≈ $1,230$10.00 so far; $500.00 for later jobs, at $100.00 a day, the mean since ${utcDay(expected!.since)}`);
 });
 
 test("Overview and Cost say the same of today", async () => {
   const bill = ANSWERS["bill"] as BillPage, {since} = billSpan(0, NOW);
   answer = async (route) => (route.startsWith("bill") ? json({...bill, periods: [{...bill.periods[0], since}]}) : good(route));
   await open("Overview");
-  expect(tile("Today")).toBe("Today$10.00$2.00 of this for idle machines");
+  expect(tile("Today")).toBe("Today$10.00$2.00 of this for idle cpus");
   await act(async () => root.unmount());
   await open("Cost", "&days=0");
   expect(tile("Today")).toContain("$10.00");
-  expect(tile("Idle machines")).toContain("$2.00");
+  expect(tile("Idle cpus")).toContain("$2.00");
   expect(tile("Running, included")).toBe("Running, included$2.001 job and the machines that are up");
 });
 
@@ -362,9 +410,9 @@ test("idle machines are listed first after one click, by a button or by the colu
   await pass(2);
   const first = () => /hpc\/L\d/.exec(rowsOf("Machines")[0])?.[0];
   expect(first()).toBe("hpc/L1");
-  expect(text()).toContain("2 up, 1 idle");
+  expect(text()).toContain("2 up, 1 idle machine");
   expect(text()).toContain("Tick machines to drain them together");
-  for (const name of ["Idle first", "cpus, memory / up"]) {
+  for (const name of ["Idle first", "cpus, memory requested / up"]) {
     const press = () => act(async () => [...box.querySelectorAll("button")].find((each) => each.textContent?.startsWith(name))?.click());
     await press();
     await pass(1);

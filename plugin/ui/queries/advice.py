@@ -180,12 +180,15 @@ class Savings(BaseModel):
     """What automatic sizing saves already, in addition to this."""
 
 
-def savings(session: Session, sight: Sight, now: float) -> Savings:
-    """Compute what right sizes would save per month, at each task's average price of a cpu-hour."""
+def savings(session: Session, sight: Sight, now: float, only_dag: str | None = None) -> Savings:
+    """Compute what right sizes would save per month, at each task's average price of a cpu-hour.
+
+    :param only_dag: the Dag whose tasks are examined; None: all Dags
+    """
     spent: dict[tuple[str, str], BillParts] = {}
     since = (now - SECONDS_OF_MONTH) // SECONDS_PER_DAY * SECONDS_PER_DAY
     for key, parts in billed(session, sight, since, now, "task", now).items():
-        if key.dag_id and key.task_id:
+        if key.task_id and key.dag_id and only_dag in (None, key.dag_id):
             spent.setdefault((key.dag_id, key.task_id), BillParts()).add(parts)
     dearest = sorted(spent, key=lambda task: (-(spent[task].usd or 0.0), -spent[task].cpu_seconds, task))
     examined = dearest[:MOST_DEAREST]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 from sqlalchemy import case, func, not_, select
@@ -34,7 +34,7 @@ from lading.executors.store.tables import InstanceRow, InstanceState, SiteRow
 from lading.executors.store.work_left import work_left
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts, SpendingOutlook, hours_of_work, total
-from lading.scheduling.insight.idle import FRACTIONS, IdleCost, halve
+from lading.scheduling.insight.idle import FRACTIONS, IdleAdvice, IdleCost, halve
 from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, following, periods
 from lading.scheduling.insight.periods import begin as first_of
 
@@ -58,7 +58,7 @@ class BillAmounts(BaseModel):
     usd_unused: float | None
     """Requested by jobs, but not used."""
     usd_idle: float | None
-    """Machines without a job."""
+    """Cpus of machines that were up which no job requested, on idle and on busy machines."""
     usd_boot: float | None
     """Machines from launch until they were up."""
     cpu_hours: float
@@ -122,24 +122,21 @@ class ExpectedBill(BaseModel):
 
 
 class IdleSite(BaseModel):
-    """The idle machines of a site, and which setting would halve their cost."""
+    """The idle cpus of a site: those of machines that were up which no job requested."""
 
     site: str
     usd: float | None
-    """What they cost within the time range of the bill, also between jobs; None: nothing has a price."""
+    """What they cost within the time range of the bill; None: nothing has a price."""
     cpu_hours: float
+    usd_machines: float | None
+    """The part of idle machines: those without a job until they were released. The rest are idle cpus of busy machines,
+    including the time between two jobs. None: unknown, or nothing has a price."""
+    cpu_hours_machines: float | None
     idle_seconds: float | None
     """The setting ``idle_seconds`` of the site: how long an idle machine is kept; None: it launches no machines."""
     machines: int
-    """Machines released within the time range of the bill that were idle before. Nothing else is known about others, so
-    with none of them, nothing can be said about savings."""
-    proposed_seconds: float | None
-    """The longest of several shorter settings that halves the cost, or 0 if none does; None: unknown."""
-    usd_saved: float | None
-    """What the proposed setting would have saved; None: unknown, or nothing has a price."""
-    cpu_hours_saved: float | None
-    remedy: str
-    """Which setting to change, from which value to which, and what that would have saved."""
+    """Machines released within the time range of the bill that were idle before. With none of them, nothing can be said
+    about savings."""
 
 
 class BillPage(BaseModel):
@@ -161,10 +158,11 @@ class BillPage(BaseModel):
     """The bill of the current month by its end; None: the bill begins at another time, or there is less than a day of
     data."""
     idle_sites: list[IdleSite]
-    """Only in a bill by site: the sites with idle machines, the most expensive ones first."""
-    idle_remedy: str
-    """Only in a bill by site: which settings of which sites together halve the cost of all idle machines, or how much
-    they can save at most; empty: no machine idled."""
+    """Only in a bill by site: the sites with idle cpus, the most expensive ones first."""
+    idle_advice: IdleAdvice | None
+    """Only in a bill by site: which settings together halve the cost of all idle cpus, or how much settings can save at
+    most. Amounts are for the time range of the bill, in USD if its total has a price, otherwise in cpu-hours. None: no
+    cpu was idle."""
     is_partial: bool
     """Whether some Dags may be hidden from the user. Totals then include hidden Dags only on past days on which at
     least two of them had jobs."""
@@ -226,7 +224,9 @@ def bill_page(
         if is_this_month
         else None,
         idle_sites=[each for _, each in idle],
-        idle_remedy=halve([each for each, _ in idle], whole.usd_idle if whole.is_priced else whole.idle / 3600),
+        idle_advice=halve([each for each, _ in idle], whole.usd_idle if whole.is_priced else whole.idle / 3600)
+        if split == "site"
+        else None,
         is_partial=is_partial(sight),
     )
 
@@ -311,7 +311,7 @@ def expected_bill(session: Session, sight: Sight, spent: BillParts, until: float
 
 
 def idle_costs(session: Session, found: BillRows, since: float, until: float) -> list[tuple[IdleCost, IdleSite]]:
-    """Return the sites with idle machines, and what shorter ``idle_seconds`` would have saved, most expensive first.
+    """Return the sites with idle cpus, and what shorter ``idle_seconds`` would have saved, most expensive first.
 
     Savings are estimated from the machines that were released within the time range.
 
@@ -323,43 +323,49 @@ def idle_costs(session: Session, found: BillRows, since: float, until: float) ->
     rows = {row.name: row for row in session.scalars(select(SiteRow).where(SiteRow.name.in_(amounts)))}
     sites = []
     for name, parts in amounts.items():
-        row, (machines, usd, cpu_hours) = rows.get(name), released.get(name, (0, (), ()))
-        its = IdleCost(
+        row, its = rows.get(name), released.get(name, ReleasedMachines())
+        cost = IdleCost(
             site=name,
             kind="" if row is None else row.kind,
             cost=parts.usd_idle if in_usd else parts.idle / 3600,
-            in_usd=in_usd,
             idle_seconds=None if row is None else row.idle_seconds,
-            machines=machines,
-            saved=usd if in_usd else cpu_hours,
+            machines=its.number,
+            saved=its.usd_saved if in_usd else its.cpu_hours_saved,
         )
-        choice = its.choice
+        # A machine that was released within the time range can have been idle before it, too.
         site = IdleSite(
             site=name,
             usd=parts.usd_idle if parts.is_priced else None,
             cpu_hours=parts.idle / 3600,
-            idle_seconds=its.idle_seconds,
-            machines=machines,
-            proposed_seconds=its.proposed,
-            usd_saved=usd[choice] if choice is not None and parts.is_priced else None,
-            cpu_hours_saved=None if choice is None else cpu_hours[choice],
-            remedy=its.remedy(),
+            usd_machines=min(its.usd, parts.usd_idle) if its.number and parts.is_priced else None,
+            cpu_hours_machines=min(its.cpu_hours, parts.idle / 3600) if its.number else None,
+            idle_seconds=cost.idle_seconds,
+            machines=its.number,
         )
-        sites.append((its, site))
+        sites.append((cost, site))
     return sorted(sites, key=lambda each: (-(each[1].usd or 0.0), -each[1].cpu_hours, each[1].site))
 
 
-def released_machines(
-    session: Session, since: float, until: float
-) -> dict[str, tuple[int, Sequence[float], Sequence[float]]]:
-    """Return by site the number of machines that ended in a time range after being idle, and the USD and the cpu-hours
-    that each of :data:`FRACTIONS` of ``idle_seconds`` would have saved.
+class ReleasedMachines(NamedTuple):
+    """The machines of a site that were released after being idle, what they cost while they were idle, and what each of
+    :data:`FRACTIONS` of ``idle_seconds`` would have saved.
     """
+
+    number: int = 0
+    usd: float = 0.0
+    cpu_hours: float = 0.0
+    usd_saved: Sequence[float] = ()
+    cpu_hours_saved: Sequence[float] = ()
+
+
+def released_machines(session: Session, since: float, until: float) -> dict[str, ReleasedMachines]:
+    """Sum up by site the machines that ended in a time range after being idle."""
     kept = SiteRow.idle_seconds
     tail = InstanceRow.ended_at - InstanceRow.idle_since
+    # A machine can stay up for longer than the setting while its release is delayed; no setting saves that.
     capped = case((tail > kept, kept), else_=tail)
-    saved = [case((capped > kept * part, capped - kept * part), else_=0.0) for part in FRACTIONS]
-    sums = [func.sum(each * seconds) for each in (InstanceRow.usd_per_hour, InstanceRow.cpus) for seconds in saved]
+    seconds = [tail, *(case((capped > kept * part, capped - kept * part), else_=0.0) for part in FRACTIONS)]
+    sums = [func.sum(each * time) for each in (InstanceRow.usd_per_hour, InstanceRow.cpus) for time in seconds]
     query: Any = select(SiteRow.name, func.count(), *sums).join(InstanceRow, InstanceRow.site == SiteRow.name)
     query = query.where(
         kept.is_not(None),
@@ -368,10 +374,12 @@ def released_machines(
         InstanceRow.ended_at < until,
         InstanceRow.idle_since.is_not(None),
     )
-    found: dict[str, tuple[int, Sequence[float], Sequence[float]]] = {}
+    found = {}
     for name, machines, *each in session.execute(query.group_by(SiteRow.name)):
-        hours = [float(amount or 0.0) / 3600 for amount in each]
-        found[str(name)] = int(machines), hours[: len(FRACTIONS)], hours[len(FRACTIONS) :]
+        (usd, *usd_saved), (cpu_hours, *cpu_hours_saved) = (
+            [float(amount or 0.0) / 3600 for amount in half] for half in (each[: len(seconds)], each[len(seconds) :])
+        )
+        found[str(name)] = ReleasedMachines(int(machines), usd, cpu_hours, usd_saved, cpu_hours_saved)
     return found
 
 

@@ -81,6 +81,8 @@ class SiteLimit(BaseModel):
     most: float | None
     coming: int = 0
     """How many of the machines or allocations in use are ordered or booting."""
+    is_reached: bool = False
+    """Whether all of it is in use, or what is left is too little for a job that waits."""
 
 
 class SiteState(BaseModel):
@@ -420,7 +422,7 @@ def site_state(
     elif row.paused_by is not None:
         state = "paused"
     queued = sum(each.jobs for each in its if each.is_batch)
-    limits = [as_limit(name, text, bought, queued) for name, text in json.loads(row.limits).items()]
+    limits = [as_limit(name, text, bought, queued, said) for name, text in json.loads(row.limits).items()]
     waiting = sum(each.jobs for each in its if each.state != State.RUNNING)
     cpus_up = None if is_queue else sum(here)
     return SiteState(
@@ -543,10 +545,11 @@ def full_because(
     return f"{', '.join(found.values())}; {jobs:,} {'job waits' if jobs == 1 else 'jobs wait'}"
 
 
-def as_limit(name: str, text: str, bought: Bought, queued: int) -> SiteLimit:
-    """Add to a limit how much of it is in use.
+def as_limit(name: str, text: str, bought: Bought, queued: int, said: Counter[str]) -> SiteLimit:
+    """Add to a limit how much of it is in use, and whether it is reached.
 
     :param queued: unfinished jobs in the queue of a batch system
+    :param said: see :func:`site_state`
     """
     uses = {
         "max_allocations": bought.machines, "max_instances": bought.machines, "max_usd_per_hour": bought.usd_per_hour,
@@ -555,7 +558,8 @@ def as_limit(name: str, text: str, bought: Bought, queued: int) -> SiteLimit:
     found = NUMBER.match(text) if name in uses else None
     coming = bought.coming if found and name in ("max_allocations", "max_instances") else 0
     used, most = (uses[name], float(found[0])) if found else (None, None)
-    return SiteLimit(name=name, text=text, used=used, most=most, coming=coming)
+    is_reached = name in said or (used is not None and most is not None and used >= most)
+    return SiteLimit(name=name, text=text, used=used, most=most, coming=coming, is_reached=is_reached)
 
 
 def machine_notes(locations: Sequence[LocationRow]) -> list[str]:

@@ -1,9 +1,9 @@
 // The bill by day, week or month and by Dag, task, run, site or team, split into used, unused, idle and booting.
 import * as React from "react";
 import {useEffect, useRef, useState} from "react";
-import type {BillPage as Bill, BillAmounts, BillRow, ExpectedBill, IdleSite, Saving, Savings, Summary} from "../api_types";
+import type {BillPage as Bill, BillAmounts, BillRow, ExpectedBill, IdleAdvice as Advice, IdleRest, IdleSite, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
-import {about, cost, count, cpuHours, cpusText, date, duration, exact, fraction, iso, jobsText, memory, minute, percent, usd, utcDay} from "../format";
+import {about, amountOf, cost, count, cpuHours, cpusText, date, difference, exact, fraction, iso, jobsText, machinesText, memory, minute, percent, tasksText, usd, utcDay} from "../format";
 import {dagPath, pagePath, runPath} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
@@ -22,7 +22,7 @@ const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by tas
 const SHARES = [
   {key: "used", title: "Used", slant: SLANTS.running},
   {key: "unused", title: "Requested, not used", slant: 45},
-  {key: "idle", title: "Idle machines", slant: 135},
+  {key: "idle", title: "Idle cpus", slant: 135},
   {key: "boot", title: "Booting machines", slant: 0},
 ] as const;
 type Share = (typeof SHARES)[number]["key"];
@@ -104,11 +104,31 @@ const OfJobs = ({whole: sum, jobs, text}: {whole: number | null; jobs: number | 
   <div>{text(sum)}{jobs === null || text(jobs) === text(sum) ? null : <div><Muted>jobs {text(jobs)}</Muted></div>}</div>
 );
 
-function Rows({bill, split, inUsd, name = TITLES[split], few}: {bill: Bill; split: string; inUsd: boolean; name?: string; few?: number}) {
-  const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9), areCompared = bill.periods.length === 2;
+const taskKey = ({dag_id: dag, task_id: task}: Pick<BillRow, "dag_id" | "task_id">) => `${dag}.${task}`;
+/** Whether a bill compares two periods that are over. */
+const areCompared = ({periods}: Pick<Bill, "periods">): boolean => periods.length === 2 && periods.every(({is_whole: isWhole}) => isWhole);
+const amountText = (inUsd: boolean) => (inUsd ? (value: number) => usd(value) : cpuHours);
+/** What the second of two periods cost more than the first. */
+function differenceOf({usd: money, cpu_hours: hours}: {usd: readonly (number | null)[]; cpu_hours: readonly number[]}, inUsd: boolean): string {
+  const [before, after] = inUsd ? money.map((each) => each ?? 0) : hours;
+  return difference(before, after, amountText(inUsd));
+}
+
+/**
+ * @param savings: whose lines to paste are shown with their tasks
+ */
+function Rows({bill, split, inUsd, savings, name = TITLES[split], few}: {bill: Bill; split: string; inUsd: boolean; savings?: Savings | null; name?: string; few?: number}) {
+  const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9);
+  // A run is of one period.
+  const isCompared = areCompared(bill) && split !== "run";
+  const lines = new Map(split === "task" ? (savings?.tasks ?? []).map((task) => [taskKey(task), task.line]) : []);
+  const nameCell = (row: BillRow) => { const line = row.kind === "named" ? lines.get(taskKey(row)) : undefined; return line === undefined ? rowName(row, split) : <div>{rowName(row, split)}<Line text={line} name={nameOf(row, split)} /></div>; };
+  const ofPeriods = bill.periods.map((period, index): Column<BillRow> => ({title: isCompared ? spanText(period) : `USD ${iso(period.since).slice(0, 10)}`, csvTitle: `USD ${iso(period.since).slice(0, 10)}`, hidden: !isCompared, cell: ({usd: spent, cpu_hours: hours}) => (inUsd ? usd(spent[index]) : cpuHours(hours[index])), text: ({usd: spent}) => spent[index], number: true}));
+  const compared: Column<BillRow>[] = isCompared ? [...ofPeriods, {title: "Difference", csvTitle: "USD difference", cell: (row) => differenceOf(row, inUsd), text: ({usd: [before, after]}) => (before === null && after === null ? null : (after ?? 0) - (before ?? 0)), number: true}] : [];
   const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, run: row.run_id, site: row.site, team: row.team});
   const columns: Column<BillRow>[] = [
-    {title: HEADINGS[split], cell: (row) => rowName(row, split), text: (row) => nameOf(row, split)},
+    {title: HEADINGS[split], cell: nameCell, text: (row) => nameOf(row, split)},
+    ...compared,
     {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site || row.team) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row, split)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
     {title: "Failed", cell: ({total}) => count(total.failed), text: ({total}) => total.failed, number: true},
     {title: "USD", help: "With the part of jobs, used and unused, which is what budgets count", cell: ({total}) => <OfJobs whole={total.usd} jobs={ofJobs(total, true)} text={usd} />, text: ({total}) => total.usd, has: ({total}) => total.usd !== null, number: true},
@@ -118,14 +138,14 @@ function Rows({bill, split, inUsd, name = TITLES[split], few}: {bill: Bill; spli
     {title: "cpu-hours paid", help: "Requested by jobs, and the idle and boot time of machines", cell: ({total}) => <OfJobs whole={total.cpu_hours} jobs={ofJobs(total, false)} text={count} />, text: ({total}) => total.cpu_hours, number: true},
     {title: "cpu-hours of jobs", hidden: true, text: ({total}) => ofJobs(total, false)},
     {title: "Used, of paid", csvTitle: "cpu-hours used", help: "Percentage of the cpu-hours paid that jobs used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
-    ...bill.periods.map((period, index): Column<BillRow> => ({title: areCompared ? `${utcDay(period.since)} to ${utcDay(period.until - 1)}` : `USD ${iso(period.since).slice(0, 10)}`, csvTitle: `USD ${iso(period.since).slice(0, 10)}`, hidden: !areCompared, cell: ({usd: spent, cpu_hours: hours}) => (inUsd ? usd(spent[index]) : cpuHours(hours[index])), text: ({usd: spent}) => spent[index], number: true})),
+    ...(isCompared ? [] : ofPeriods),
   ];
   return <Table name={name} rows={bill.rows} columns={columns} few={few} empty="No job ran in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
 
 const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
 const SavedInAll = ({found}: {found: Savings}) => (
-  <span data-testid="savings"><b>{saved(found)} a month in total</b> <Muted>for {count(found.tasks.length)} {found.tasks.length === 1 ? "task" : "tasks"}{found.tasks_left_out ? `; ${count(found.tasks_left_out)} less expensive tasks are not included` : ""}</Muted></span>
+  <span data-testid="savings"><b>{saved(found)} a month in total</b> <Muted>for {tasksText(found.tasks.length)}{found.tasks_left_out ? `; ${count(found.tasks_left_out)} less expensive tasks are not included` : ""}</Muted></span>
 );
 
 const DEAREST = "Most expensive runs";
@@ -145,11 +165,13 @@ type SavedBy = keyof typeof SAVED;
 export const savedBy = (tasks: readonly Saving[], by: SavedBy): Saving[] => [...tasks].sort((one, other) => SAVED[by](other) - SAVED[by](one));
 
 const SAVINGS = "Savings from right sizes";
+/** How many tasks the tile names. */
+const NAMED_SAVINGS = 3;
 type SavingsAnswer = readonly [Savings | null, string | null, number];
 function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   if (!asked[0]?.tasks.length && !asked[1]) return null;
   const by = (Object.keys(SAVED) as SavedBy[]).find((key) => key === chosen.get("saved")) ?? (asked[0]?.usd == null ? "cpus" : "usd");
-  const nameOfTask = (task: Saving) => `${task.dag_id}.${task.task_id}`;
+  const nameOfTask = taskKey;
   /** What is requested and what the line requests, and below it what the line saves; the CSV has a column for each. */
   const resource = (title: string, unit: string, sort: SavedBy, text: (value: number | null) => string, requested: (task: Saving) => number | null, size: (task: Saving) => Saving["cpus"], hours: string): Column<Saving>[] => [
     {title: `${title}, requested → in the line`, help: `What its jobs request, what the line requests instead, and the ${hours} that this saves in a month; sorts by these`, sort, cell: (task) => <div><div className="line">{text(requested(task))} → {text(size(task).nearly_all)}</div><Muted>saves {count(SAVED[sort](task))} {hours}</Muted></div>, text: false, number: true},
@@ -170,32 +192,69 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   );
 }
 
-/** Which settings would halve the cost of all idle machines, in one line. */
-const IdleAdvice = ({bill, isLong}: {bill: Bill; isLong: boolean}) =>
-  bill.idle_remedy ? <p style={{marginTop: 10}} data-testid="idle-advice"><b>To halve idle cost{isLong ? " of the last 30 days" : ""}:</b> {bill.idle_remedy}</p> : null;
+const DAY = 86_400;
+/** An amount of a time range, a day if the range has several. */
+function perDay({periods, now, total}: Pick<Bill, "periods" | "now" | "total">): (value: number) => string {
+  const days = (Math.min(periods[periods.length - 1].until, now) - periods[0].since) / DAY, text = amountText(total.usd !== null);
+  return (value) => (days > 1 ? `${text(value / days)} a day` : text(value));
+}
+const listed = (names: readonly string[]) => [names.slice(0, -1).join(", "), names[names.length - 1]].filter(Boolean).join(" and ");
 
-const IDLE = "Idle machines";
-/** The sites with idle machines, what that cost, and which setting would halve it. */
+/** What the idle cpus are that no setting is known to save, and what else to do, by kind. */
+const RESTS: Record<IdleRest["kind"], {what: string; todo: string}> = {
+  busy: {what: "idle cpus of busy machines", todo: 'hurry = "cheap" uses fewer machines for longer; what that saves is unknown in advance'},
+  fixed: {what: "machines that Lading does not release", todo: "they cost the same without jobs, so send more jobs there"},
+  unknown: {what: "idle cpus", todo: "what a shorter idle_seconds saves is unknown, because no idle machine was released in this time"},
+  other: {what: "idle cpus of sites that are no longer recorded", todo: "nothing to do"},
+};
+const restText = ({kind, sites}: IdleRest) => `${RESTS[kind].what}${sites.length ? ` at ${listed(sites)}` : ""}: ${RESTS[kind].todo}`;
+/** What to change at a site: its part of the advice for all sites. */
+export function adviceAt({changes, rest, is_halved: isHalved}: Advice, site: string, amount: (value: number) => string): string {
+  const change = changes.find((each) => each.site === site), left = rest.find(({sites}) => sites.includes(site));
+  const said = [
+    change ? `Lower idle_seconds from ${count(change.now)} to ${count(change.then)}: saves ${amount(change.saved)}` : null,
+    left ? `${change ? "The rest are " : "These are "}${restText({...left, sites: []})}` : null,
+  ].filter(Boolean);
+  return said.length ? `${said.join(". ")}.` : isHalved ? "Not needed to halve the cost of all sites." : "Too little to matter.";
+}
+
+/** The settings that halve the cost of all idle cpus, largest saving first; if none do, what they save and what the rest is. */
+function IdleAdvice({bill, isLong}: {bill: Bill; isLong: boolean}) {
+  const {idle_advice: advice} = bill, amount = perDay(bill);
+  if (!advice) return null;
+  const {cost: all, changes, saved: sum, is_halved: isHalved, rest} = advice, left = all - sum;
+  return (
+    <div className="advice" data-testid="idle-advice">
+      <div><b>To halve the cost of idle cpus</b>, {amount(all)}{isLong ? " in the last 30 days" : ""}: <b>{changes.length ? `${isHalved ? "these settings save" : "settings save only"} ${amount(sum)}, ${percent(sum, all)}` : "no setting is known to save any of it"}</b></div>
+      {changes.length ? <ol>{changes.map(({site, now, then, saved: its}) => <li key={site}><Name>{site}</Name>: lower idle_seconds from {count(now)} to {count(then)}, saves {amount(its)}</li>)}</ol> : null}
+      {rest.length ? <><div>The other {amount(left)}:</div><ul>{rest.map((part) => <li key={part.kind}>{amount(part.cost)} for {restText(part)}</li>)}</ul></> : null}
+    </div>
+  );
+}
+
+const IDLE = "Idle cpus";
+/** The sites with idle cpus, what those of idle and of busy machines cost, and what to change. */
 function Idle({asked, isLong}: {asked: readonly [Bill | null, string | null]; isLong: boolean}) {
   const [bill, trouble] = asked, inUsd = bill !== null && bill.total.usd !== null;
   if (!bill?.idle_sites.length && !trouble) return null;
   const idle = (site: IdleSite) => (inUsd ? site.usd : site.cpu_hours) ?? 0, spent = ({site: name}: IdleSite) => { const row = bill?.rows.find(({site}) => site === name); return row ? whole(row.total, inUsd) : null; };
-  const saves = ({idle_seconds: now, proposed_seconds: proposed, usd_saved: money, cpu_hours_saved: hours, machines}: IdleSite) =>
-    now === null ? "–" : proposed === null ? <Muted>unknown</Muted> : <div>{cost(money, hours ?? 0)}<div><Muted>{count(machines)} {machines === 1 ? "machine" : "machines"}</Muted></div></div>;
+  const ofMachines = (site: IdleSite) => (inUsd ? site.usd_machines : site.cpu_hours_machines), ofBusy = (site: IdleSite) => { const part = ofMachines(site); return part === null ? null : idle(site) - part; };
+  const text = amountText(inUsd), unit = inUsd ? "USD" : "cpu-hours", part = (value: number | null) => (value === null ? <Muted>unknown</Muted> : text(value));
+  const changeAt = ({site: name}: IdleSite) => bill?.idle_advice?.changes.find(({site}) => site === name);
+  const remedy = (site: IdleSite) => (inUsd && site.usd === null ? "Its machines have no price." : bill?.idle_advice ? adviceAt(bill.idle_advice, site.site, perDay(bill)) : "");
   const columns: Column<IdleSite>[] = [
     {title: "Site", cell: ({site}) => <Link to={pagePath({view: "machines", site})} label={`Machines of ${site}`}><Name>{site}</Name></Link>, text: ({site}) => site},
     {title: "USD idle", cell: (site) => usd(site.usd), text: (site) => site.usd, has: (site) => site.usd !== null, number: true},
-    {title: "% of cost", csvTitle: "Fraction of cost", help: "The cost of idle machines, as a percentage of the cost of the site in this time range", cell: (site) => percent(idle(site), spent(site)), text: (site) => fraction(idle(site), spent(site)), number: true},
+    {title: "Idle machines", csvTitle: `${unit} of idle machines`, help: "The part of machines without a job, until they were released", cell: (site) => <div>{part(ofMachines(site))}{site.machines ? <div><Muted>{machinesText(site.machines)}</Muted></div> : null}</div>, text: ofMachines, has: (site) => ofMachines(site) !== null, number: true},
+    {title: "Busy machines", csvTitle: `${unit} of idle cpus of busy machines`, help: "The part of cpus that no job requested on machines that also ran jobs, including the time between two jobs", cell: (site) => part(ofBusy(site)), text: ofBusy, has: (site) => ofBusy(site) !== null, number: true},
+    {title: "% of cost", csvTitle: "Fraction of cost", help: "The cost of idle cpus, as a percentage of the cost of the site in this time range", cell: (site) => percent(idle(site), spent(site)), text: (site) => fraction(idle(site), spent(site)), number: true},
     {title: "cpu-hours idle", cell: (site) => count(site.cpu_hours), text: (site) => site.cpu_hours, number: true},
-    {title: "idle_seconds, now → proposed", help: "How long the site keeps idle machines now, and the longest of several shorter values that halves its idle cost", cell: ({idle_seconds: now, proposed_seconds: proposed}) => (now === null ? "–" : proposed === null ? count(now) : `${count(now)} → ${count(proposed)}`), text: false, has: (site) => site.idle_seconds !== null, number: true},
     {title: "idle_seconds", hidden: true, text: (site) => site.idle_seconds},
-    {title: "Proposed idle_seconds", hidden: true, text: (site) => site.proposed_seconds},
-    {title: "Would have saved", help: "By releasing earlier the machines that were released after being idle in this time range. Idle time between jobs is not included", cell: saves, text: false, has: (site) => site.idle_seconds !== null, number: true},
-    {title: "USD saved by the proposed idle_seconds", hidden: true, text: (site) => site.usd_saved},
-    {title: "cpu-hours saved by the proposed idle_seconds", hidden: true, text: (site) => site.cpu_hours_saved},
-    {title: "How to halve it", cell: (site) => <div className="text long">{site.remedy}</div>, text: (site) => site.remedy},
+    {title: "Proposed idle_seconds", hidden: true, text: (site) => changeAt(site)?.then},
+    {title: `${unit} saved by it`, hidden: true, text: (site) => changeAt(site)?.saved},
+    {title: "What to change", help: "The part of the site in the advice above for all sites. Savings are those of releasing earlier the machines that were released in this time range", cell: (site) => <div className="text long">{remedy(site)}</div>, text: remedy},
   ];
-  return <AnswerSection title={IDLE} more={isLong ? <Muted>last 30 days</Muted> : null} asked={asked}>{({idle_sites: sites}) => <Table name={IDLE} rows={sites} columns={columns} empty="No machine idled." keyOf={({site}) => site} />}</AnswerSection>;
+  return <AnswerSection title={IDLE} more={isLong ? <Muted>last 30 days</Muted> : null} asked={asked}>{({idle_sites: sites}) => <Table name={IDLE} rows={sites} columns={columns} empty="No cpu was idle." keyOf={({site}) => site} />}</AnswerSection>;
 }
 
 type Budget = NonNullable<Summary["budgets"]>[number];
@@ -208,14 +267,21 @@ export const rankedBudgets = (budgets: readonly Budget[]): Budget[] => [...budge
 const BUDGETS = "Budgets";
 const isSpent = ({spent, most}: Budget) => spent >= most;
 
-const NAMED_BUDGETS = 3;
-/** How many budgets are spent or nearly so, those of which most is spent, and a link to all. */
+const isUsd = (unit: string) => unit.toUpperCase() === "USD";
+/** An amount of a budget; in cpu-hours, a rate per hour is a number of cpus. */
+const budgetText = (value: number, unit: string) => (isUsd(unit) ? usd(value) : amountOf(value, "cpu-hour", "cpu-hours", exact));
+const rateText = (value: number, unit: string) => (isUsd(unit) ? `${usd(value)} per hour` : cpusText(value));
+const leftText = ({spent, most, unit}: Budget) => budgetText(Math.max(0, most - spent), unit);
+
+const NAMED_BUDGETS = 8;
+/** How many budgets are spent or nearly so, and what is left of each, as a link to its row. */
 function BudgetsTile({budgets}: {budgets: readonly Budget[]}) {
   const spent = budgets.filter(isSpent).length, near = budgets.filter((budget) => budget.is_near && !isSpent(budget)).length;
-  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={<>{rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => <div key={budget.name} className="line"><Name>{budget.name}</Name> {percent(budget.spent, budget.most)}</div>)}{near ? `${count(near)} nearly spent; ` : ""}see all {count(budgets.length)}</>} />;
+  const rows = rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => ({key: budget.name, text: <><Name>{budget.name}</Name> {leftText(budget)}</>}));
+  const help = [near ? `${count(near)} nearly spent` : null, budgets.length > NAMED_BUDGETS ? `see all ${count(budgets.length)}` : null, "left:"].filter(Boolean).join("; ");
+  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={help} rows={rows} />;
 }
 
-const isUsd = (unit: string) => unit.toUpperCase() === "USD";
 /** The bill that has the sum of a budget: of the same period, split by what the budget is of. */
 export const breakdownPath = ({who, per}: Pick<Budget, "who" | "per">): string =>
   pagePath({view: "cost", days: {day: "0", week: "week", month: "month"}[per], split: who.startsWith("team ") ? "team" : "dag"});
@@ -223,27 +289,27 @@ export const breakdownPath = ({who, per}: Pick<Budget, "who" | "per">): string =
 /** How much of each budget is spent. */
 function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
   if (!asked[0]?.budgets?.length && !asked[1]) return null;
-  const spent = ({spent: value, most, unit}: Budget) => (isUsd(unit) ? `${usd(value)} of ${usd(most)}` : `${exact(value)} of ${exact(most)} ${unit}`);
-  const rate = ({per_hour: value, unit}: Budget) => (isUsd(unit) ? usd(value) : `${exact(value)} ${unit}`);
+  const spent = ({spent: value, most, unit}: Budget) => `${isUsd(unit) ? usd(value) : exact(value)} of ${budgetText(most, unit)}`;
   const state = (budget: Budget) => (budget.lifted_by !== null ? `lifted by ${budget.lifted_by}` : isSpent(budget) ? "exhausted" : budget.is_near ? "nearly spent" : "");
   const columns: Column<Budget>[] = [
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
     {title: "Dags or team", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
     {title: "Spent", cell: (budget) => <div><Link to={breakdownPath(budget)} label={`${spent(budget)} a ${budget.per}: the bill of ${budget.who}`}>{spent(budget)} a {budget.per}</Link><div className="line"><Muted>since {date(budget.since)}</Muted></div></div>, text: (budget) => budget.spent, number: true},
+    {title: "Left", cell: leftText, text: ({spent: value, most}) => Math.max(0, most - value), number: true},
     {title: "Since", hidden: true, text: (budget) => iso(budget.since)},
     {title: "% spent", csvTitle: "Fraction spent", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => fraction(budget.spent, budget.most)},
     {title: "Limit", hidden: true, text: (budget) => budget.most},
     {title: "Unit", hidden: true, text: (budget) => budget.unit},
     {title: "State", cell: (budget) => state(budget), has: state},
-    {title: "Runs out", help: "When the budget will be spent, and how much of it by the end of the period", cell: (budget) => <div>{isSpent(budget) ? "has run out" : budget.spent_at === null ? <Muted>not this {budget.per}</Muted> : date(budget.spent_at)}{isSpent(budget) ? null : <div><Muted>{percent(budget.expected, budget.most)} by {date(budget.until)}</Muted></div>}{budget.hours > 0 ? <div><Muted>now {rate(budget)} per hour for {lasting(budget.hours)}</Muted></div> : null}</div>, text: (budget) => (isSpent(budget) ? "" : iso(budget.spent_at)), number: true},
+    {title: "Runs out", help: "When the budget will be spent, and how much of it by the end of the period", cell: (budget) => <div>{isSpent(budget) ? "has run out" : budget.spent_at === null ? <Muted>not this {budget.per}</Muted> : date(budget.spent_at)}{isSpent(budget) ? null : <div><Muted>{percent(budget.expected, budget.most)} by {date(budget.until)}</Muted></div>}{budget.hours > 0 ? <div><Muted>now {rateText(budget.per_hour, budget.unit)}</Muted></div> : null}</div>, text: (budget) => (isSpent(budget) ? "" : iso(budget.spent_at)), number: true},
     {title: "Now, per hour", hidden: true, text: (budget) => budget.per_hour},
     {title: "Expected by its reset", hidden: true, text: (budget) => budget.expected},
     {title: "Resets", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
   const at = Math.max(...(asked[0]?.budgets ?? []).map((budget) => budget.at));
-  const what = asked[0]?.budgets?.length ? <Muted>Used and unused cost of their jobs, without idle and booting machines, as of {minute(at)}</Muted> : null;
-  return <AnswerSection title={BUDGETS} more={what} asked={asked}>{({budgets}) => <><Table name="Budgets" rows={rankedBudgets(budgets ?? [])} columns={columns} empty="There are no budgets." keyOf={({name}) => name} /><Muted>What will be spent is expected at the present rate of its jobs while those that run or wait last, then at the mean rate of the period.</Muted></>}</AnswerSection>;
+  const what = asked[0]?.budgets?.length ? <Muted>Used and unused cost of their jobs, without idle cpus and booting machines, as of {minute(at)}</Muted> : null;
+  return <AnswerSection title={BUDGETS} more={what} asked={asked}>{({budgets}) => <><Table name="Budgets" rows={rankedBudgets(budgets ?? [])} columns={columns} empty="There are no budgets." keyOf={({name}) => name} /><Muted>What will be spent is what its running and waiting jobs are expected to cost, and then the mean rate of the period.</Muted></>}</AnswerSection>;
 }
 
 const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
@@ -275,7 +341,8 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   const sites = useAnswer<Bill>("bill", {by: isLong ? "day" : by, split: "site"}, 60, idleSpan, isLong ? "29" : days);
   const shown = useLast(asked[0]), isOld = asked[0] === null, shownRuns = useLast(runs[0]), shownSites = useLast(sites[0]);
   const savings = useAnswer<Savings>("savings", {}, 300);
-  const answers = [[summary, summaryTrouble], asked, runs, sites, savings] as const;
+  const weeks = useAnswer<Bill>("bill", {by: "week", split: "team"}, 300, () => billSpan("weeks", Date.now() / 1000), "weeks");
+  const answers = [[summary, summaryTrouble], asked, runs, sites, savings, weeks] as const;
   const isShown = useTogether(answers.every(([answer, trouble]) => answer !== null || trouble !== null));
   const its = spanText(live());
   const more = (
@@ -287,25 +354,42 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   );
   if (!isShown) return <AnswerSection title="Cost" more={more} asked={[null, null]}>{() => null}</AnswerSection>;
   const splitBy = <Select label="Split by" value={split} options={SPLITS} onChange={(value) => chosen.set({split: value})} />;
+  const isCompared = shown !== null && areCompared(shown);
+  const breakdown = shown ? <Section title="Breakdown" more={splitBy}><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} savings={savings[0]} /></Loading></Section> : null;
   return (
     <>
-      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} budgets={summary?.budgets ?? []} days={days} span={billSpan(span, bill.now)} sites={shownSites} runs={split === "run" ? null : shownRuns} isLong={isLong} /></Loading>}</AnswerSection>
-      <Loading isOld={sites[0] === null}><Idle asked={[shownSites, sites[1]]} isLong={isLong} /></Loading>
+      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} budgets={summary?.budgets ?? []} days={days} span={billSpan(span, bill.now)} sites={shownSites} runs={split === "run" ? null : shownRuns} weeks={weeks} weeksPath={chosen.href({days: "weeks", by: null})} isLong={isLong} /></Loading>}</AnswerSection>
+      {isCompared ? breakdown : null}
       <Budgets asked={[summary, summaryTrouble]} />
-      {shown ? <Section title="Breakdown" more={splitBy}><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
+      <Loading isOld={sites[0] === null}><Idle asked={[shownSites, sites[1]]} isLong={isLong} /></Loading>
+      {isCompared ? null : breakdown}
       {split === "run" ? null : <Loading isOld={runs[0] === null}><DearestRuns asked={[shownRuns, runs[1]]} when={its} allPath={chosen.href({split: "run"})} /></Loading>}
       <Saved asked={savings} chosen={chosen} />
     </>
   );
 }
 
-/** What the expected cost of the month assumes. */
-export function expectedText({until, hours, usd_per_hour: present, cpus, usd_per_day: mean, cpu_hours_per_day: meanHours, since}: ExpectedBill, now: number): string {
-  const rate = `${cost(present, cpus)} per hour`, later = `${cost(mean, meanHours)} a day, the mean since ${utcDay(since)}`;
-  if (hours <= 0) return `with ${later}, from now on`;
-  return now + hours * 3600 >= until ? `with ${rate}, as now: running and waiting jobs last ${lasting(hours)}` : `with ${rate} for the ${lasting(hours)} that running and waiting jobs last, then ${later}`;
+/** The parts of the expected cost of the month: until now, of running and waiting jobs, and of later ones.
+ *
+ * @param spent: in the month until now
+ */
+export function expectedText({until, hours, usd_per_hour: present, cpus, usd_per_day: mean, cpu_hours_per_day: meanHours, since}: ExpectedBill, spent: Pick<BillAmounts, "usd" | "cpu_hours">, now: number): string {
+  const left = (until - now) / 3600, busy = Math.min(hours, left), later = left - busy, of = (perHour: number, perDay: number) => [perHour * busy, (perDay * later) / 24];
+  const [work, rest] = mean === null ? of(cpus, meanHours) : of(present ?? 0, mean), text = amountText(mean !== null);
+  return [
+    `${cost(spent.usd, spent.cpu_hours)} so far`,
+    busy > 0 ? `${text(work)} for running and waiting jobs` : null,
+    later > 0 ? `${text(rest)} for later jobs, at ${cost(mean, meanHours)} a day, the mean since ${utcDay(since)}` : null,
+  ].filter(Boolean).join("; ");
 }
-const lasting = (hours: number) => duration(hours * 3600);
+
+/** Last week's cost, and its difference from the week before. */
+function LastWeek({asked: [bill, trouble], to}: {asked: readonly [Bill | null, string | null, ...unknown[]]; to: string}) {
+  if (!bill) return trouble ? <Tile label="Last week" value="–" help={trouble} /> : null;
+  const [before, last] = bill.totals, inUsd = bill.total.usd !== null;
+  if (!areCompared(bill) || !last.cpu_hours) return null;
+  return <Tile label={`Last week, ${spanText(bill.periods[1])}`} value={cost(last.usd, last.cpu_hours)} help={`${difference(whole(before, inUsd), whole(last, inUsd), amountText(inUsd))} against the week before; compare`} to={to} />;
+}
 
 /** Shows old content pale until the content for the new choice is loaded. */
 const Loading = ({isOld, children}: {isOld: boolean; children: React.ReactNode}) => <div style={{opacity: isOld ? 0.55 : 1}} aria-busy={isOld}>{children}</div>;
@@ -313,29 +397,39 @@ const Loading = ({isOld, children}: {isOld: boolean; children: React.ReactNode})
 /**
  * @param sites: the bill by site
  * @param runs: the bill by run; null: not known, or the breakdown has it
- * @param isLong: whether that covers only the last 30 days
+ * @param weeks: the bill of the last two weeks
+ * @param isLong: whether `sites` only covers the last 30 days
  */
-function BillSummary({bill, savings, budgets, days, span: {since, until}, sites, runs, isLong}: {bill: Bill; savings: Savings | null; budgets: readonly Budget[]; days: string; span: {since: number; until: number}; sites: Bill | null; runs: Bill | null; isLong: boolean}) {
-  const {total, running, expected} = bill, inUsd = total.usd !== null, began = bill.periods[0].since;
+function BillSummary({bill, savings, budgets, days, span: {since, until}, sites, runs, weeks, weeksPath, isLong}: {bill: Bill; savings: Savings | null; budgets: readonly Budget[]; days: string; span: {since: number; until: number}; sites: Bill | null; runs: Bill | null; weeks: readonly [Bill | null, string | null, ...unknown[]]; weeksPath: string; isLong: boolean}) {
+  const {total, running, expected, periods} = bill, inUsd = total.usd !== null, began = periods[0].since;
   // Of a bill by week or month, the first one can begin before the time range.
-  const range = began === since ? {0: "Today", week: "This week", month: "This month"}[days] : undefined, last = bill.periods[bill.periods.length - 1].until, isPast = until < bill.now;
-  const [dearest] = runsOf(runs);
+  const range = began === since ? {0: "Today", week: "This week", month: "This month"}[days] : undefined, last = periods[periods.length - 1].until, isPast = until < bill.now;
+  const [dearest] = runsOf(runs), isCompared = areCompared(bill), hasIdle = Boolean(sites?.idle_sites.length);
+  const share = (key: Share) => { const {title} = SHARES.find((each) => each.key === key)!, part = percent(amount(total, key, inUsd), whole(total, inUsd)), isIdle = key === "idle" && hasIdle; return <Tile label={title} section={isIdle ? IDLE : undefined} value={amountText(inUsd)(amount(total, key, inUsd))} help={isIdle ? `${part}, see how to halve it` : part} />; };
   return (
     <>
       <Tiles>
         <Tile label={range ?? (isPast ? spanText({since: began, until: last}) : `${utcDay(began)} until now`)} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
-        {expected ? <Tile label={`Expected by the end of ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={expectedText(expected, bill.now)} /> : null}
-        {SHARES.map(({key, title}) => <Tile key={key} label={title} section={key === "idle" && sites?.idle_sites.length ? IDLE : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={`${percent(amount(total, key, inUsd), whole(total, inUsd))}${key === "idle" && sites?.idle_sites.length ? ", see how to halve it" : ""}`} />)}
+        {isCompared ? <>
+          {periods.map((period, index) => <Tile key={period.since} label={spanText(period)} value={cost(bill.totals[index].usd, bill.totals[index].cpu_hours)} />)}
+          <Tile label="Difference" value={<span style={{whiteSpace: "normal"}}>{difference(whole(bill.totals[0], inUsd), whole(bill.totals[1], inUsd), amountText(inUsd))}</span>} help={`${spanText(periods[1])} against ${spanText(periods[0])}`} />
+        </> : null}
+        {expected ? <Tile label={`Expected by the end of ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={expectedText(expected, total, bill.now)} /> : null}
         {budgets.length ? <BudgetsTile budgets={budgets} /> : null}
+        {isCompared ? null : <LastWeek asked={weeks} to={weeksPath} />}
+        {share("idle")}
         {dearest ? <Tile label="Most expensive run" section={DEAREST} value={cost(dearest.total.usd, dearest.total.cpu_hours)} help={<><Name>{nameOf(dearest, "run")}</Name>: see the {DEAREST.toLowerCase()}</>} /> : null}
-        {savings?.tasks.length ? <Tile label={SAVINGS} section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month, by the right sizes of ${count(savings.tasks.length)} ${savings.tasks.length === 1 ? "task" : "tasks"}`} /> : null}
+        {savings?.tasks.length ? <Tile label={SAVINGS} section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month, by the right sizes of ${tasksText(savings.tasks.length)}`} rows={savings.tasks.slice(0, NAMED_SAVINGS).map((task) => ({key: taskKey(task), text: <Name>{taskKey(task)}</Name>}))} /> : null}
+        {share("used")}
+        {share("unused")}
+        {share("boot")}
         {isPast ? null : <Tile label="Running, included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
       </Tiles>
       {sites ? <IdleAdvice bill={sites} isLong={isLong} /> : null}
       <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />
-      <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC{isPast ? ". " : "; the pale one is still in progress. The last bar includes what runs now. A running job counts as using all that it requested. "}Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
+      <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC{isPast ? ". " : "; the pale one is still in progress. The last bar includes what runs now. A running job counts as using all that it requested. "}Idle cpus are those of machines that are up which no job requested: all cpus of idle machines, and the rest of busy ones. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
     </>
   );
 }

@@ -5,7 +5,7 @@ import {ask} from "../api";
 import type {ChartMachine, OperatorRequest} from "../api_types";
 import type {Packing as Data} from "../chart/packing";
 import {idleShare, sharesOf, siteOf, wasUp, type Measure} from "../chart/rows";
-import {bought, count, date, fraction, iso, machineState, percent, spoken, usd} from "../format";
+import {amountOf, bought, count, date, fraction, iso, machineState, machinesText, percent, spoken, usd} from "../format";
 import {RANGES, pagePath, rangeOf} from "../paths";
 import {useAnswer, usePacking} from "../polling";
 import {Packing} from "../ui/chart";
@@ -41,9 +41,8 @@ export function upText(packing: Pick<Data, "machines" | "jobs">): string {
   const there = [...packing.machines.values()].filter(({state}) => !["gone", "ended"].includes(state));
   const coming = there.filter((machine) => !wasUp(machine)).length, silent = there.filter((machine) => machineState(machine)[0] === "unreachable").length;
   const rest = [[silent, "unreachable"], [coming, "coming"]].flatMap(([machines, what]) => (machines ? [`${count(Number(machines))} ${what}`] : []));
-  return [`${count(there.length - coming - silent)} up`, `${count(idleMachines(packing).size)} idle`, ...rest].join(", ");
+  return [`${count(there.length - coming - silent)} up`, amountOf(idleMachines(packing).size, "idle machine"), ...rest].join(", ");
 }
-const machinesText = (machines: number) => `${count(machines)} ${machines === 1 ? "machine" : "machines"}`;
 const drainAll = async (keys: readonly string[]) => { for (const key of keys) await ask("drain", key); };
 
 const spent = ({usd: before, usd_since: since, usd_per_hour: rate}: ChartMachine, now: number) =>
@@ -86,7 +85,7 @@ export function Machines({packing, pending, shares, now, may, by, descending, on
     {title: "Bought", hidden: true, text: bought},
     {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /><div className="line"><Muted>{idleSince(machine) < packing.since ? `before ${date(packing.since)}` : `since ${date(idleSince(machine))}`}</Muted></div></> : null}{since ? <div><Muted>{since}</Muted></div> : null}{request(machine) ? <div><Muted>{request(machine)}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null, request(machine)].filter(Boolean).join(" "), sort: "state"},
     {title: "Idle since", hidden: true, text: (machine) => (isIdle(machine) ? iso(idleSince(machine)) : "")},
-    {title: "cpus, memory / up", csvTitle: "cpus requested", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machine. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus requested" used={used.get(machine.key) ?? 0} most={machine.cpus} /><MemoryUse promised={promised.get(machine.key) ?? 0} used={peaks.get(machine.key) ?? 0} up={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used", smallestFirst: true},
+    {title: "cpus, memory requested / up", csvTitle: "cpus requested", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machine. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus requested" used={used.get(machine.key) ?? 0} most={machine.cpus} /><MemoryUse promised={promised.get(machine.key) ?? 0} used={peaks.get(machine.key) ?? 0} up={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used", smallestFirst: true},
     {title: "Memory requested, MiB", hidden: true, text: ({key}) => promised.get(key) ?? 0},
     {title: "Memory at peak, MiB", hidden: true, text: ({key}) => peaks.get(key) ?? 0},
     {title: "Requested so far", help: "Percentage of the machine's cpu-hours that jobs requested, within the time range of the chart", cell: share, text: ({key}) => fraction(shares.get(key)?.used, shares.get(key)?.up), number: true, sort: "share"},
@@ -148,7 +147,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
   const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
   const more = (
     <Row>
-      {idle === null ? null : <span data-testid="idle">{percent(idle, 1)} of the cpu-hours in this time range were idle</span>}
+      {idle === null ? null : <span data-testid="idle">Idle cpus: {percent(idle, 1)} of the cpu-hours in this time range</span>}
       <span className="muted pointer">Ctrl + wheel zooms, clicking a job opens its task</span>
       <Select label="Filter by site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null, machine: null})} />
       {machine ? <span className="chip">machine: <Name>{machine}</Name><button type="button" aria-label={`All machines of ${site}`} onClick={() => chosen.set({machine: null})}>×</button></span> : null}

@@ -2,7 +2,7 @@
 import * as React from "react";
 import {address, ask} from "../api";
 import type {BillPage as Bill, OperatorRequest, ShareState, SiteLimit, SiteState, Summary, TeamState} from "../api_types";
-import {ago, cost, count, cpusText, date, fraction, inUse, iso, memory, percent, spoken, usd} from "../format";
+import {ago, amountOf, cost, count, cpusText, date, fraction, inUse, iso, machinesText, memory, percent, spoken, tasksText, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Badge, Clamp, Confirmed, Link, MemoryUse, Muted, Name, Section, Tile, Tiles, UseBar} from "../ui/parts";
@@ -33,24 +33,24 @@ const ofSite = ({name, state}: SiteState): Action[] =>
 const RANKS = ["down", "degraded", "full", "paused"];
 export const conditionOf = ({state, full_because: why}: Pick<SiteState, "state" | "full_because">): string => (state === "up" && why !== null ? "full" : state);
 export function ranked(sites: readonly SiteState[]): SiteState[] {
-  const isUsedUp = ({idle_nodes: idle, limits}: SiteState) => idle === 0 || limits.some(({used, most}) => used !== null && most !== null && used >= most);
+  const isUsedUp = ({idle_nodes: idle, limits}: SiteState) => idle === 0 || limits.some(({is_reached: isReached}) => isReached);
   const rank = (site: SiteState) => { const found = RANKS.indexOf(conditionOf(site)); return found < 0 ? RANKS.length + Number(!isUsedUp(site)) : found; };
   return [...sites].sort((one, other) => rank(one) - rank(other));
 }
 
 /** A limit, and how much of it is in use if that is counted. */
-export function limitLine({name, text, used, most, coming}: SiteLimit): string {
+export function limitLine({name, text, used, most, coming, is_reached: isReached}: SiteLimit): string {
   if (used === null || most === null) return `${name} = ${text}`;
   const amount = name.includes("usd") ? usd : count;
-  return `${name}: ${amount(used)} of ${amount(most)}${coming ? `, ${count(coming)} of them ordered or booting` : ""}`;
+  return `${name}: ${amount(used)} of ${amount(most)}${coming ? `, ${count(coming)} of them ordered or booting` : ""}${isReached && used < most ? ", too little is left" : ""}`;
 }
 function Limits({site}: {site: SiteState}) {
   const nodes = site.nodes !== null && site.idle_nodes !== null ? {used: site.nodes - site.idle_nodes, most: site.nodes} : null;
-  const bar = (used: number, most: number, title: string) => <UseBar title={title} used={used} most={most} color={used >= most ? "var(--l-queue)" : "var(--l-used)"} />;
+  const bar = (used: number, most: number, title: string, isReached: boolean) => <UseBar title={title} used={used} most={most} color={isReached ? "var(--l-queue)" : "var(--l-used)"} />;
   return (
     <>
-      {nodes ? <div><div className="line">{count(nodes.used)} of {count(nodes.most)} nodes busy</div>{bar(nodes.used, nodes.most, "nodes busy")}</div> : null}
-      {site.limits.map((limit) => <div key={limit.name}><div className="line">{limitLine(limit)}</div>{limit.used !== null && limit.most ? bar(limit.used, limit.most, limit.name) : null}</div>)}
+      {nodes ? <div><div className="line">{count(nodes.used)} of {count(nodes.most)} nodes busy</div>{bar(nodes.used, nodes.most, "nodes busy", nodes.used >= nodes.most)}</div> : null}
+      {site.limits.map((limit) => <div key={limit.name}><div className="line">{limitLine(limit)}</div>{limit.used !== null && limit.most ? bar(limit.used, limit.most, limit.name, limit.is_reached) : null}</div>)}
     </>
   );
 }
@@ -60,7 +60,7 @@ export function useToday(): {text: string; help: string | null} {
   const [bill, trouble] = useAnswer<Bill>("bill", {by: "day", split: "site"}, 60, () => billSpan(0, Date.now() / 1000), "0");
   if (!bill) return {text: trouble ? "–" : "…", help: trouble};
   const {usd: spent, usd_idle: idle, cpu_hours: hours} = bill.total;
-  return {text: cost(spent, hours), help: idle ? `${usd(idle)} of this for idle machines` : null};
+  return {text: cost(spent, hours), help: idle ? `${usd(idle)} of this for idle cpus` : null};
 }
 
 // Sites are polled every few seconds; after this many seconds without contact the page shows the last contact.
@@ -85,7 +85,7 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "Idle machines", hidden: true, text: (site) => site.machines_idle},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus, memory / up", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machines that are up. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus requested" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <MemoryUse promised={site.memory_promised} used={site.memory_used} up={site.memory_up} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus requested", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus, memory requested / up", help: "Upper bar: the cpus that running jobs requested, out of all cpus of the machines that are up. Lower bar: the same for memory, with the peaks of jobs that have run for a minute", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus requested" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <MemoryUse promised={site.memory_promised} used={site.memory_used} up={site.memory_up} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus requested", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
     {title: "Memory requested, MiB", hidden: true, text: (site) => site.memory_promised},
     {title: "Memory at peak, MiB", hidden: true, text: (site) => site.memory_used},
     {title: "Memory up, MiB", hidden: true, text: (site) => site.memory_up},
@@ -101,7 +101,7 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
   return <Table name="Sites" rows={ranked(sites)} columns={columns} keyOf={({name}) => name} empty="No controller has run yet: start Airflow's scheduler with Lading as its executor." />;
 }
 
-const UNITS: Record<string, (value: number) => string> = {cpus: cpusText, memory, gpus: (value) => `${count(value)} ${value === 1 ? "GPU" : "GPUs"}`, machines: (value) => `${count(value)} ${value === 1 ? "machine" : "machines"}`, usd_per_hour: (value) => `${usd(value)} per hour`};
+const UNITS: Record<string, (value: number) => string> = {cpus: cpusText, memory, gpus: (value) => amountOf(value, "GPU"), machines: machinesText, usd_per_hour: (value) => `${usd(value)} per hour`};
 type Guarantee = ShareState["guarantees"][number];
 /** An amount reserved for a share, and how much of it is used. */
 export function guaranteeLine({site, what, kept, used}: Guarantee): string {
@@ -155,7 +155,7 @@ export function Asked() {
 
 /** Highlighted if tasks gave up, not if Airflow retried all failed tries. */
 export function FailedTile({summary: {failed, failed_tasks: tasks}}: {summary: Pick<Summary, "failed" | "failed_tasks">}) {
-  const gaveUp = tasks == null ? "how many tasks gave up is unknown" : `${count(tasks)} ${tasks === 1 ? "task" : "tasks"} gave up`;
+  const gaveUp = tasks == null ? "how many tasks gave up is unknown" : `${tasksText(tasks)} gave up`;
   return <Tile label="Failed tries, 24 h" value={count(failed)} help={gaveUp} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={(tasks ?? failed) > 0} />;
 }
 

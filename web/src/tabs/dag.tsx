@@ -7,8 +7,8 @@ import {shareColumns, ShareLegend, spentColumn, whole} from "../pages/cost";
 import {pagePath, runPath} from "../paths";
 import {useAnswer} from "../polling";
 import {useChoices} from "../ui/choices";
-import {AnswerSection, Frame, Link, Muted, Name, Row, type Part} from "../ui/parts";
-import {Sizes} from "../ui/sizes";
+import {AnswerSection, Button, Frame, goTo, Link, Muted, Name, Row, type Part} from "../ui/parts";
+import {RIGHT_SIZES, Sizes} from "../ui/sizes";
 import {Table, type Column} from "../ui/table";
 
 const cpusUsed = (run: RunTotals) => percent(run.cpu_hours_used, run.cpu_hours_measured);
@@ -42,6 +42,7 @@ export function DagTab({dagId}: {dagId: string}) {
   const allRuns = async () => (await get<RunPage>(`dags/${encodeURIComponent(dagId)}/runs`, {sort, limit: 1000})).runs;
   const links = (
     <Row>
+      <Button onClick={() => goTo(RIGHT_SIZES)}>Right sizes of its tasks</Button>
       <Link to={pagePath({view: "jobs", dag: dagId})}>All jobs</Link>
       <Link to={pagePath({view: "jobs", dag: dagId, state: "failed"})}>Failed jobs</Link>
     </Row>

@@ -81,19 +81,38 @@ export function InHead({children}: {children: ReactNode}) {
   return slot && portal ? <>{portal(children, slot)}</> : <div className="tools">{children}</div>;
 }
 
-/** Scrolls to a section and focuses it, so that the Tab key continues there. */
-function goTo(title: string): void {
+/** Scrolls to a section, or to a row of its table, and focuses it, so that the Tab key continues there.
+ *
+ * @param row: the key of a row; it is marked. A row that the table does not show is that of the section
+ */
+export function goTo(title: string, row?: string): void {
   const section = document.querySelector<HTMLElement>(`section[aria-label="${title}"]`);
-  if (!section) return;
-  section.tabIndex = -1;
-  section.focus();
-  section.scrollIntoView();
+  const rows = [...(section?.querySelectorAll<HTMLElement>("tr[data-row]") ?? [])];
+  const marked = row === undefined ? undefined : rows.find((each) => each.dataset.row === row), target = marked ?? section;
+  if (!target) return;
+  for (const each of rows) each.classList.toggle("marked", each === marked);
+  target.tabIndex = -1;
+  target.focus({preventScroll: true});
+  target.scrollIntoView(marked ? {block: "center"} : undefined);
 }
 export const Tiles = ({children}: {children: ReactNode}) => <div className="tiles">{children}</div>;
-/** @param section: the title of the section of this page that a click scrolls to */
-export function Tile({label, value, help, to, section, isBad = false}: {label: string; value: ReactNode; help?: ReactNode; to?: string; section?: string; isBad?: boolean}) {
+/** Rows of a section's table, by key, that a tile shows as links. */
+export interface TileRow {key: string; text: ReactNode}
+/**
+ * @param section: the title of the section of this page that a click scrolls to
+ * @param rows: of that section's table
+ */
+export function Tile({label, value, help, to, section, rows = [], isBad = false}: {label: string; value: ReactNode; help?: ReactNode; to?: string; section?: string; rows?: readonly TileRow[]; isBad?: boolean}) {
   const className = isBad ? "tile bad" : "tile";
   const inner = <><div className="label">{label}</div><div className="value">{value}</div>{help ? <div className="muted">{help}</div> : null}</>;
+  if (section && rows.length) {
+    return (
+      <div data-tile={label}><div className={className}>
+        <button type="button" className="whole" onClick={() => goTo(section)}>{inner}</button>
+        {rows.map(({key, text}) => <button key={key} type="button" className="to" onClick={() => goTo(section, key)}>{text}</button>)}
+      </div></div>
+    );
+  }
   return <div data-tile={label}>{to ? <Anchor to={to} className={className}>{inner}</Anchor> : section ? <button type="button" className={className} onClick={() => goTo(section)}>{inner}</button> : <div className={className}>{inner}</div>}</div>;
 }
 

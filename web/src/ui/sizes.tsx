@@ -1,21 +1,28 @@
 // Right sizes: what the tasks of a Dag should request, and the line to paste.
 import * as React from "react";
-import type {Advice, Size, TaskAdvice} from "../api_types";
-import {count, duration, memory} from "../format";
+import type {Advice, Saving, Savings, Size, TaskAdvice} from "../api_types";
+import {cost, count, duration, memory, usd} from "../format";
 import {useAnswer} from "../polling";
-import {AnswerSection, Line, Muted, Name} from "./parts";
+import {AnswerSection, Line, Muted, Name, Trouble} from "./parts";
 import {Table, type Column} from "./table";
 
 type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> & {whole: TaskAdvice | null};
 
 const Below = ({children}: {children: React.ReactNode}) => <div><Muted>{children}</Muted></div>;
 
+export const RIGHT_SIZES = "Right sizes";
 export function Sizes({dagId}: {dagId: string}) {
   const asked = useAnswer<Advice>(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
-  return <AnswerSection title="Right sizes" asked={asked}>{(found) => <SizeTable found={found} />}</AnswerSection>;
+  const savings = useAnswer<Savings>("savings", {dag_id: dagId}, 300);
+  return <AnswerSection title={RIGHT_SIZES} asked={asked}>{(found) => <><Trouble text={savings[1]} /><SizeTable found={found} savings={savings[0]} /></>}</AnswerSection>;
 }
 
-function SizeTable({found}: {found: Advice}) {
+/**
+ * @param savings: of the Dag; null: not known yet
+ */
+function SizeTable({found, savings}: {found: Advice; savings: Savings | null}) {
+  const saved = new Map<string, Saving>((savings?.tasks ?? []).map((task) => [task.task_id, task]));
+  const savedBy = (part: Part) => (part.whole ? saved.get(part.task_id) : undefined);
   const both = (sizes: Size, text: (value: number) => string) => {
     const {most, nearly_all: nearlyAll} = sizes;
     if (nearlyAll === null) return "–";
@@ -24,8 +31,7 @@ function SizeTable({found}: {found: Advice}) {
   };
   // Wraps to two lines in a narrow column.
   const wrapped = (text: string) => <div style={{whiteSpace: "normal"}}>{text.split(" / ").map((part, index, all) => <React.Fragment key={index}><span className="line">{part}{index < all.length - 1 ? " /" : ""}</span> </React.Fragment>)}</div>;
-  const sum = (name: "saved_cpu_hours" | "saved_gib_hours") => count(found.tasks.reduce((all, task) => all + task[name], 0));
-  const what = <Muted>For each resource: what 95 % of the tries needed, and what the next try should request. In the last tries, these requests would have saved {sum("saved_cpu_hours")} cpu-hours and {sum("saved_gib_hours")} GiB-hours.</Muted>;
+  const what = <Muted>For each resource: what 95 % of the tries needed, and what the next try should request.{savings ? ` As on Cost, these requests would save ${cost(savings.usd, savings.cpu_hours)} and ${count(savings.gib_hours)} GiB-hours a month.` : ""}</Muted>;
   const rows: Part[] = found.tasks.flatMap((task) => [
     {...task, whole: task},
     ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs up to ${memory(part.bytes / 2 ** 20)}`, whole: null})),
@@ -47,13 +53,14 @@ function SizeTable({found}: {found: Advice}) {
     ...needed("Memory", ", MiB", memory, (part) => part.memory, ({memory_asked: asked}) => asked),
     ...needed("Time", ", s", duration, ({time}) => time),
     {title: "Started within", csvTitle: "Started within, s", help: "For 95 % of its tries", cell: ({whole}) => (whole ? duration(whole.waited) : ""), text: ofWhole((task) => task.waited), number: true},
-    {title: "Saves", cell: ({whole}) => (whole ? <div>{count(whole.saved_cpu_hours)} cpu-h<Below>{count(whole.saved_gib_hours)} GiB-h</Below></div> : ""), text: false, number: true},
-    {title: "Wasted", help: "GiB-hours that the last tries requested but did not use, plus everything requested by tries that ran out of memory", has: (part) => part.whole?.wasted != null, cell: ({whole}) => (whole?.wasted == null ? "" : <div>{count(whole.wasted)} GiB-h<Below>{count(whole.wasted_by_line)} with the line</Below></div>), text: false, number: true},
+    {title: "Saves a month", help: "What the line saves, at the number of tries of the last 30 days, as on Cost", has: savedBy, cell: (part) => { const its = savedBy(part); return its ? <div>{its.usd === null ? null : usd(its.usd)}<Below>{count(its.cpu_hours)} cpu-h</Below><Below>{count(its.gib_hours)} GiB-h</Below></div> : ""; }, text: false, number: true},
+    {title: "Wasted, last tries", help: "GiB-hours that the last tries requested but did not use, plus everything requested by tries that ran out of memory", has: (part) => part.whole?.wasted != null, cell: ({whole}) => (whole?.wasted == null ? "" : <div>{count(whole.wasted)} GiB-h<Below>{count(whole.wasted_by_line)} with the line</Below></div>), text: false, number: true},
     {title: "GiB-hours wasted", hidden: true, text: ofWhole((task) => task.wasted)},
     {title: "GiB-hours wasted with the line", hidden: true, text: ofWhole((task) => task.wasted_by_line)},
-    {title: "cpu-hours saved", hidden: true, text: ofWhole((task) => task.saved_cpu_hours)},
-    {title: "GiB-hours saved", hidden: true, text: ofWhole((task) => task.saved_gib_hours)},
+    {title: "USD saved a month", hidden: true, text: (part) => savedBy(part)?.usd},
+    {title: "cpu-hours saved a month", hidden: true, text: (part) => savedBy(part)?.cpu_hours},
+    {title: "GiB-hours saved a month", hidden: true, text: (part) => savedBy(part)?.gib_hours},
     {title: "To paste", hidden: true, text: ({whole}) => whole?.line ?? ""},
   ];
-  return <><p>{what}</p><Table name="Right sizes" rows={rows} columns={columns} empty="No try has finished." keyOf={({task_id}) => task_id} /></>;
+  return <><p>{what}</p><Table name={RIGHT_SIZES} rows={rows} columns={columns} empty="No try has finished." keyOf={({task_id}) => task_id} /></>;
 }

@@ -36,6 +36,14 @@ const CSS = `
 .lading .tile { border: 1px solid var(--l-line); border-radius: 6px; padding: 10px 12px; display: block; height: 100%; }
 .lading button.tile { font: inherit; color: inherit; background: none; text-align: start; width: 100%; cursor: pointer; display: flex; flex-direction: column; }
 .lading :is(a, button).tile:hover { background: var(--l-soft); }
+.lading .tile .whole { font: inherit; color: inherit; background: none; border: 0; padding: 0; display: block; width: 100%; text-align: start; cursor: pointer; }
+.lading .tile .to { font: inherit; font-size: 0.875em; color: inherit; background: none; border: 0; padding: 1px 0; display: block; max-width: 100%; text-align: start; cursor: pointer; overflow-wrap: anywhere; text-decoration: underline; text-decoration-color: color-mix(in srgb, currentColor 45%, transparent); text-underline-offset: 2px; }
+.lading .tile :is(.whole, .to):hover { background: var(--l-soft); }
+.lading tr.marked > td { background: color-mix(in srgb, var(--l-running) 14%, var(--l-bg)); }
+.lading .advice { margin-top: 10px; }
+.lading .advice :is(ol, ul) { margin: 2px 0 6px; padding-inline-start: 1.6em; }
+.lading .advice ol { list-style: decimal; }
+.lading .advice ul { list-style: disc; }
 .lading .tile .label { font-size: 0.85em; opacity: 0.8; }
 .lading .tile .value { font-size: 1.4em; white-space: nowrap; font-weight: 600; font-variant-numeric: tabular-nums; }
 .lading .tile.bad { border-color: var(--l-failed); border-inline-start-width: 4px; }
@@ -45,8 +53,10 @@ const CSS = `
 .lading .trouble { color: var(--l-error); margin: 4px 0; }
 .lading .banner { border: 1px solid var(--l-error); border-inline-start-width: 5px; border-radius: 4px; padding: 6px 12px; background: var(--l-bg); width: 100%; margin-bottom: 6px; }
 .lading .scroll { overflow: auto; max-height: max(320px, 78vh); border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
+/* A table grows with the page, because a box that scrolls in a page that scrolls hides rows. */
+.lading .scroll:has(> table) { max-height: none; overflow-y: hidden; }
 .lading table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.875rem; }
-.lading th { position: sticky; top: var(--l-under, 0); z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 8px; border-bottom: 1px solid var(--l-line); white-space: nowrap; vertical-align: bottom; }
+.lading th { position: sticky; top: var(--l-under, 0); z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 8px; border-bottom: 1px solid var(--l-line); vertical-align: bottom; }
 .lading td { padding: 5px 8px; border-bottom: 1px solid var(--l-line); vertical-align: top; background: var(--l-bg); overflow-wrap: break-word; max-width: 34em; }
 .lading td:first-child { overflow-wrap: anywhere; max-width: 22em; min-width: 5em; }
 .lading td:first-child:has(code) { max-width: 44em; }
@@ -54,7 +64,8 @@ const CSS = `
 .lading :is(th, td):first-child { position: sticky; left: 0; z-index: 1; }
 .lading th:first-child { z-index: 3; }
 .lading td.number { max-width: none; }
-.lading .number { text-align: end; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.lading .number { text-align: end; font-variant-numeric: tabular-nums; }
+.lading td.number { white-space: nowrap; }
 .lading th abbr { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
 .lading th button { font: inherit; background: none; border: 0; padding: 0; cursor: pointer; color: inherit; text-align: inherit; }
 .lading .long, .lading td .row { overflow-wrap: anywhere; }

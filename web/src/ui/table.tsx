@@ -125,7 +125,7 @@ export function Table<Row>({name, columns: known, rows: all, empty, few: most = 
         <table aria-label={name} role="table">
           <thead role="rowgroup"><tr role="row">{columns.map((column) => <Head key={column.title} column={column as Column<unknown>} sorting={sorting} />)}</tr></thead>
           <tbody role="rowgroup">{rows.map((row, index) => (
-            <tr key={keyOf?.(row) ?? index} role="row">{columns.map(({title, cell, number}) => <td key={title} role="cell" data-title={title} className={number ? "number" : undefined}>{cell?.(row)}</td>)}</tr>
+            <tr key={keyOf?.(row) ?? index} role="row" data-row={keyOf?.(row)}>{columns.map(({title, cell, number}) => <td key={title} role="cell" data-title={title} className={number ? "number" : undefined}>{cell?.(row)}</td>)}</tr>
           ))}</tbody>
         </table>
       </div>

@@ -257,8 +257,11 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
         reason=because("max_usd_per_hour", type="c7i", price=2.0, used=9.0, most=10.0).at("hpc"),
     )
     session.commit()
-    full = client.get("/summary").json()["sites"][1]["full_because"]
-    assert full == "max_usd_per_hour allows no more; 1 job waits", "a job says so that names no site"
+    hpc = client.get("/summary").json()["sites"][1]
+    assert hpc["full_because"] == "max_usd_per_hour allows no more; 1 job waits", "a job says so that names no site"
+    reached = {limit["name"]: limit["is_reached"] for limit in hpc["limits"]}
+    assert reached["max_usd_per_hour"], "too little of it is left, although less than all is in use"
+    assert not any(reached[name] for name in ("max_jobs", "queue"))
 
 
 def test_a_try_that_failed_is_no_task_that_failed(session: Session, client: TestClient) -> None:
@@ -970,18 +973,25 @@ def test_what_a_shorter_idle_time_would_save_is_taken_from_machines_that_were_re
     span = {"since": (NOW - 1) // 86400 * 86400, "until": NOW}
     released = released_machines(session, span["since"], NOW)
     assert released.keys() == {"cloud"}, "lab has no such setting, and hpc released no machine"
-    machines, usd, cpu_hours = released["cloud"]
-    assert machines == 3
-    assert usd[0] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
-    assert usd[-1] == pytest.approx(200 * 0.01 + 400 * 0.01 + 600 * 0.01), "no more than the setting"
-    assert cpu_hours[0] == pytest.approx(4 * 400 / 3600)
+    its = released["cloud"]
+    assert its.number == 3
+    assert its.usd == pytest.approx((200 + 400 + 9000) * 0.01), "all the time without a job"
+    assert its.usd_saved[0] == pytest.approx(0 + 100 * 0.01 + 300 * 0.01), "of the longest, only half the setting"
+    assert its.usd_saved[-1] == pytest.approx(200 * 0.01 + 400 * 0.01 + 600 * 0.01), "no more than the setting"
+    assert its.cpu_hours_saved[0] == pytest.approx(4 * 400 / 3600)
     by_site = client.get("/bill", params={**span, "split": "site"}).json()
     cloud = by_site["idle_sites"][0]
     assert (cloud["site"], cloud["idle_seconds"], cloud["machines"]) == ("cloud", 600, 3)
-    assert cloud["usd_saved"] == pytest.approx(usd[-1]), "no shorter setting halves the cost"
-    assert cloud["remedy"].startswith('Set hurry of cloud to "cheap"')
-    assert by_site["idle_remedy"].startswith("Even idle_seconds = 0 at cloud would have saved only $12.00, ")
-    assert client.get("/bill", params=span).json()["idle_sites"] == []
+    assert cloud["usd_machines"] == pytest.approx(its.usd), "the rest is idle cpus of busy machines"
+    assert cloud["cpu_hours_machines"] == pytest.approx(its.cpu_hours)
+    advice = by_site["idle_advice"]
+    assert advice["changes"] == [{"site": "cloud", "now": 600, "then": 0, "saved": pytest.approx(12)}], (
+        "no shorter setting halves the cost"
+    )
+    assert (advice["is_halved"], advice["saved"]) == (False, pytest.approx(12))
+    assert {part["kind"]: part["sites"] for part in advice["rest"]} == {"busy": ["cloud"], "unknown": ["lab"]}
+    whole = client.get("/bill", params=span).json()
+    assert (whole["idle_sites"], whole["idle_advice"]) == ([], None)
 
 
 def test_a_month_is_extrapolated_at_the_rate_of_the_last_week(session: Session, client: TestClient) -> None:
@@ -1077,6 +1087,8 @@ def test_what_right_sizes_would_save_in_a_month(session: Session, client: TestCl
     for name in ("cpus_asked", "memory_asked", "cpus", "memory"):
         assert task[name] == advised[name], "as the tab of the Dag says"
     assert (task["cpus_asked"], task["memory_asked"], task["memory"]["most"]) == (4.0, 4096, 500)
+    assert client.get("/savings", params={"dag_id": "mine"}).json()["tasks"] == [task], "as the tab of the Dag says"
+    assert client.get("/savings", params={"dag_id": "hush_dag"}).status_code == 403
 
 
 def test_what_sizing_frees_is_shown(session: Session, client: TestClient) -> None:
