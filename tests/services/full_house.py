@@ -375,7 +375,8 @@ class House:
             ends[task.name] = last
         self.jobs += jobs
         if jobs and began > now - 3 * DAY:
-            self.add_run(plan, run_id, began, jobs, is_live)
+            is_unfinished = any(job["ended_at"] is None for job in jobs)
+            self.add_run(plan, run_id, began, jobs, is_live or is_unfinished)
 
     def tries(
         self, plan: DagPlan, task: TaskPlan, run_id: str, index: int, ready: float, slow: float,
