@@ -44,7 +44,7 @@ const CSS = `
 .lading .lead { font-size: 1.1em; font-weight: 600; margin: 0 0 8px; }
 .lading .trouble { color: var(--l-error); margin: 4px 0; }
 .lading .banner { border: 1px solid var(--l-error); border-inline-start-width: 5px; border-radius: 4px; padding: 6px 12px; background: var(--l-bg); width: 100%; margin-bottom: 6px; }
-.lading .scroll { overflow: auto; max-height: max(320px, 78vh); border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
+.lading .scroll { overflow-x: auto; border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
 .lading table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.875rem; }
 .lading th { position: sticky; top: var(--l-under, 0); z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 8px; border-bottom: 1px solid var(--l-line); white-space: nowrap; vertical-align: bottom; }
 .lading td { padding: 5px 8px; border-bottom: 1px solid var(--l-line); vertical-align: top; background: var(--l-bg); overflow-wrap: break-word; max-width: 34em; }
@@ -97,7 +97,7 @@ const CSS = `
   .lading .tile .value { font-size: 1.15em; white-space: normal; }
   .lading table, .lading tbody, .lading tr, .lading td { display: block; width: auto; max-width: none; }
   .lading thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  .lading .scroll:has(> table) { border: 0; max-height: none; overflow: visible; }
+  .lading .scroll:has(> table) { border: 0; overflow: visible; }
   .lading tbody tr { border: 1px solid var(--l-line); border-radius: 6px; margin-bottom: 8px; padding: 4px 8px; }
   .lading td, .lading tr:last-child td { border: 0; padding: 2px 0; display: grid; grid-template-columns: 7.5em minmax(0, 1fr); gap: 0 8px; }
   .lading td::before { content: attr(data-title); opacity: 0.75; font-size: 0.875em; grid-column: 1; grid-row: 1 / span 9; }
@@ -111,7 +111,7 @@ const CSS = `
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
   .lading dl.facts dd { margin-bottom: 6px; }
 }
-@media print { .lading { overflow: visible; height: auto; } .lading .scroll { max-height: none; overflow: visible; } }
+@media print { .lading { overflow: visible; height: auto; } .lading .scroll { overflow: visible; } }
 `;
 
 /** Adds the style sheet to the document once. */
