@@ -383,6 +383,7 @@ test("the tab of a task shows the try whose log was seen first, and offers the o
   await pass(1);
   expect(titles()).toEqual(["Try 1", "Try 3", "Try 2"]);
   expect(location.search).toContain("try_number=1");
+  history.replaceState(null, "", "/plugin/lading");
 });
 
 test("the tab of a task shows the try that was clicked first", async () => {
