@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.models.dagrun import DagRun
 from airflow.utils.state import DagRunState
-from sqlalchemy import select
+from sqlalchemy import exists, select
 
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.run_rows import (
@@ -19,6 +19,8 @@ from lading.executors.store.run_rows import (
     as_request,
     outdate,
 )
+from lading.executors.store.starts import WAITING
+from lading.executors.store.tables import JobRow
 from lading.scheduling.hints.finish_by import parse_finish_by
 from lading.scheduling.hints.values import parse_hurry
 from lading.scheduling.text.printable import shortened
@@ -86,9 +88,15 @@ def terms(session: Session, dag_id: str, run_id: str | None = None) -> dict[str,
     mine = [DagRun.dag_id == dag_id, DagRun.state.in_(LIVE), *([] if run_id is None else [DagRun.run_id == run_id])]
     of_request = (DagRun.dag_id == RunRequestRow.dag_id) & (DagRun.run_id == RunRequestRow.run_id)
     of_forecast = (DagRun.dag_id == RunForecastRow.dag_id) & (DagRun.run_id == RunForecastRow.run_id)
-    query = select(DagRun.run_id, RunRequestRow, RunForecastRow).where(*mine).order_by(DagRun.id)
+    its = JobRow.dag_id == DagRun.dag_id, JobRow.run_id == DagRun.run_id
+    planned = exists().where(*its, JobRow.state.in_(WAITING), JobRow.planned_start.is_not(None))
+    query = select(DagRun.run_id, RunRequestRow, RunForecastRow, planned).where(*mine).order_by(DagRun.id)
     rows = session.execute(query.outerjoin(RunRequestRow, of_request).outerjoin(RunForecastRow, of_forecast))
-    return {run: RunTerms(request, forecast) for run, request, forecast in rows if run_id or request or forecast}
+    return {
+        run: RunTerms(request, forecast, has_planned_jobs)
+        for run, request, forecast, has_planned_jobs in rows
+        if run_id or request or forecast
+    }
 
 
 def asked(session: Session) -> dict[RunKey, RunRequest]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SECONDS_OF_CHANGE, PART_OF_CHANGE = 5.0, 0.01
 # The `at` of a forecast that was made before the current request for its run.
 OUTDATED = -1.0
+WHO_PLANS = 'only sites with policy = "forecast" and sites with allocations plan ahead'
 # The ids of a Dag and of one of its runs.
 RunKey = tuple[str, str]
 
@@ -92,11 +93,17 @@ class RunTerms(NamedTuple):
     """The request and the forecast of a live run.
 
     :param request: None: there is none
-    :param forecast: None: no site plans its machines by forecast, or no forecast was made yet
+    :param forecast: None: no site plans ahead, or no forecast was made yet
+    :param has_planned_jobs: whether Lading's plan says when any of its waiting jobs starts
     """
 
     request: RunRequestRow | None
     forecast: RunForecastRow | None
+    has_planned_jobs: bool = False
+
+    @property
+    def is_planned(self) -> bool:
+        return self.forecast is not None or self.has_planned_jobs
 
     @property
     def is_unheard(self) -> bool:
@@ -121,8 +128,10 @@ class RunTerms(NamedTuple):
             )
         if request is not None and request.finish_by is not None:
             yield f"finish_by {request.finish_by}{by}"
-        if forecast is None:
-            yield 'no plan covers it: only sites with policy = "forecast" plan ahead'
+        if not self.is_planned:
+            yield f"it is not in Lading's plan: {WHO_PLANS}"
+        elif forecast is None:
+            yield "Lading's plan includes only some of its jobs"
         elif self.is_unheard and request is None:
             yield "the request was withdrawn: a plan without it is made within seconds"
         elif self.is_unheard:
@@ -133,7 +142,7 @@ class RunTerms(NamedTuple):
             until = "" if forecast.finish_by is None else f", due by {format_moment(forecast.finish_by)}"
             yield f"planned to finish at about {format_moment(forecast.ends_at)}{until}"
         elif forecast.finish_by is not None:
-            yield f"due by {format_moment(forecast.finish_by)}; no plan says yet when it will finish"
+            yield f"due by {format_moment(forecast.finish_by)}; when it will finish is not planned yet"
 
 
 def as_request(row: RunRequestRow) -> RunRequest:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sqlalchemy import Integer, and_, bindparam, case, cast, func, null, or_, select, union_all, update
 
@@ -93,6 +93,8 @@ COLUMNS = (
 )  # fmt: skip
 # What decides to which declared share a job of a Dag belongs.
 TENANT: Mapping[str, Any] = {"team": JobRow.team, "dag_owner": JobRow.dag_owner, "dag_tags": JobRow.dag_tags}
+# Which of several jobs to estimate.
+End = Literal["first", "last"]
 # Jobs that start within this many seconds need no estimate.
 SECONDS_UNTIL_SAID = 30.0
 # A planned start is stored again if it moves by this many seconds and by this part of the remaining time.
@@ -109,17 +111,20 @@ class NoStart:
     text: str
 
 
-def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart | NoStart]:
+def expected_starts(
+    session: Session, jobs: Iterable[Any], now: float, *, is_drawn: bool = True
+) -> dict[str, ExpectedStart | NoStart]:
     """Return when waiting jobs will start, or what holds them, by token, as far as there is an estimate.
 
     :param jobs: with their :data:`COLUMNS`; those that do not wait are ignored
     :param now: epoch seconds, by the controller's clock
+    :param is_drawn: see :meth:`Outlook.start`
     """
     waiting = [job for job in jobs if job.state in WAITING]
     if not waiting:
         return {}
     outlook = Outlook(session, now, waiting)
-    found = {job.token: outlook.start(job) for job in waiting}
+    found = {job.token: outlook.start(job, is_drawn=is_drawn) for job in waiting}
     return {token: start for token, start in found.items() if start is not None}
 
 
@@ -154,11 +159,11 @@ class Outlook:
         self.sites |= waits_of_sites(self.session, sites, self.now)
 
     def start(
-        self, job: Any, *, is_last: bool = False, by_task: bool = True, is_drawn: bool = True
+        self, job: Any, *, end: End | None = None, by_task: bool = True, is_drawn: bool = True
     ) -> ExpectedStart | NoStart | None:
         """Return when a waiting job will start, or what holds it; None: there is no estimate.
 
-        :param is_last: whether to estimate the last of the jobs counted together with it
+        :param end: estimate the first or the last of the jobs counted together with it; None: the job itself
         :param by_task: whether earlier tries of its task may be used; the estimate then names the task
         :param is_drawn: whether the interval matters; otherwise only the most likely start does
         """
@@ -169,15 +174,16 @@ class Outlook:
             past.append(KnownWaits(known, f"task {job.task_id}"))
         if job.site is not None and (known := self.sites.get(job.site)):
             past.append(KnownWaits(known, f"site {job.site}"))
-        before = self.backlogs.before(job, is_last=is_last, is_drawn=is_drawn) if self.is_unsaid(job) else None
+        before = self.backlogs.before(job, end=end, is_drawn=is_drawn) if self.is_unsaid(job) else None
         queued_at = job.queued_at - self.ahead
         return expected_start(self.now, queued_at, job.planned_start, job.native_start, past, before)
 
-    def known_starts(self, row: Any) -> list[ExpectedStart]:
-        """Return the latest starts that plans and batch systems predict for jobs counted together."""
+    def known_starts(self, row: Any, end: End = "last") -> list[ExpectedStart]:
+        """Return the first or the latest starts that plans and batch systems predict for jobs counted together."""
+        is_last = end == "last"
         found = (
-            expected_start(self.now, row.queued_at, row.last_planned),
-            expected_start(self.now, row.queued_at, native=row.last_native),
+            expected_start(self.now, row.queued_at, row.last_planned if is_last else row.first_planned),
+            expected_start(self.now, row.queued_at, native=row.last_native if is_last else row.first_native),
         )
         return [start for start in found if start is not None]
 
@@ -186,51 +192,77 @@ class Outlook:
 
         :param dags: the Dags whose task names may appear in the estimate
         """
-        rows = [row for row in self.backlogs.rows if why_of(row.reason, row) in why]
+        return self.start_at("last", [row for row in self.backlogs.rows if why_of(row.reason, row) in why], dags)
+
+    def starts_by_dag(
+        self, why: Collection[Why], dags: Collection[str]
+    ) -> dict[str, tuple[ExpectedStart | NoStart | None, ExpectedStart | NoStart | None]]:
+        """Return when the first and the last job of each of these Dags will start, of those that wait for these
+        reasons."""
+        rows: dict[str, list[Any]] = {dag_id: [] for dag_id in dags}
+        for row in self.backlogs.rows:
+            if row.dag_id in rows and why_of(row.reason, row) in why:
+                rows[row.dag_id].append(row)
+        return {
+            dag_id: (self.start_at("first", its, (dag_id,)), self.start_at("last", its, (dag_id,)))
+            for dag_id, its in rows.items()
+        }
+
+    def start_at(self, end: End, rows: Sequence[Any], dags: Collection[str]) -> ExpectedStart | NoStart | None:
+        """Return when the first or the last of these jobs will start; None: there is no estimate for it.
+
+        :param rows: of the backlog
+        :param dags: see :meth:`last_start`
+        """
         held = Counter[str]()
         for row in rows:
             if (text := self.held.by(row)) is not None:
                 held[text] += row.jobs
-        if held:
+        # Jobs that are held start after all others.
+        if held and (end == "last" or held.total() == sum(row.jobs for row in rows)):
             return NoStart(commonest(held)[0])
-        found = [start for row in rows for start in self.known_starts(row)]
-        for last in self._last_rows([row for row in rows if row.unsaid]):
-            job = self._last_job(last)
+        rows = [row for row in rows if self.held.by(row) is None]
+        found = [start for row in rows for start in self.known_starts(row, end)]
+        for one in self._rows_at(end, [row for row in rows if row.unsaid]):
+            job = self._job_at(end, one)
             if job is None:  # it has started since the jobs were counted
                 continue
             self.learn([job])
-            start = self.start(job, is_last=True, by_task=job.dag_id in dags)
-            if not isinstance(start, ExpectedStart):
+            start = self.start(job, end=end, by_task=job.dag_id in dags)
+            if isinstance(start, ExpectedStart):
+                found.append(start)
+            elif end == "last":
                 return start
-            found.append(start)
-        return max(found, key=lambda each: each.at, default=None)
+        return (max if end == "last" else min)(found, key=lambda each: each.at, default=None)
 
-    def _last_rows(self, rows: Iterable[Any]) -> Iterable[Any]:
-        """Yield the rows whose jobs start last, at the places for which most jobs wait.
+    def _rows_at(self, end: End, rows: Iterable[Any]) -> Iterable[Any]:
+        """Yield the rows whose jobs start first or last, at the places for which most jobs wait.
 
-        If the rate at a place is unknown, the row queued last represents all. A row whose start cannot be predicted is
-        yielded in addition to the last of the others.
+        If the rate at a place is unknown, the row queued first or last represents all. A row whose start cannot be
+        predicted is yielded in addition to the first or last of the others.
         """
+        best = max if end == "last" else min
         places: dict[Place, list[Any]] = {}
         for row in rows:
             places.setdefault(place_of(row), []).append(row)
         for place in sorted(places, key=lambda each: (-unsaid_jobs(places[each]), str(each)))[:MOST_PLACES]:
             if self.backlogs.rate(place) is None:
-                yield max(places[place], key=turn_of)
+                yield best(places[place], key=turn_of)
                 continue
-            # Neither the size of a line nor the time of queueing tells which job starts last: shares have weights, and
-            # a site starts jobs in the order in which it got them.
-            last: dict[bool, tuple[float, tuple[bool, int, float], Any]] = {}
+            # Neither the size of a line nor the time of queueing tells which job starts first or last: shares have
+            # weights, and a site starts jobs in the order in which it got them.
+            ends: dict[bool, tuple[float, tuple[bool, int, float], Any]] = {}
             for row in places[place]:
-                seconds = self.backlogs.before(row, is_last=True).seconds
+                seconds = self.backlogs.before(row, end=end).seconds
                 found = seconds or 0.0, turn_of(row), row
                 is_known = seconds is not None
-                last[is_known] = max(last.get(is_known, found), found, key=itemgetter(0, 1))
-            for _, _, row in last.values():
+                ends[is_known] = best(ends.get(is_known, found), found, key=itemgetter(0, 1))
+            for _, _, row in ends.values():
                 yield row
 
-    def _last_job(self, row: Any) -> Any:
-        """Return the last of the jobs counted together whose start is not predicted by a plan or batch system."""
+    def _job_at(self, end: End, row: Any) -> Any:
+        """Return the first or the last of the jobs counted together whose start is not predicted by a plan or batch
+        system."""
         query = select(*COLUMNS).where(
             JobRow.state == row.state, JobRow.priority == row.priority,
             JobRow.queued_at.between(row.oldest, row.queued_at), unsaid_at(self.now),
@@ -241,7 +273,9 @@ class Outlook:
                 for name in ("dag_id", "task_id", *(("run_id",) if row.reason_code in LIMITED else ()))
             ),
         )  # fmt: skip
-        return self.session.execute(query.order_by(JobRow.queued_at.desc(), JobRow.token.desc()).limit(1)).first()
+        order = JobRow.queued_at, JobRow.token
+        query = query.order_by(*(each.desc() for each in order) if end == "last" else order)
+        return self.session.execute(query.limit(1)).first()
 
 
 def unsaid_jobs(rows: Iterable[Any]) -> int:
@@ -344,7 +378,9 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
         func.count().label("jobs"),
         func.min(each.c.queued_at).label("oldest"),
         func.max(each.c.queued_at).label("queued_at"),
+        func.min(each.c.planned_start).label("first_planned"),
         func.max(each.c.planned_start).label("last_planned"),
+        func.min(each.c.native_start).label("first_native"),
         func.max(each.c.native_start).label("last_native"),
         func.max(each.c.native_id).label("native_id"),
         func.min(each.c.placed_at).label("placed_at"),
@@ -463,19 +499,21 @@ class BacklogLines:
         return DrawnStarts(self.ahead, *self.arrivals())
 
     def before(
-        self, line: ShareLine, key: tuple[int, float], queued_at: float, *, is_last: bool, is_drawn: bool
+        self, line: ShareLine, key: tuple[int, float], queued_at: float, *, end: End | None, is_drawn: bool
     ) -> tuple[float, float, Sequence[float]]:
         """Return how many jobs start before one, after how many seconds it starts, and after how many in each draw.
 
-        :param is_last: whether to estimate the last of the jobs counted together with it
+        :param end: see :meth:`Outlook.start`
         :param is_drawn: whether to draw anything
         """
         order, sums = self.order.get(line, []), self.sums.get(line, [0])
         at = bisect_right(order, key, key=lambda each: each[0])
         before = float(sums[at])
         if at and order[at - 1][0][0] == key[0] and queued_at <= (with_it := order[at - 1][1]).newest:
-            is_last = is_last or queued_at == with_it.newest > with_it.oldest
-            before = before - 1 if is_last else sums[at - 1] + with_it.before(queued_at)
+            if end is None and with_it.newest > with_it.oldest and queued_at == with_it.newest:
+                end = "last"
+            among = {"first": 0.0, "last": with_it.jobs - 1.0, None: with_it.before(queued_at)}
+            before = sums[at - 1] + among[end]
         seconds, jobs = self.ahead.start(line, before)
         is_near = seconds <= LONGEST_DRAWN and jobs <= MOST_BEFORE_DRAWN
         return jobs, seconds, self.drawn.seconds(line, before) if is_drawn and is_near else ()
@@ -663,10 +701,10 @@ class Backlogs:
         query = select(JobRow.site, func.sum(CPUS)).where(JobRow.state == State.RUNNING).group_by(JobRow.site)
         return {site: float(cpus) for site, cpus in self.session.execute(query)}
 
-    def before(self, job: Any, *, is_last: bool = False, is_drawn: bool = False) -> Backlog:
+    def before(self, job: Any, *, end: End | None = None, is_drawn: bool = False) -> Backlog:
         """Return the backlog ahead of a job.
 
-        :param is_last: whether to estimate the last of the jobs counted together with it
+        :param end: see :meth:`Outlook.start`
         :param is_drawn: whether to draw when it starts, which takes longer
         """
         place = place_of(job)
@@ -676,9 +714,9 @@ class Backlogs:
             turns, sums = self._turns(place)
             ahead = sums[bisect_right(turns, turn_of(job))]
             return Backlog(max(0, ahead - 1), None, place_text(place), is_shared)
-        key = -job.priority, job.queued_at
         lines = self.lines_of(place, rate)
-        jobs, seconds, draws = lines.before(self.line_of(job), key, job.queued_at, is_last=is_last, is_drawn=is_drawn)
+        key = -job.priority, job.queued_at
+        jobs, seconds, draws = lines.before(self.line_of(job), key, job.queued_at, end=end, is_drawn=is_drawn)
         if lines.known(job.queued_at) < LEAST_KNOWN:
             return Backlog(jobs, None, place_text(place), is_shared)
         return Backlog(jobs, rate.jobs, place_text(place), is_shared, seconds, draws)

@@ -56,13 +56,15 @@ from lading.plugin.ui.queries.failures import FailureGroups, count_failed_tasks,
 from lading.plugin.ui.queries.gantt import RunGantt, gantt
 from lading.plugin.ui.queries.live_runs import LiveRunList, live_runs
 from lading.plugin.ui.queries.now import (
+    DagStarts,
     Summary,
     WaitGroups,
     budgets_out_of_sight,
+    starts_by_dag,
     summary,
     waits,
 )
-from lading.plugin.ui.queries.queue_waits import QueueWait, queue_waits
+from lading.plugin.ui.queries.queue_waits import WaitsBySize, queue_waits
 from lading.plugin.ui.queries.runs import (
     MOST_RUNS,
     MOST_TRIES,
@@ -214,6 +216,16 @@ def get_waits(session: SessionDep, sight: SightDep) -> WaitGroups:
     return waits(session, sight, controller_now(session))
 
 
+@looks.get("/waits/dags")
+def get_waits_dags(
+    session: SessionDep, sight: SightDep, key: Name, site: Name | None = None, limit: Name | None = None
+) -> list[DagStarts]:
+    """When the first and the last job of each Dag in a group of waiting jobs are expected to start, for the Dags with
+    the most jobs. The parameters are those of the group.
+    """
+    return starts_by_dag(session, sight, controller_now(session), key, site, limit)
+
+
 @looks.get("/machines")
 def get_machines(session: SessionDep, since: Time, until: Time) -> list[ChartMachine]:
     """The machines, allocations and instances that existed within a window."""
@@ -237,7 +249,7 @@ def get_failures(session: SessionDep, sight: SightDep, since: Time) -> FailureGr
 
 
 @looks.get("/queue-waits")
-def get_queue_waits(session: SessionDep) -> list[QueueWait]:
+def get_queue_waits(session: SessionDep) -> WaitsBySize:
     """How long batch jobs, allocations and instances waited before they started, by site, queue and size."""
     return queue_waits(session)
 
@@ -338,7 +350,8 @@ def get_jobs(
     after: After | None = None,
 ) -> JobPage:
     """A page of the jobs that match the filters. Jobs of Dags you cannot read show only their size, and only if no
-    filters other than times are set.
+    filters other than times are set. Sorted by ``starts``, only waiting jobs are listed, those without an expected
+    start last.
     """
     check_choice(choice, sight)
     return find_jobs(session, sight, choice, controller_now(session), sort, order, limit, after)

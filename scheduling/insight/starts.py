@@ -140,9 +140,12 @@ def held_because(code: str | None, limit: str | None, site: str | None) -> str |
     :param limit: the limit that its reason names
     :param site: the site that it was given to or waits for
     """
-    if code not in HOLDING:
-        return None
-    name = limit or (site if code in HOLDING_SITES else None)
+    return cause_text(code, limit, site if code in HOLDING_SITES else None) if code in HOLDING else None
+
+
+def cause_text(code: str, limit: str | None, site: str | None) -> str:
+    """Return why a job waits, as text: the title of its reason, and the limit or else the site that it names."""
+    name = limit or site
     return f"{CODES[code].title}: {name}" if name else CODES[code].title
 
 
@@ -212,7 +215,7 @@ def expected_start(
     """
     if planned is not None:
         early = max(PLAN_EARLY_SECONDS, PLAN_EARLY_PART * (planned - now))
-        return around(now, planned, StartSource.FORECAST, "the plan of its site", early)
+        return around(now, planned, StartSource.FORECAST, "Lading's plan", early)
     if native is not None and is_still_expected(now, native):
         text = "the batch system's estimate if the jobs ahead use their whole time limits"
         return around(now, native, StartSource.BATCH_SYSTEM, text, EARLY_PART * (native - now))

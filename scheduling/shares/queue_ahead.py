@@ -10,10 +10,11 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
@@ -24,7 +25,7 @@ from lading.scheduling.site_names import is_named
 from lading.scheduling.unfinished import seconds_left, typical_length
 
 # Lines, shares and sizes of jobs are compared this often at most, which takes a fraction of a second; later jobs are
-# assumed to start at the same rate.
+# assumed to start as the work before them is done.
 MOST_COMPARED = 100_000
 # How often lengths and arrivals are drawn. This is done only for jobs that are expected to start within
 # ``LONGEST_DRAWN`` seconds and have at most ``MOST_BEFORE_DRAWN`` jobs before them: nobody knows whether jobs will be
@@ -122,8 +123,7 @@ class QueueAhead:
     ) -> None:
         self.lines, self.running, self.cpus, self.shares = lines, running, cpus, shares
         self.lately, self.site, self.given_ahead = lately, site, given_ahead
-        self.starts, self.count, self.last = self.run(_Typical(), MOST_COMPARED)
-        self.started = {line: sorted(its) for line, its in self.starts.items()}
+        self.starts, self.count, self.last, self.rest = self.run(_Typical(), MOST_COMPARED)
 
     def run(
         self,
@@ -132,8 +132,8 @@ class QueueAhead:
         most_started: float = math.inf,
         most_seconds: float = math.inf,
         arrivals: Sequence[_Later] = (),
-    ) -> tuple[Starts, int, float]:
-        """Let the jobs start; return when they do, how many do, and after how many seconds the last one does.
+    ) -> _Course:
+        """Let the jobs start.
 
         :param most_compared: stop after this many comparisons of lines, shares and sizes
         :param most_started: stop once this many jobs have started
@@ -188,7 +188,7 @@ class QueueAhead:
                     waiting.add(later.line)
                     given.setdefault(later.line, 0)
                 lines[later.line] = [*later.jobs, *lines.get(later.line, [])]
-        return starts, count, last
+        return _Course(starts, count, last, _Rest(room, lines, given))
 
     def start(self, line: ShareLine, before: float) -> tuple[float, float]:
         """Return the seconds until a job starts, and how many jobs start before it.
@@ -198,10 +198,8 @@ class QueueAhead:
         starts = self.starts.get(line, {})
         if (at := int(before + 0.5)) in starts:
             return starts[at]
-        # It is not among the simulated starts; jobs behind it that overtook it can be.
-        further = at - bisect_left(self.started.get(line, ()), at)
-        rate = self.count / self.last if self.last > 0 else 0.0
-        return self.last + (further / rate if rate else 0.0), self.count + further
+        jobs, work = self.rest.before(line, at)
+        return self.last + work / self.rest.cpus, self.count + jobs
 
 
 class DrawnStarts:
@@ -224,7 +222,7 @@ class DrawnStarts:
             ]
             later.sort(key=lambda each: -each.after)
             course = queue.run(lengths, most_started=most_started, most_seconds=self.horizon, arrivals=later)
-            self.drawn.append(course[0])
+            self.drawn.append(course.starts)
 
     def seconds(self, line: ShareLine, before: float) -> list[float]:
         """Return after how many seconds a job starts in each of the draws; empty: it starts in at most half of them.
@@ -237,6 +235,108 @@ class DrawnStarts:
         found = (each.get(line, {}).get(int(before + 0.5)) for each in self.drawn)
         known = [each[0] for each in found if each is not None]
         return known + [self.horizon] * (DRAWS - len(known)) if 2 * len(known) > DRAWS else []
+
+
+class _Course(NamedTuple):
+    """How jobs start.
+
+    :param number: how many have started
+    :param last: seconds after which the last of them has
+    :param rest: those that have not
+    """
+
+    starts: Starts
+    number: int
+    last: float
+    rest: _Rest
+
+
+class _Rest:
+    """The jobs that have not started in a simulation, in the order in which they will.
+
+    The jobs given to the room come first, in their order, and then one level after the other. The lines of a level have
+    the room at the same time, each as much of it as the simulation gave it, or, if it gave it none, as the weight of
+    its share entitles it to. So before a job come the jobs that other lines can run while its own line runs those
+    before it.
+
+    :param lines: the jobs that have not been given, last ones first
+    :param given: how many jobs of each line have been
+    :ivar cpus: how many are in use on average
+    """
+
+    def __init__(self, room: _Room, lines: Mapping[ShareLine, Sequence[_Jobs]], given: Mapping[ShareLine, int]) -> None:
+        self.cpus = room.busy / room.now if room.busy else room.cpus
+        self.given: dict[ShareLine, dict[int, tuple[float, float]]] = {}
+        jobs, work = 0.0, 0.0
+        for job in room.ahead:
+            if not job.has_started:
+                self.given.setdefault(job.line, {})[job.number] = jobs, work
+                jobs, work = jobs + 1, work + job.cpus * job.seconds
+        rest = [line for line, its in lines.items() if its]
+        weights = sum(room.weights[line.share] for line in rest if line in room.work)
+        usual = sum(room.work.get(line, 0.0) for line in rest) / weights if weights else 1.0
+        self.levels: dict[tuple[bool, int, int], dict[ShareLine, _RestOfLine]] = {}
+        for line in rest:
+            part = room.work.get(line) or usual * room.weights[line.share]
+            self.levels.setdefault(line.level, {})[line] = _RestOfLine(lines[line], given[line], part)
+        # How many jobs start before those of a level, and their work.
+        self.before_level: dict[tuple[bool, int, int], tuple[float, float]] = {}
+        for level in sorted(self.levels):
+            self.before_level[level] = jobs, work
+            jobs += sum(each.jobs[-1] for each in self.levels[level].values())
+            work += sum(each.work[-1] for each in self.levels[level].values())
+        self.all = jobs, work
+
+    def before(self, line: ShareLine, number: int) -> tuple[float, float]:
+        """Return how many jobs start before one, and for how many seconds they run, times their cpus.
+
+        :param number: of the job in its line; beyond the last one, all jobs start before it
+        """
+        if number in (its := self.given.get(line, {})):
+            return its[number]
+        lines = self.levels.get(line.level, {})
+        if (mine := lines.get(line)) is None:
+            return self.all
+        jobs, work = self.before_level[line.level]
+        own = mine.work_before(number - mine.first)
+        for other in lines.values():
+            its_work = own if other is mine else min(other.work[-1], own / mine.part * other.part)
+            jobs, work = jobs + other.jobs_within(its_work), work + its_work
+        return jobs, work
+
+
+class _RestOfLine:
+    """The jobs of a line that have not been given to the room.
+
+    :param its: last ones first
+    :param first: the number of the first one
+    :param part: how much of the room the line has, relative to other lines
+    :ivar jobs: how many there are up to each group of equal ones
+    :ivar work: cpus times seconds of those
+    """
+
+    def __init__(self, its: Sequence[_Jobs], first: int, part: float) -> None:
+        self.first, self.part = first, part
+        self.jobs = [0, *accumulate(each.left for each in reversed(its))]
+        self.work = [0.0, *accumulate(each.left * each.cpus * each.seconds for each in reversed(its))]
+
+    def work_before(self, number: float) -> float:
+        """Return the work of the first jobs."""
+        return _between(number, self.jobs, self.work)
+
+    def jobs_within(self, work: float) -> float:
+        """Return how many jobs have been begun once this much work is done."""
+        return _between(work, self.work, self.jobs)
+
+
+def _between(at: float, points: Sequence[float], values: Sequence[float]) -> float:
+    """Return the value at a point by linear interpolation; beyond the last point, the last value."""
+    after = min(bisect_right(points, at), len(points) - 1)
+    if after == 0:
+        return values[0]
+    low, high = points[after - 1], points[after]
+    part = min(1.0, (at - low) / (high - low)) if high > low else 1.0
+    return values[after - 1] + part * (values[after] - values[after - 1])
 
 
 class _Lengths(Protocol):
@@ -370,6 +470,8 @@ class _Room:
     :ivar by_size: the given jobs that have not started, in their order, by cpus
     :ivar sizes: the keys of ``by_size``, sorted
     :ivar cpus_ahead: of the given jobs that have not started
+    :ivar busy: cpus in use times seconds so far
+    :ivar work: of the given jobs, by line: cpus times seconds
     :ivar overtakes: order and time of each start of a job that was given later than all jobs started before
     """
 
@@ -395,7 +497,8 @@ class _Room:
         heapq.heapify(self.ends)
         # A share has what it uses and what is given ahead.
         self.had = dict(self.used)
-        self.now, self.free = 0.0, cpus - sum(self.used.values())
+        self.now, self.free, self.busy = 0.0, cpus - sum(self.used.values()), 0.0
+        self.work = dict[ShareLine, float]()
         self.given, self.ahead, self.cpus_ahead = 0, deque[_Given](), 0.0
         self.by_size, self.sizes = dict[float, deque[_Given]](), list[float]()
         self.overtakes = list[tuple[int, float]]()
@@ -422,6 +525,7 @@ class _Room:
         self.given += 1
         self.had[line.share] += need
         self.cpus_ahead += need
+        self.work[line] = self.work.get(line, 0.0) + need * seconds
 
     def start(self, least: float) -> tuple[list[_Given], int]:
         """Start the given jobs that fit; return them, and how many sizes were compared.
@@ -478,6 +582,7 @@ class _Room:
         before = self.now
         is_end = bool(self.ends) and self.ends[0][0] <= until
         self.now, name, cpus = heapq.heappop(self.ends) if is_end else (until, "", 0.0)
+        self.busy += (self.cpus - self.free) * (self.now - before)
         for share, mean in self.means.items():
             self.means[share] = mean.after(self.now - before, min(1.0, self.used[share] / self.cpus), self.half_life)
             self.parts[share] = self.means[share].part

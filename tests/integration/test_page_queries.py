@@ -39,7 +39,7 @@ from lading.plugin.ui.queries.bill import bill_page
 from lading.plugin.ui.queries.chart import packing
 from lading.plugin.ui.queries.explorer import JobChoice, csv_rows, find_jobs
 from lading.plugin.ui.queries.failures import failures
-from lading.plugin.ui.queries.gantt import Predictor, gantt, last_starts
+from lading.plugin.ui.queries.gantt import Predictor, RunWaits, gantt, last_starts
 from lading.plugin.ui.queries.now import WaitGroups, summary, waits
 from lading.plugin.ui.queries.runs import run, runs, tries
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
@@ -477,11 +477,11 @@ def test_a_job_that_has_just_been_queued_leaves_the_end_of_its_run_known(session
     add(session, "works", state=State.RUNNING, queued_at=NOW - 100, started_at=NOW - 100)
     add(session, "new", state=State.QUEUED, queued_at=NOW - 5, map_index=1)
     session.flush()
-    assert last_starts(Predictor(session, NOW), "d", "r") == ({"t": NOW}, None)
+    assert last_starts(Predictor(session, NOW), "d", "r") == RunWaits({"t": NOW})
     for number in range(9):
         add(session, f"long{number}", state=State.QUEUED, queued_at=NOW - 500, map_index=2 + number)
     session.flush()
-    assert last_starts(Predictor(session, NOW), "d", "r") == ({"t": None}, None)
+    assert last_starts(Predictor(session, NOW), "d", "r") == RunWaits({"t": None})
 
 
 def test_advice_for_many_tasks_takes_few_queries(session: Session) -> None:

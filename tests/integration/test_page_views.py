@@ -49,10 +49,13 @@ VIEWS = {
     "mapped-task": ("/dags/genomes/runs/{run}/tasks/align/mapped/0/plugin/lading-task", None),
     "home": ("/", None),
 }
-# Whether nothing is wider than its frame, nor the frame than the window; Airflow gives a tab at least 1,000 pixels.
+# Whether nothing is wider than its frame, nor the frame than the window, and no table has rows that only a second
+# scroll bar would show; Airflow gives a tab at least 1,000 pixels.
 FITS = """() => {
     const frame = document.querySelector('.lading'), isTab = location.pathname.includes('/dags/');
-    return frame && (isTab || frame.clientWidth <= innerWidth) && frame.scrollWidth <= frame.clientWidth + 1;
+    const isWhole = (table) => table.scrollHeight <= table.clientHeight + 1;
+    return frame && [...document.querySelectorAll('.lading .scroll')].every(isWhole)
+        && (isTab || frame.clientWidth <= innerWidth) && frame.scrollWidth <= frame.clientWidth + 1;
 }"""
 # Whether nothing moves any more, but for what always does.
 RESTS = """() => document.getAnimations().every((each) =>
@@ -287,6 +290,57 @@ def test_a_job_has_its_log_and_what_to_do_about_it(house: tuple[Airflow, str, st
     expect(first).to_contain_text(re.compile("The Dag's author.*: "))
     first.get_by_role("link", name=re.compile(r"^Log of try \d+ of ")).click()
     page.wait_for_url(re.compile(r"/dags/.*/runs/.*/tasks/.*\?try_number=\d+$"))
+    window.page.close()
+
+
+def test_the_tab_of_a_task_shows_the_try_whose_log_was_read(house: tuple[Airflow, str, str], browser: Browser) -> None:
+    airflow, token, _ = house
+    query = {"state": "failed", "limit": 100}
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = httpx.get(f"{airflow.url}/lading/jobs", params=query, headers=headers, timeout=60).raise_for_status()
+    failed = next(job for job in answer.json()["jobs"] if (job["since_then"] or {}).get("state") == "succeeded")
+    window = Window(browser, airflow.url, token=token, width=1440, height=1000)
+    page = window.open(f"{PAGE}?view=jobs&state=failed&q={failed['id']}")
+    page.get_by_role("table", name="Jobs", exact=True).get_by_role(
+        "link", name=re.compile(r"^Log of try 1 of ")
+    ).click()
+    page.wait_for_url(re.compile(r"\?try_number=1$"))
+    tab = page.locator("a[href*='lading-task']")
+    tab.click()
+    sections = page.locator(".lading section")
+    expect(sections).to_have_count(2)
+    expect(sections.first).to_contain_text("failed")
+    expect(sections.first.get_by_role("heading")).to_have_text("Try 1")
+    page.get_by_role("button", name="Show try 2 first").click()
+    expect(sections.first.get_by_role("heading")).to_have_text("Try 2")
+    page.get_by_role("link", name="Logs").click()
+    tab.click()
+    expect(sections.first.get_by_role("heading")).to_have_text("Try 2")
+    assert [fault for fault in window.faults if "lading" in fault.lower()] == []
+    window.page.close()
+
+
+def test_when_the_last_job_of_a_dag_starts_takes_a_click_and_leads_to_that_job(
+    house: tuple[Airflow, str, str], browser: Browser
+) -> None:
+    airflow, token, _ = house
+    window = Window(browser, airflow.url, token=token, width=1440, height=1000)
+    page = window.open(f"{PAGE}?view=waits")
+    group = page.get_by_role("table", name="Waiting jobs").locator("tbody tr", has_text="etl_orders")
+    group.get_by_role("button", name="Starts by Dag").click()
+    expect(group).to_contain_text(re.compile(r"etl_orders \d+first .*, last about (\w+ \d+, )?\d\d:\d\d"))
+    last = re.findall(r"last about ((?:\w+ \d+, )?\d\d:\d\d)", group.inner_text())
+    group.get_by_role("link", name="etl_orders: jobs of this group by expected start").click()
+    jobs = page.get_by_role("table", name="Jobs", exact=True)
+    expect(jobs.get_by_role("columnheader", name="Starts")).to_have_attribute("aria-sort", "descending")
+    expect(page.get_by_role("group", name="Active filters")).to_contain_text("Dag: etl_orders")
+    assert len(last) == 2
+    page.wait_for_selector("[aria-busy=false]")
+    starts = jobs.locator("tbody tr .starts").first
+    expect(starts).to_contain_text(re.compile(r"^about "))
+    jobs.get_by_role("button", name="Starts").click()
+    expect(jobs.get_by_role("columnheader", name="Starts")).to_have_attribute("aria-sort", "ascending")
+    assert [fault for fault in window.faults if "lading" in fault.lower()] == []
     window.page.close()
 
 

@@ -35,6 +35,7 @@ from sqlalchemy.orm import Session
 from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, reason_values, take_lease
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind, ask
+from lading.executors.store.run_rows import RunForecastRow
 from lading.executors.store.share_rows import BudgetRow, save_standings
 from lading.executors.store.tables import UsageRow
 from lading.executors.store.work_left import work_left
@@ -311,7 +312,11 @@ class House:
             run_type=DagRunType.MANUAL, triggered_by=DagRunTriggeredByType.UI, state=state, start_date=at,
             session=self.session,
         )  # fmt: skip
-        if not is_live:
+        if is_live:
+            its_plan = RunForecastRow(dag_id=plan.dag_id, run_id=run_id, hurry=None, finish_by=None, ends_at=None)
+            its_plan.at = self.now
+            self.session.add(its_plan)
+        else:
             run.end_date = datetime.fromtimestamp(max(job["ended_at"] for job in last.values()), timezone.utc)
         states = {
             State.SUCCEEDED: TaskInstanceState.SUCCESS, State.FAILED: TaskInstanceState.FAILED,
@@ -375,8 +380,8 @@ class House:
             ends[task.name] = last
         self.jobs += jobs
         if jobs and began > now - 3 * DAY:
-            # At some times of the day, a run that was not meant to be live still has jobs that wait or run.
-            self.add_run(plan, run_id, began, jobs, is_live or any(job["ended_at"] is None for job in jobs))
+            is_unfinished = any(job["ended_at"] is None for job in jobs)
+            self.add_run(plan, run_id, began, jobs, is_live or is_unfinished)
 
     def tries(
         self, plan: DagPlan, task: TaskPlan, run_id: str, index: int, ready: float, slow: float,

@@ -175,7 +175,8 @@ export interface paths {
         /**
          * Get Jobs
          * @description A page of the jobs that match the filters. Jobs of Dags you cannot read show only their size, and only if no
-         *     filters other than times are set.
+         *     filters other than times are set. Sorted by ``starts``, only waiting jobs are listed, those without an expected
+         *     start last.
          */
         get: operations["get_jobs_jobs_get"];
         put?: never;
@@ -394,6 +395,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/waits/dags": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Waits Dags
+         * @description When the first and the last job of each Dag in a group of waiting jobs are expected to start, for the Dags with
+         *     the most jobs. The parameters are those of the group.
+         */
+        get: operations["get_waits_dags_waits_dags_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -585,6 +607,18 @@ export interface components {
             usd_since?: number | null;
             /** Zone */
             zone?: string | null;
+        };
+        /**
+         * DagStarts
+         * @description When the jobs of a Dag in a group are expected to start.
+         */
+        DagStarts: {
+            /** Dag Id */
+            dag_id: string;
+            first: components["schemas"]["StartEstimate"] | null;
+            /** Jobs */
+            jobs: number;
+            last: components["schemas"]["StartEstimate"] | null;
         };
         /**
          * ErrorDetail
@@ -1806,6 +1840,16 @@ export interface components {
             /** Jobs */
             jobs: number;
         };
+        /**
+         * WaitsBySize
+         * @description How long jobs and machines waited in queues.
+         */
+        WaitsBySize: {
+            /** Read */
+            read: number;
+            /** Waits */
+            waits: components["schemas"]["QueueWait"][];
+        };
     };
     responses: never;
     parameters: never;
@@ -1820,6 +1864,7 @@ export type BillPeriod = components['schemas']['BillPeriod'];
 export type BillRow = components['schemas']['BillRow'];
 export type BudgetState = components['schemas']['BudgetState'];
 export type ChartMachine = components['schemas']['ChartMachine'];
+export type DagStarts = components['schemas']['DagStarts'];
 export type ErrorDetail = components['schemas']['ErrorDetail'];
 export type ExpectedBill = components['schemas']['ExpectedBill'];
 export type ExpectedSpan = components['schemas']['ExpectedSpan'];
@@ -1882,6 +1927,7 @@ export type ValidationError = components['schemas']['ValidationError'];
 export type WaitGroup = components['schemas']['WaitGroup'];
 export type WaitGroups = components['schemas']['WaitGroups'];
 export type WaitingDag = components['schemas']['WaitingDag'];
+export type WaitsBySize = components['schemas']['WaitsBySize'];
 export type $defs = Record<string, never>;
 export interface operations {
     get_bill_bill_get: {
@@ -2448,7 +2494,7 @@ export interface operations {
                 reason_site?: string | null;
                 run_id?: string | null;
                 site?: string[] | null;
-                sort?: "queued" | "started" | "ended" | "waited" | "ran" | "usd" | "cpus_used" | "memory_used";
+                sort?: "queued" | "started" | "ended" | "waited" | "ran" | "usd" | "cpus_used" | "memory_used" | "starts";
                 state?: components["schemas"]["State"][] | null;
                 task_id?: string | null;
                 team?: string[] | null;
@@ -2768,7 +2814,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["QueueWait"][];
+                    "application/json": components["schemas"]["WaitsBySize"];
                 };
             };
             /** @description No user is logged in */
@@ -3122,6 +3168,66 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The database is locked or unreachable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+        };
+    };
+    get_waits_dags_waits_dags_get: {
+        parameters: {
+            query: {
+                key: string;
+                limit?: string | null;
+                site?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DagStarts"][];
+                };
+            };
+            /** @description No user is logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The user is not allowed to see or do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
             /** @description The database is locked or unreachable */

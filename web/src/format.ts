@@ -176,9 +176,9 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
   ].filter(Boolean).join(", ");
   const asked = requested ? `${asked_by} requested ${requested}, ${date(asked_at)}` : null;
   const isText = (line: string | null): line is string => Boolean(line);
-  if (!is_planned) return [asked, "No plan covers this run: only sites with policy = \"forecast\" plan ahead."].filter(isText);
+  if (!is_planned) return [asked, "This run is not in Lading's plan: only sites with policy = \"forecast\" and sites with allocations plan ahead."].filter(isText);
   // The expected end is shown above, so it is not repeated.
-  const end = trouble ? `It ${spoken(trouble)}` : finish_by === null ? null : `It must finish by ${date(finish_by)}${ends_at === null ? ", but no plan says when it will" : ", as planned"}`;
+  const end = trouble ? `It ${spoken(trouble)}` : finish_by === null ? null : `It must finish by ${date(finish_by)}${ends_at === null ? ", but when it will finish is not planned yet" : ", as planned"}`;
   const worth = asked_hurry !== null ? null : hurry === null ? "It uses the hurry settings of its sites" : `${hurryName(hurry)}, as its Dag says`;
   return [asked, worth, end].filter(isText);
 }
@@ -187,6 +187,8 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
 export function startText({since, at, until}: Pick<StartEstimate, "since" | "at" | "until">, now: number): string {
   return since === null || at === null || until === null ? "held up" : rangeText({since, at, until}, now);
 }
+/** A time, with its date unless it is near. */
+export const momentText = (at: number, now: number): string => (Math.abs(at - now) > 43200 ? date : minute)(at);
 /** An expected time and the range around it. */
 export function rangeText({since, at, until}: {since: number; at: number; until: number}, now: number): string {
   const text = until - now > 43200 ? date : minute;

@@ -16,19 +16,16 @@ export interface TaskKey {
   task_id?: string | null;
   map_index?: number;
 }
-/** The tab with the tries of a task instance, with the given try first; null: it is hidden from the user or belongs to no Dag. */
-export function taskPath({dag_id: dag, run_id: run, task_id: task, map_index: index = -1, try_number: tried}: TaskKey & {try_number?: number}): string | null {
+/** A task instance in Airflow, or a tab of it; null: it is hidden from the user or belongs to no Dag. */
+function instancePath({dag_id: dag, run_id: run, task_id: task, map_index: index = -1}: TaskKey, tab: string, tried?: number): string | null {
   if (!dag || !run || !task) return null;
   const mapped = index >= 0 ? `/mapped/${index}` : "";
-  return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${mapped}/plugin/lading-task${tried ? `?try_number=${tried}` : ""}`;
+  return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${mapped}${tab}${tried ? `?try_number=${tried}` : ""}`;
 }
-
-/** The log of a try in Airflow; null as above. */
-export function logPath({dag_id: dag, run_id: run, task_id: task, map_index: index = -1, try_number: number}: TaskKey & {try_number: number}): string | null {
-  if (!dag || !run || !task) return null;
-  const mapped = index >= 0 ? `/mapped/${index}` : "";
-  return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${mapped}?try_number=${number}`;
-}
+/** The tab with the tries of a task instance, with the given try first; null as above. */
+export const taskPath = ({try_number: tried, ...task}: TaskKey & {try_number?: number}) => instancePath(task, "/plugin/lading-task", tried);
+/** The log of a try in Airflow, or of the newest one; null as above. */
+export const logPath = ({try_number: tried, ...task}: TaskKey & {try_number?: number}) => instancePath(task, "", tried);
 
 export function taskName({dag_id: dag, task_id: task, map_index: index = -1, hidden}: TaskKey & {hidden?: boolean}): string {
   if (hidden || !task) return "another Dag's task";

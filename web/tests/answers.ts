@@ -1,6 +1,6 @@
 // What the API answers of a small house, by route, as its types have it.
 import type {
-  Advice, BillAmounts, BillPage, FailureGroups, JobPage, LiveRunList, OperatorRequest, PackingChart, QueueWait, RunGantt, RunPage, RunSummary, Savings, StartAccuracy, Summary, Totals, TryPage, TrySummary, WaitGroups,
+  Advice, BillAmounts, BillPage, DagStarts, FailureGroups, JobPage, LiveRunList, OperatorRequest, PackingChart, RunGantt, RunPage, RunSummary, Savings, StartAccuracy, Summary, Totals, TryPage, TrySummary, WaitGroups, WaitsBySize,
 } from "../src/api_types";
 
 export const NOW = 1_796_000_000;
@@ -29,6 +29,10 @@ const waits: WaitGroups = {
     dags: [{dag_id: "etl", jobs: 5}], dags_total: 1, hidden: false, held: [],
   }],
 };
+const dagStarts: DagStarts[] = [
+  {dag_id: "etl", jobs: 3, first: {since: NOW, at: NOW + 60, until: NOW + 90, source: "backlog", text: ""}, last: {since: NOW + 100, at: NOW + 3000, until: NOW + 4000, source: "backlog", text: ""}},
+  {dag_id: "nightly", jobs: 2, first: {since: NOW, at: NOW + 600, until: NOW + 900, source: "backlog", text: ""}, last: null},
+];
 const failures: FailureGroups = {
   now: NOW, since: NOW - 86400, jobs: 1, groups_left_out: 0, jobs_left_out: 0, groups: [{
     cause: "error", title: "The task raised an error", remedy: "Look at its log", actors: ["author"], site: null, node: null, jobs: 1, tasks: 1, first: NOW - 500, last: NOW - 500, sentences: ["exit code 1"], dags: [{dag_id: "etl", jobs: 1}], dags_total: 1,
@@ -40,7 +44,7 @@ const packing: PackingChart = {
   jobs: {id: ["0123456789abc"], place: [0], name: [0], map_index: [3], try_number: [1], lane: [0], cpus: [2], memory: [2048], peak: [1500], nodes: [1], started: [600], ended: [null], state: [0]},
   machines: [{key: "hpc/L1", site: "hpc", name: "L1", sort: "instance", state: "up", cpus: 16, memory: 65536, usd_per_hour: 0.8, usd: 0, usd_since: NOW - 3000, spans: [[NOW - 3000, null, 16]]}],
 };
-const queueWaits: QueueWait[] = [{what: "allocations", site: "hpc", queue: null, more_cpus_than: 0, most_cpus: 1, count: 9, median: 60, most: 600}];
+const queueWaits: WaitsBySize = {read: 4000, waits: [{what: "allocations", site: "hpc", queue: null, more_cpus_than: 0, most_cpus: 1, count: 9, median: 60, most: 600}]};
 const starts: StartAccuracy[] = [{source: "forecast", said: 10, within: 9}];
 const requests: OperatorRequest[] = [{id: 1, kind: "pause", target: "hpc", by: "carol", at: NOW - 60, done_at: null, outcome: null}];
 const savings: Savings = {usd: 5, cpu_hours: 6, gib_hours: 7, tasks_left_out: 0, freed: {cpus: 0, gib: 0, cpu_hours: 0, gib_hours: 0}, tasks: [{dag_id: "etl", task_id: "load", usd: 5, cpu_hours: 6, gib_hours: 7, cpus_asked: 4, memory_asked: 8192, cpus: {most: 1, nearly_all: 1}, memory: {most: 1024, nearly_all: 2048}, line: "resources(cpus=1)"}]};
@@ -63,6 +67,6 @@ const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected
 
 /** By the path below the application. */
 export const ANSWERS: Record<string, unknown> = {
-  summary, bill, jobs, waits, failures, packing, requests, savings, starts, "queue-waits": queueWaits, "live-runs": liveRuns,
+  summary, bill, jobs, waits, failures, packing, requests, savings, starts, "queue-waits": queueWaits, "waits/dags": dagStarts, "live-runs": liveRuns,
   "dags/etl/runs": runs, "dags/etl/advice": advice, "dags/etl/runs/r1": run, "dags/etl/runs/r1/gantt": gantt, "dags/etl/runs/r1/tasks/load": tries,
 };

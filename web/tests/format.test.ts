@@ -73,7 +73,7 @@ test("what a run goes by, and when it ends", () => {
   const nothing: RunOutlook = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};
   const at = Date.UTC(2026, 10, 27, 0, 15) / 1000;
   expect(outlookLines(nothing)).toEqual(["It uses the hurry settings of its sites"]);
-  expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^No plan covers this run/);
+  expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^This run is not in Lading's plan: only sites/);
   const [asked, end, ...more] = outlookLines({...nothing, hurry: 10, asked_hurry: 10, asked_finish_by: "06:00", asked_by: "alice", asked_at: at, finish_by: at, ends_at: at - 600});
   expect(asked).toMatch(/^alice requested hurry 10 \(fast\), finish_by 06:00, .*Nov 27.* 06:00$/);
   expect(end).toMatch(/^It must finish by .*Nov 27.* 06:00, as planned$/);

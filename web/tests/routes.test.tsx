@@ -4,7 +4,7 @@ import * as React from "react";
 import {act} from "react";
 import {createRoot, type Root} from "react-dom/client";
 import {afterEach, beforeEach, expect, test, vi} from "vitest";
-import type {BillPage, PackingChart, RunGantt, Savings, Summary, TryPage} from "../src/api_types";
+import type {BillPage, PackingChart, RunGantt, Savings, Summary, TryPage, WaitGroups} from "../src/api_types";
 import {minute, utcDay} from "../src/format";
 import {billSpan} from "../src/pages/bill_span";
 import {ANSWERS, NOW} from "./answers";
@@ -374,6 +374,64 @@ test("a search without other filters names none", async () => {
   answer = async (route) => (route === "jobs" ? json({...(ANSWERS["jobs"] as object), jobs: [], matching: 0, map_indexes}) : good(route));
   await open("Jobs", "&q=align+1700");
   expect(text()).toContain("No job has this map index: genomes.align has the map indexes from 0 to 839; etl.align only has the map index 2.");
+});
+
+test("a group of waiting jobs of several Dags says on request when the jobs of each start", async () => {
+  const waits = ANSWERS["waits"] as WaitGroups, [group] = waits.groups;
+  answer = async (route) => (route === "waits" ? json({...waits, groups: [{...group, dags: [{dag_id: "etl", jobs: 3}, {dag_id: "nightly", jobs: 2}], dags_total: 2}]}) : good(route));
+  await open("Waits");
+  await pass(2);
+  expect(times("waits/dags"), "not before").toBe(0);
+  const button = [...box.querySelectorAll("button")].find((each) => each.textContent?.includes("Starts by Dag"));
+  await act(async () => button?.click());
+  await pass(1);
+  const cell = box.querySelector("section[aria-label='Waiting jobs'] td[data-title=Dags]");
+  expect(cell?.textContent).toContain(`etl 3first about ${minute(NOW + 60)}, last about ${minute(NOW + 3000)}nightly 2first about ${minute(NOW + 600)}, last unknown`);
+  expect(cell?.querySelector("a")?.getAttribute("href")).toMatch(/reason=machine_full.*&dag=etl&sort=starts$/);
+  expect(box.querySelector("section[aria-label='Waits by size']")?.textContent, "as many as the API says").toContain("of the latest 4,000 batch jobs and 4,000 machines");
+});
+
+test("a group of one Dag has no button for the starts of each", async () => {
+  await open("Waits");
+  await pass(2);
+  expect(text()).not.toContain("Starts by Dag");
+});
+
+test("while no controller is running each view says so, and as of when its contents are", async () => {
+  const summary = ANSWERS["summary"] as Summary, sites = summary.sites.map((site) => ({...site, contact_at: NOW - 600}));
+  answer = async (route) => (route === "summary" ? json({...summary, controller_lives: false, sites}) : good(route));
+  for (const view of ["Overview", "Waits", "Machines", "Jobs", "Cost"] as const) {
+    await open(view);
+    await pass(2);
+    expect(text(), view).toContain(`No controller is running: no jobs are started. The states of sites and machines and the reasons for waits are as of ${minute(NOW - 600)}.`);
+    await act(async () => root.unmount());
+  }
+  answer = good;
+  await pass(61);
+  await open("Waits");
+  await pass(2);
+  expect(text()).not.toContain("No controller");
+});
+
+test("the tab of a task shows the try whose log was seen first, and offers the others", async () => {
+  const tries = ANSWERS["dags/etl/runs/r1/tasks/load"] as TryPage, [job] = tries.jobs;
+  const jobs = [["3", 3, "running"], ["2", 2, "failed"], ["1", 1, "failed"]].map(([id, try_number, state]) => ({...job, id, try_number, state}));
+  answer = async (route) => (route.endsWith("/tasks/load") ? json({...tries, jobs}) : good(route));
+  const titles = () => [...box.querySelectorAll("section")].map((section) => section.getAttribute("aria-label"));
+  const url = "http://localhost/dags/etl/runs/r1/tasks/load";
+  document.head.innerHTML = '<base href="/">'; // the address changes only within its origin
+  vi.stubGlobal("navigation", {entries: () => [`${url}?try_number=2`, `${url}/plugin/lading-task`].map((each) => ({url: each})), currentEntry: {index: 1}});
+  history.replaceState(null, "", "/dags/etl/runs/r1/tasks/load/plugin/lading-task");
+  await open("the tab of a task");
+  await pass(2);
+  expect(titles()).toEqual(["Try 2", "Try 3", "Try 1"]);
+  const buttons = [...box.querySelectorAll("button")].filter((button) => button.textContent?.startsWith("try "));
+  expect(buttons.map((button) => `${button.textContent} ${button.getAttribute("aria-pressed")}`)).toEqual(["try 1: failed false", "try 2: failed true", "try 3: running false"]);
+  await act(async () => buttons[0].click());
+  await pass(1);
+  expect(titles()).toEqual(["Try 1", "Try 3", "Try 2"]);
+  expect(location.search).toContain("try_number=1");
+  history.replaceState(null, "", "/plugin/lading");
 });
 
 test("the tab of a task shows the try that was clicked first", async () => {

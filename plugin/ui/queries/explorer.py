@@ -9,23 +9,26 @@ import csv
 import io
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Double, String, and_, cast, func, not_, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from lading.executors.store import LIVE, JobRow, LocationRow, SiteRow, State, usd_until
+from lading.executors.store import LIVE, JobRow, LocationRow, SiteRow, State, starts, usd_until
 from lading.executors.store.figures import CPUS, SITE
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.jobs import CHUNK, chunks
 from lading.executors.store.leases import database_ahead
 from lading.plugin.ui.queries.runs import TrySummary, as_tries, waited
 from lading.plugin.ui.queries.sight import Sight
+from lading.scheduling.insight.starts import ExpectedStart
 
 # Matches are counted up to this number.
 MOST_COUNTED = 5_000
@@ -52,7 +55,8 @@ INDEXED = re.compile(r"(.+)\[(\d{1,9})\]")
 NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 RAN = JobRow.ended_at - JobRow.started_at
 
-SortKey = Literal["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used"]
+# ``starts``: when waiting jobs are expected to start.
+SortKey = Literal["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used", "starts"]
 Order = Literal["desc", "asc"]
 
 
@@ -398,6 +402,8 @@ def find_jobs(
     place = None if after is None else PageCursor.parse(after)
     # Any other order would reveal properties of hidden jobs, so they are left out.
     more = [sight.condition()] if sort != "queued" and not choice.names_any else []
+    if sort == "starts":
+        more.append(JobRow.state.in_(starts.WAITING))
     # SQLite has to use the index on Dags, which contains the other columns: half a million jobs can have one state.
     # MySQL and MariaDB compare how many entries match in the indexes on Dags and causes, where failed jobs are few.
     # PostgreSQL chooses well from its own statistics.
@@ -405,8 +411,6 @@ def find_jobs(
     visible = steered.get(session.get_bind().dialect.name) if choice.is_of_dags(sight) else None
     conditions = [*choice.conditions(sight, visible), *more]
     seen_at = now if place is None else place.now
-    value = sort_value(sort, order, seen_at)
-    beyond = [] if place is None else [is_beyond(value, order, place)]
     each_way = choice.ways(session, sight)
     # Unfinished jobs are few enough to be counted, as Overview does.
     is_exact = bool(choice.state) and {*choice.state} <= {*LIVE} and not choice.search_terms
@@ -415,7 +419,11 @@ def find_jobs(
         if is_exact
         else count(session, conditions, each_way)
     )
-    if number <= MOST_COUNTED:
+    value = None if sort == "starts" else sort_value(sort, order, seen_at)
+    beyond = [] if place is None or value is None else [is_beyond(value, order, place)]
+    if value is None:
+        found = by_start(session, [*choice.conditions(sight), *more], each_way, order, seen_at, place, limit + 1)
+    elif number <= MOST_COUNTED:
         found = narrow(session, conditions, each_way, value, order, beyond, limit + 1)
     else:
         # Jobs are scanned in the order of queueing, of one Dag or of all, until enough match.
@@ -509,6 +517,40 @@ def narrow(
         rows = session.execute(query.order_by(*in_order(sum_of_it, order)).limit(number))
         found |= {token: float(each) for token, each in rows}
     return sorted(found.items(), key=lambda each: (each[1], each[0]), reverse=order == "desc")[:number]
+
+
+def by_start(
+    session: Session,
+    conditions: Sequence[Any],
+    each_way: Sequence[Any] | None,
+    order: Order,
+    now: float,
+    place: PageCursor | None,
+    number: int,
+) -> list[tuple[str, float]]:
+    """Return a page of waiting jobs, each with its expected start as its sort value; jobs without one come last.
+
+    Only the newest :data:`MOST_SORTED` are sorted, because each start is estimated.
+
+    :param now: when the first page was requested, so that all pages have the same starts
+    :param number: the most jobs to return
+    """
+    rows: dict[str, Any] = {}
+    for way in [[]] if each_way is None else [[each] for each in each_way]:
+        query = select(*starts.COLUMNS).where(*way, *conditions).order_by(*in_order(JobRow.queued_at, "desc"))
+        rows |= {row.token: row for row in session.execute(query.limit(MOST_SORTED))}
+    newest = sorted(rows.values(), key=lambda row: (row.queued_at, row.token), reverse=True)[:MOST_SORTED]
+    known = starts.expected_starts(session, newest, now, is_drawn=False)
+    sign = -1.0 if order == "desc" else 1.0
+    found = []
+    for row in newest:
+        start = known.get(row.token)
+        value = start.at if isinstance(start, ExpectedStart) else sign * LAST
+        found.append((sign * value, row.token, value))
+    found.sort()
+    if place is not None:
+        found = found[bisect_right(found, (sign * place.value, place.token), key=itemgetter(0, 1)) :]
+    return [(token, value) for _, token, value in found[:number]]
 
 
 def wide(

@@ -27,8 +27,9 @@ from lading.executors.store.jobs import QUEUED
 from lading.executors.store.leases import database_ahead
 from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals, waited
 from lading.scheduling.insight.run_path import Stretch, critical, to_come, without
-from lading.scheduling.insight.starts import ExpectedStart, end_interval
+from lading.scheduling.insight.starts import ExpectedStart, cause_text, end_interval
 from lading.scheduling.prediction import History
+from lading.scheduling.reason_codes import CODES
 
 # The most tries shown per task, spread evenly over their states, and per run. The latter lowers the former if needed.
 MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
@@ -211,7 +212,8 @@ def run_times(predictor: Predictor, dag_id: str, run_id: str, tasks: Mapping[str
     lengths = durations(predictor.history, dag_id, [*tasks, *pending]) if live else {}
     last = last_run(session, dag_id, run_id, began)
     before = {} if last is None else tasks_took(session, dag_id, last.run_id)
-    lasts, held = last_starts(predictor, dag_id, run_id) if live else ({}, None)
+    waits = last_starts(predictor, dag_id, run_id) if live else RunWaits()
+    lasts, held = waits.lasts, waits.held
     stretches = {
         name: Stretch(
             task.sums["began_at"],
@@ -242,7 +244,7 @@ def run_times(predictor: Predictor, dag_id: str, run_id: str, tasks: Mapping[str
         if dag_run is not None:
             why = f"Airflow has marked the run as {dag_run.state}, although it has unfinished jobs"
     elif live and held is None and end is None:
-        why = why_unknown(unknown, stretches, before_each, lengths, lasts)
+        why = why_unknown(unknown, stretches, before_each, lengths, waits)
     return RunTimes(
         live, began, upstream, stretches, before_each, expected, ends, unknown, last, before,
         end if live and held is None else None, SUMMED if planned is None else PLANNED, why,
@@ -251,20 +253,21 @@ def run_times(predictor: Predictor, dag_id: str, run_id: str, tasks: Mapping[str
 
 def why_unknown(
     unknown: Sequence[str], stretches: Mapping[str, Stretch], before_each: Mapping[str, Iterable[str]],
-    lengths: Mapping[str, float], lasts: Mapping[str, float | None],
+    lengths: Mapping[str, float], waits: RunWaits,
 ) -> str:  # fmt: skip
     """Say why the end of a live run is unknown.
 
     :param unknown: the tasks whose end is unknown; only the first ones of each chain are named
     :param lengths: how long jobs of a task take, where earlier ones have finished
-    :param lasts: see :func:`last_starts`
     """
     first = sorted(name for name in unknown if not set(before_each[name]) & set(unknown)) or sorted(unknown)
-    no_start = [name for name in first if name in lasts and lasts[name] is None]
+    no_start = [name for name in first if name in waits.lasts and waits.lasts[name] is None]
     no_length = [name for name in first if name not in no_start and name not in lengths]
     parts = []
     if no_start:
-        parts.append(f"there is no estimate of when the waiting jobs of {named(no_start)} start")
+        causes = sum((waits.causes.get(name, Counter()) for name in no_start), Counter[str]())
+        why = f" ({spoken(starts.commonest(causes)[0])})" if causes else ""
+        parts.append(f"there is no estimate of when the waiting jobs of {named(no_start)} start{why}")
     if no_length:
         parts.append(f"no job of {named(no_length)} has finished before, so its duration is unknown")
     if not parts and first:
@@ -317,10 +320,22 @@ def end_fields(times: RunTimes, now: float) -> dict[str, Any]:
     return {"expected_end": times.end, "expected_end_span": span, "expected_end_basis": times.basis}
 
 
-def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> tuple[dict[str, float | None], str | None]:
-    """Return by task when its last live job started or is expected to start (None: unknown), and what holds jobs of the
-    run (None: nothing).
+@dataclass(frozen=True, slots=True)
+class RunWaits:
+    """What the waiting jobs of a run wait for.
+
+    :param lasts: by task, when its last live job started or is expected to start; None: unknown
+    :param held: what holds jobs of the run; None: nothing does
+    :param causes: by task, why its jobs without an expected start wait, and how many
     """
+
+    lasts: Mapping[str, float | None] = field(default_factory=dict)
+    held: str | None = None
+    causes: Mapping[str, Counter[str]] = field(default_factory=dict)
+
+
+def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> RunWaits:
+    """Read what the waiting jobs of a run wait for, and when they are expected to start."""
     session, now = predictor.session, predictor.now
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
     at_work = (*mine, JobRow.state.in_(LIVE), JobRow.state.not_in(starts.WAITING))
@@ -332,6 +347,7 @@ def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> tuple[dict[st
     rows = starts.together(session, now, {**whose, **starts.TENANT}, *mine)
     outlook = predictor.outlook(rows)
     held: Counter[str] = Counter()
+    causes: dict[str, Counter[str]] = {}
     for row in rows:
         if (text := outlook.held.by(row)) is not None:
             held[text] += row.jobs
@@ -340,22 +356,25 @@ def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> tuple[dict[st
             lasts = [each.at for each in outlook.known_starts(row)]
             if row.unsaid:
                 lasts.append(last_start(outlook, row))
+            if None in lasts and row.reason_code in CODES:
+                text = cause_text(row.reason_code, row.reason_limit, starts.site_of(row))
+                causes.setdefault(row.task_id, Counter())[text] += row.jobs
         known = [found.get(row.task_id, now), *lasts] if row.task_id in found else lasts
         found[row.task_id] = None if None in known else max(at for at in known if at is not None)
     if not held:
-        return found, None
+        return RunWaits(found, None, causes)
     text, number = starts.commonest(held)
-    return found, f"{number:,} {'jobs are' if number > 1 else 'job is'} held ({spoken(text)})"
+    return RunWaits(found, f"{number:,} {'jobs are' if number > 1 else 'job is'} held ({spoken(text)})", causes)
 
 
 def last_start(outlook: starts.Outlook, row: Any) -> float | None:
     """Return when the last of the jobs counted together is expected to start if no plan predicts it; None: unknown."""
-    start = outlook.start(row, is_last=True, is_drawn=False)
+    start = outlook.start(row, end="last", is_drawn=False)
     if isinstance(start, ExpectedStart):
         return start.at
     # A job that was just queued, or that is next in line, can start at once.
     is_new = row.oldest - outlook.ahead > outlook.now - starts.SECONDS_UNTIL_SAID
-    return outlook.now if is_new or outlook.backlogs.before(row, is_last=True).jobs < 1 else None
+    return outlook.now if is_new or outlook.backlogs.before(row, end="last").jobs < 1 else None
 
 
 def spoken(title: str) -> str:

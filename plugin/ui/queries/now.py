@@ -621,6 +621,15 @@ class WaitGroup(BaseModel):
     """Room that jobs of the group hold while they wait, most cpus first."""
 
 
+class DagStarts(WaitingDag):
+    """When the jobs of a Dag in a group are expected to start."""
+
+    first: StartEstimate | None
+    """The first of them; None: there is no estimate."""
+    last: StartEstimate | None
+    """The last of them; None: there is no estimate for at least one of them."""
+
+
 class WaitGroups(BaseModel):
     """Why jobs wait, largest group first."""
 
@@ -699,19 +708,8 @@ def key_of(reason: Reason | None, site: str | None, seen: bool) -> Key:
 
 def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
     """Group the waiting jobs by what they wait for."""
-    groups: dict[Key, WaitingGroup] = {}
+    groups = waiting_groups(session, sight)
     outlook = Outlook(session, now)
-    for row in waiting(session):
-        reason, dag_id, site, count, cpus, oldest, *_ = row
-        seen = sight.sees(dag_id)
-        key = key_of(reason, site, seen)
-        group = groups.setdefault(key, WaitingGroup((reason or NEW).meaning, *key[1:]))
-        group.jobs += count
-        group.cpus += float(cpus)
-        group.oldest = min(group.oldest, oldest)
-        if seen or row.reason_code not in LIMITED:
-            group.why.add(why_of(reason, row))
-        group.add(reason, dag_id, count, seen)
     for reason, dag_id, job_site, gang, site, location, count, cpus in held_by(session):
         seen = sight.sees(dag_id)
         held_in = groups.get(key_of(reason, job_site, seen))
@@ -723,6 +721,41 @@ def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
     ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.code.key, each.site or "", each.limit or ""))
     jobs = sum(each.jobs for each in ordered)
     return WaitGroups(now=now, jobs=jobs, groups=[each.model(jobs, outlook) for each in ordered])
+
+
+def starts_by_dag(
+    session: Session, sight: Sight, now: float, code: str, site: str | None, limit: str | None
+) -> list[DagStarts]:
+    """Return when the jobs of each Dag in a group are expected to start, for the Dags with the most jobs.
+
+    :param code: of the reason, like the next two parameters as in :class:`WaitGroup`
+    """
+    group = waiting_groups(session, sight).get((code, site, limit))
+    if group is None:
+        return []
+    dags = dict(group.dags.most_common(MOST_DAGS))
+    found = Outlook(session, now).starts_by_dag(group.why, dags)
+    return [
+        DagStarts(dag_id=dag_id, jobs=jobs, first=as_estimate(found[dag_id][0]), last=as_estimate(found[dag_id][1]))
+        for dag_id, jobs in dags.items()
+    ]
+
+
+def waiting_groups(session: Session, sight: Sight) -> dict[Key, WaitingGroup]:
+    """Sum up the waiting jobs by what they wait for."""
+    groups: dict[Key, WaitingGroup] = {}
+    for row in waiting(session):
+        reason, dag_id, site, count, cpus, oldest, *_ = row
+        seen = sight.sees(dag_id)
+        key = key_of(reason, site, seen)
+        group = groups.setdefault(key, WaitingGroup((reason or NEW).meaning, *key[1:]))
+        group.jobs += count
+        group.cpus += float(cpus)
+        group.oldest = min(group.oldest, oldest)
+        if seen or row.reason_code not in LIMITED:
+            group.why.add(why_of(reason, row))
+        group.add(reason, dag_id, count, seen)
+    return groups
 
 
 def plain(reason: Reason) -> dict[str, Any]:

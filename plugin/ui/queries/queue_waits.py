@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import SiteRow
-from lading.executors.store.durations import PastWaits
+from lading.executors.store.durations import MOST, PastWaits
 from lading.scheduling.matching.ranking import QueueWaits
 
 Waiter = Literal["jobs", "allocations", "instances"]
@@ -33,7 +33,15 @@ class QueueWait(BaseModel):
     """95 % of them started within this time."""
 
 
-def queue_waits(session: Session) -> list[QueueWait]:
+class WaitsBySize(BaseModel):
+    """How long jobs and machines waited in queues."""
+
+    read: int
+    """At most this many of the latest batch jobs, and of the latest allocations and instances, are counted."""
+    waits: list[QueueWait]
+
+
+def queue_waits(session: Session) -> WaitsBySize:
     past = PastWaits()
     jobs = past.read(session)
     kinds = {row.name: row.kind for row in session.execute(select(SiteRow.name, SiteRow.kind))}
@@ -42,10 +50,11 @@ def queue_waits(session: Session) -> list[QueueWait]:
         for each in by_size(past.launches)
     ]
     order = ("jobs", "allocations", "instances")
-    return sorted(
+    waits = sorted(
         [*by_size(jobs), *launches],
         key=lambda each: (order.index(each.what), each.site, each.queue or "", each.most_cpus),
     )
+    return WaitsBySize(read=MOST, waits=waits)
 
 
 def by_size(waits: QueueWaits) -> Iterator[QueueWait]:

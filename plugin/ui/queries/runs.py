@@ -303,7 +303,7 @@ class RunOutlook(BaseModel):
     asked_by: str | None
     asked_at: float | None
     is_planned: bool
-    """Whether a forecast includes the run."""
+    """Whether Lading's plan includes the run, or any of its waiting jobs."""
 
 
 class RunSummary(BaseModel):
@@ -471,7 +471,7 @@ def outlook(session: Session, dag_id: str, run_id: str) -> RunOutlook | None:
 
     if (found := airflow_run_requests.terms(session, dag_id, run_id).get(run_id)) is None:
         return None
-    request, forecast = found
+    request, forecast = found.request, found.forecast
     return RunOutlook(
         hurry=None if forecast is None else forecast.hurry,
         finish_by=None if forecast is None else forecast.finish_by,
@@ -481,7 +481,7 @@ def outlook(session: Session, dag_id: str, run_id: str) -> RunOutlook | None:
         asked_finish_by=None if request is None else request.finish_by,
         asked_by=None if request is None else request.by,
         asked_at=None if request is None else request.at,
-        is_planned=forecast is not None,
+        is_planned=found.is_planned,
     )
 
 

@@ -15,7 +15,8 @@ import {LiveRuns} from "./live_runs";
 import type {PageProps} from "./page";
 
 const ROWS = 25;
-const EVERY = 10;
+/** Seconds between updates; expected starts take longer to sort. */
+const EVERY = 10, EVERY_BY_START = 30;
 
 // The filters: the name in the page's URL, the API's parameter, and the title of the chip.
 interface Chip {name: string; parameter: string; title: string; many: boolean}
@@ -35,13 +36,19 @@ const CHIPS: readonly Chip[] = [
 ];
 const STATES = [["", "any state"], ["running", "running"], ["waiting", "waiting"], ["failed", "failed"], ["succeeded", "succeeded"], ["cancelled", "cancelled"]] as const;
 const CAUSES = ["error", "out_of_memory", "time_limit", "node_failure", "preempted", "lost", "submit_rejected", "no_capacity", "cancelled"];
-export const SORTS = ["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used"];
+export const SORTS = ["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used", "starts"];
+/** Sorts waiting jobs only. */
+const STARTS = "starts";
 
 export interface Sorted {by: string; descending: boolean}
-export function sorted(chosen: Pick<Chosen, "get">): Sorted {
-  const by = chosen.get("sort") ?? "";
-  return {by: SORTS.includes(by) ? by : "queued", descending: chosen.get("order") !== "asc"};
+const isOfWaiting = (states: readonly string[]) => states.length > 0 && states.every((state) => WAITING.includes(state as never));
+export function sorted(chosen: Pick<Chosen, "get" | "all">): Sorted {
+  const by = chosen.get("sort") ?? "", isUsable = SORTS.includes(by) && (by !== STARTS || isOfWaiting(chosen.all("state")));
+  return {by: isUsable ? by : "queued", descending: chosen.get("order") !== "asc"};
 }
+/** The choices that sort the list; sorted by expected starts, it has only waiting jobs. */
+export const sortChoices = (states: readonly string[], by: string, descending: boolean): Choices =>
+  ({sort: by, order: descending ? null : "asc", after: null, ...(by === STARTS && !isOfWaiting(states) ? {state: WAITING} : {})});
 /** Converts the filters in the page's URL to the API's parameters. */
 export function parametersOf(chosen: Pick<Chosen, "get" | "all">): Parameters {
   const found: Parameters = {};
@@ -124,7 +131,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "State, try", cell: (job) => job.hidden ? null : <div><Badge word={job.state} /><div><Muted>try {job.try_number}<LogLink job={job} before=", " /></Muted></div></div>},
     {title: "Cause or reason", help: "And what to do about it, and who can", cell: (job) => <div><Clamp text={sentence(why(job), null)} />{job.remedy === null ? null : <div className="muted"><Clamp text={byWhom({remedy: job.remedy, actors: job.actors})} /></div>}</div>, has: why},
     {title: "Since then", help: "What has become of the task since this try failed. Gave up: Airflow does not retry it", cell: (job) => (job.since_then ? sequelText(job.since_then, now) : null), has: (job) => job.since_then},
-    {title: "Starts", help: "When the job is expected to start. At least 80 % of jobs should start within the interval; Waits shows how many did", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : isWaiting(job) ? <Muted>unknown</Muted> : null), has: (job) => job.start !== null || isWaiting(job)},
+    {title: "Starts", help: "When the job is expected to start. At least 80 % of jobs should start within the interval; Waits shows how many did", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : isWaiting(job) ? <Muted>unknown</Muted> : null), has: (job) => job.start !== null || isWaiting(job), sort: STARTS},
     {title: "Where, native id", cell: (job) => <div><Where job={job} />{job.native_id ? <div><Muted>{job.native_id}</Muted></div> : null}</div>, has: (job) => where(job) !== NOWHERE || job.native_id},
     {title: "Queued", cell: (job) => date(job.queued_at), sort: "queued", number: true},
     {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), sort: "waited", number: true},
@@ -165,7 +172,7 @@ export function JobsPage({chosen, summary}: PageProps) {
   const parameters = parametersOf(chosen), {by, descending} = sorted(chosen), within = withinOf(chosen);
   const since = () => sinceOf(chosen, Date.now() / 1000);
   const asked = {...parameters, sort: by, order: descending ? "desc" : "asc", limit: ROWS, after: chosen.get("after")};
-  const [found, trouble, now] = useAnswer<JobPage>("jobs", asked, EVERY, since, within ?? "");
+  const [found, trouble, now] = useAnswer<JobPage>("jobs", asked, by === STARTS ? EVERY_BY_START : EVERY, since, within ?? "");
   const shown = useLast(found);
   const q = chosen.get("q"), dags = chosen.all("dag"), isFailed = chosen.all("state").includes("failed");
   const isFiltered = within !== null || CHIPS.some(({name}) => name !== "q" && chosen.all(name).length);
@@ -175,7 +182,7 @@ export function JobsPage({chosen, summary}: PageProps) {
       <Table
         name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty={q ? <>No job matches “<Name>{q}</Name>”{isFiltered ? " and the other filters" : ""}. The search covers the names of tasks, Dags, runs, sites, machines and nodes, native ids and tokens.{shown.map_indexes.length ? ` No job has this map index: ${shown.map_indexes.map(mapIndexText).join("; ")}.` : ""}</> : "No job matches these filters."} few={ROWS} keyOf={({id}) => id}
         href={address("jobs.csv", {...parameters, ...since()}).href}
-        sorting={{by, descending, onSort: (sort, isDescending) => chosen.set({sort, order: isDescending ? null : "asc", after: null})}}
+        sorting={{by, descending, onSort: (sort, isDescending) => chosen.set(sortChoices(chosen.all("state"), sort, isDescending))}}
         more={<Pager chosen={chosen} found={shown} />} />
     </div>
   ) : null;

@@ -161,10 +161,9 @@ export function FailedTile({summary: {failed, failed_tasks: tasks}}: {summary: P
 
 export function NowPage({summary, trouble, now}: PageProps) {
   const today = useToday(), asked = [summary, trouble] as const;
-  const down = !summary || summary.controller_lives ? null : <span role="alert"><Badge word="down" /> No controller is running: no job starts</span>;
   return (
     <>
-      <AnswerSection title="Overview" more={down} asked={asked}>{(found) => (
+      <AnswerSection title="Overview" asked={asked}>{(found) => (
         <Tiles>
           <Tile label="Running" value={count(found.running)} help="see when their runs end" to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />

@@ -1,11 +1,12 @@
 // Why jobs wait, grouped by reason, site and limit, with remedies and who can apply them; and how long queues take.
 import * as React from "react";
-import type {QueueWait, StartAccuracy, StartSource, WaitGroup, WaitGroups} from "../api_types";
+import {useState} from "react";
+import type {DagStarts, QueueWait, StartAccuracy, StartEstimate, StartSource, WaitGroup, WaitGroups, WaitsBySize} from "../api_types";
 import type {HeldRoom} from "../api_types";
-import {byWhom, count, cpusText, duration, iso, jobsText, percent, sentence, spoken, startText, usd} from "../format";
-import {pagePath} from "../paths";
+import {byWhom, count, cpusText, duration, iso, jobsText, momentText, percent, sentence, spoken, startText, usd} from "../format";
+import {pagePath, type Choices} from "../paths";
 import {useAnswer} from "../polling";
-import {AnswerSection, Bar, Clamp, Link, Muted, Name, Row, Select} from "../ui/parts";
+import {AnswerSection, Awaited, Bar, Button, Clamp, Link, Muted, Name, Row, Select} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {WAITING} from "../ui/tries";
 import {Dags} from "./groups";
@@ -31,7 +32,41 @@ const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.senten
 /** The filters for the jobs of a group. Jobs without a reason yet have no code. Few waiting jobs have a site, so the filter is
  * the site of their reasons. */
 const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit, at});
-const lastStart = ({start}: WaitGroup, now: number) => (start === null ? <Muted>unknown</Muted> : <div>{startText(start, now)}{start.since === null || !start.text ? null : <div className="muted"><Clamp text={start.text} /></div>}</div>);
+/** The jobs of a group, the one that starts last first. */
+const byStart = (group: WaitGroup, more: Choices = {}) => pagePath({...choices(group), ...more, sort: "starts"});
+const lastStart = (group: WaitGroup, now: number) => (group.start === null ? <Muted>unknown</Muted> : (
+  <div><Link to={byStart(group)} label={`Jobs by expected start: ${group.title}`}>{startText(group.start, now)}</Link>{group.start.since === null || !group.start.text ? null : <div className="muted"><Clamp text={group.start.text} /></div>}</div>
+));
+
+const shortStart = (start: StartEstimate | null, now: number) =>
+  start === null ? "unknown" : start.at === null ? "held up" : start.at <= now ? "now" : momentText(start.at, now);
+/** When the jobs of one Dag of a group start. */
+export function dagStartsText({jobs, first, last}: Pick<DagStarts, "jobs" | "first" | "last">, now: number): string {
+  return jobs === 1 ? `starts ${aboutText(shortStart(last, now))}` : `first ${aboutText(shortStart(first, now))}, last ${aboutText(shortStart(last, now))}`;
+}
+const aboutText = (text: string) => (/\d/.test(text) ? `about ${text}` : text);
+
+/** The Dags of a group; if there are several, when the jobs of each start is loaded on request. */
+function GroupDags({group, now}: {group: WaitGroup; now: number}) {
+  const [isOpen, setOpen] = useState(false);
+  if (group.dags_total < 2) return <Dags group={group} to={(dag) => pagePath({...choices(group), dag})} />;
+  return (
+    <div>
+      {isOpen ? <StartsByDag group={group} now={now} /> : <Dags group={group} to={(dag) => pagePath({...choices(group), dag})} />}
+      <Button aria-expanded={isOpen} aria-label={`Starts by Dag: ${group.title}`} onClick={() => setOpen(!isOpen)}>{isOpen ? "▾ Starts by Dag" : "▸ Starts by Dag"}</Button>
+    </div>
+  );
+}
+function StartsByDag({group, now}: {group: WaitGroup; now: number}) {
+  const [found, trouble] = useAnswer<DagStarts[]>("waits/dags", {key: group.key, site: group.site, limit: group.limit}, 30);
+  if (found === null) return <Awaited trouble={trouble} />;
+  return (
+    <>
+      {found.map((each) => <div key={each.dag_id}><Link to={byStart(group, {dag: each.dag_id})} label={`${each.dag_id}: jobs of this group by expected start`}><Name>{each.dag_id}</Name></Link> {count(each.jobs)}<div className="muted">{dagStartsText(each, now)}</div></div>)}
+      {group.dags_total > found.length ? <Muted>the {count(found.length)} Dags with the most jobs of {count(group.dags_total)}</Muted> : null}
+    </>
+  );
+}
 
 /** Only the groups or waits of a site; null: all of them. */
 const ofSite = <Row extends {site: string | null}>(rows: readonly Row[], chosen: string | null) => rows.filter(({site}) => chosen === null || site === chosen);
@@ -51,15 +86,15 @@ function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chose
     {title: "Last one starts until", hidden: true, text: ({start}) => iso(start?.until)},
     {title: "Longest wait", csvTitle: "Longest wait, s", cell: (group) => duration(now - group.oldest), text: (group) => Math.round(now - group.oldest), number: true},
     {title: "cpus requested", cell: (group) => count(group.cpus), text: (group) => group.cpus, number: true},
-    {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
+    {title: "Dags", cell: (group) => <GroupDags group={group} now={now} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
     {title: "What to do", cell: (group) => <Clamp text={byWhom(group)} />, text: byWhom},
   ];
   return <Table name="Waiting jobs" rows={rows} columns={columns} empty="No job is waiting." keyOf={({key, site, limit}) => `${key} ${site} ${limit}`} />;
 }
 
 function Queues({chosenSite}: {chosenSite: string | null}) {
-  const asked = useAnswer<QueueWait[]>("queue-waits", {}, 60);
-  if (!ofSite(asked[0] ?? [], chosenSite).length && !asked[1]) return null;
+  const asked = useAnswer<WaitsBySize>("queue-waits", {}, 60), [known] = asked;
+  if (!ofSite(known?.waits ?? [], chosenSite).length && !asked[1]) return null;
   const size = ({more_cpus_than: more, most_cpus: most}: QueueWait) => (more + 1 === most || more === most ? count(most) : `${count(more + 1)} to ${count(most)}`);
   const columns: Column<QueueWait>[] = [
     {title: "What waited", cell: (row) => (row.what === "jobs" ? "batch jobs" : row.what), text: (row) => row.what},
@@ -70,7 +105,7 @@ function Queues({chosenSite}: {chosenSite: string | null}) {
     {title: "95 % started within", csvTitle: "95 % started within, s", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
     {title: "Count", cell: (row) => count(row.count), text: (row) => row.count, number: true},
   ];
-  return <AnswerSection title="Waits by size" more={<Muted>of the latest 5,000 batch jobs and 5,000 machines that started</Muted>} asked={asked}>{(found) => <Table name="Waits by size" rows={ofSite(found, chosenSite)} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
+  return <AnswerSection title="Waits by size" more={known ? <Muted>of the latest {count(known.read)} batch jobs and {count(known.read)} machines that started</Muted> : null} asked={asked}>{(found) => <Table name="Waits by size" rows={ofSite(found.waits, chosenSite)} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
 }
 
 const SOURCES: Record<StartSource, string> = {forecast: "Lading's plan", batch_system: "The batch system's estimate", backlog: "The jobs ahead", past_waits: "The waits of earlier tries"};

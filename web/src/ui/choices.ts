@@ -55,3 +55,35 @@ export function useChoices(): Chosen {
     };
   }, [text, path]);
 }
+
+/** The try that the view of a task instance's log or details showed last, by the addresses visited before, latest first;
+ * null: the newest, or another page was shown.
+ *
+ * @param task: the path of the task instance
+ */
+export function tryShown(visited: readonly (string | null)[], task: string): string | null {
+  const its = decodeURIComponent(task);
+  for (const address of visited) {
+    if (address === null) return null;
+    const {pathname, searchParams} = new URL(address), path = decodeURIComponent(pathname), at = path.indexOf(its);
+    const rest = at < 0 ? null : path.slice(at + its.length);
+    if (rest === "" || rest === "/details") return searchParams.get("try_number");
+    if (rest === null || !rest.startsWith("/") || rest.startsWith("/mapped/")) return null;
+  }
+  return null;
+}
+interface History {entries: () => {url: string | null}[]; currentEntry: {index: number} | null}
+/** The addresses visited before this one, latest first; none in a browser without the Navigation API. */
+function visited(): (string | null)[] {
+  const {navigation} = globalThis as {navigation?: History};
+  return navigation ? navigation.entries().slice(0, Math.max(0, navigation.currentEntry?.index ?? 0)).map(({url}) => url).reverse() : [];
+}
+/** The try to show first: the one in the URL, or that of the log view from which the user came, because Airflow's tabs
+ * drop it; null: the newest.
+ *
+ * @param task: the path of the task instance
+ */
+export function useTry(task: string): string | null {
+  const inUrl = useChoices().get("try_number");
+  return useMemo(() => inUrl ?? tryShown(visited(), task), [inUrl, task]);
+}

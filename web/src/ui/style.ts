@@ -108,7 +108,7 @@ const CSS = `
   .lading .tile .value { font-size: 1.15em; white-space: normal; }
   .lading table, .lading tbody, .lading tr, .lading td { display: block; width: auto; max-width: none; }
   .lading thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  .lading .scroll:has(> table) { border: 0; max-height: none; overflow: visible; }
+  .lading .scroll:has(> table) { border: 0; overflow: visible; }
   .lading tbody tr { border: 1px solid var(--l-line); border-radius: 6px; margin-bottom: 8px; padding: 4px 8px; }
   .lading td, .lading tr:last-child td { border: 0; padding: 2px 0; display: grid; grid-template-columns: 7.5em minmax(0, 1fr); gap: 0 8px; }
   .lading td::before { content: attr(data-title); opacity: 0.75; font-size: 0.875em; grid-column: 1; grid-row: 1 / span 9; }
@@ -122,7 +122,7 @@ const CSS = `
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
   .lading dl.facts dd { margin-bottom: 6px; }
 }
-@media print { .lading { overflow: visible; height: auto; } .lading .scroll { max-height: none; overflow: visible; } }
+@media print { .lading { overflow: visible; height: auto; } .lading .scroll { overflow: visible; } }
 `;
 
 /** Adds the style sheet to the document once. */

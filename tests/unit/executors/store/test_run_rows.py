@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from airflow.models.dag import DagModel
@@ -88,13 +89,23 @@ def test_a_forecast_is_stored_where_it_has_changed_and_forgotten_with_its_run(se
     assert noted(q=RunForecast()) == {"q": (None, pytest.approx(time.time(), abs=60))}
 
 
+def add_job(session: Session, **columns: Any) -> None:
+    store.add_job(
+        session, token="t", kind="ExecuteTask", subject="s", workload="{}", cpus=1.0, memory=1, disk=0, gpus=0.0,
+        priority=1, state=State.QUEUED, queued_at=NOW, dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1,
+        **columns,
+    )  # fmt: skip
+
+
 def test_what_a_run_goes_by_as_text(session: Session) -> None:
     def lines(run_id: str = "r") -> list[str]:
         return list(airflow_run_requests.terms(session, "d", run_id)[run_id].lines())
 
     assert airflow_run_requests.terms(session, "d") == {}, "nothing is asked or forecast"
     assert airflow_run_requests.terms(session, "d", "over") == {}
-    assert lines() == ['no plan covers it: only sites with policy = "forecast" plan ahead']
+    assert lines() == ["it is not in Lading's plan: " + run_rows.WHO_PLANS]
+    add_job(session, planned_start=NOW)
+    assert lines() == ["Lading's plan includes only some of its jobs"]
     run_rows.note(session, {("d", "r"): RunForecast(2.5, NOW, NOW + 2400)})
     six, later = format_moment(NOW), format_moment(NOW + 2400)
     assert lines() == ["hurry 2.5, as its Dag says", f"cannot end by {six}: about {later} at the earliest"]
@@ -107,17 +118,14 @@ def test_what_a_run_goes_by_as_text(session: Session) -> None:
         f"planned to finish at about {later}, due by {format_moment(NOW + 3600)}",
     ]
     run_rows.note(session, {("d", "q"): RunForecast(None, NOW)})
-    assert lines("q") == ["hurry as set for each site", f"due by {six}; no plan says yet when it will finish"]
+    assert lines("q") == ["hurry as set for each site", f"due by {six}; when it will finish is not planned yet"]
     assert sorted(airflow_run_requests.terms(session, "d")) == ["q", "r"]
 
 
 def test_what_was_asked_is_forgotten_with_the_jobs_of_its_run(session: Session) -> None:
     for run_id in ("r", "q"):
         airflow_run_requests.ask(session, "d", run_id, 1, None, "x")
-    store.add_job(
-        session, token="t", kind="ExecuteTask", subject="s", workload="{}", cpus=1.0, memory=1, disk=0, gpus=0.0,
-        priority=1, state=State.QUEUED, queued_at=NOW, dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1,
-    )  # fmt: skip
+    add_job(session)
     session.commit()
     run_rows.forget(session, time.time() - 3600)
     assert len(session.scalars(select(RunRequestRow)).all()) == 2

@@ -193,6 +193,33 @@ def test_the_last_start_of_a_group_is_in_the_share_with_the_least_weight(session
     assert starts.Outlook(session, NOW).last_start({(None, None, None)}, {"small"}) == found["small4"]
 
 
+def test_the_first_and_last_starts_of_each_dag_of_a_group_are_those_of_its_jobs(session: Session) -> None:
+    for name in ("a", "b", "c"):
+        add_ended(session, 5, dag_id=name, run_id=name)
+    session.add(SiteRow(name="gpu", position=0, kind="slurm", limits="{}", contact_at=NOW, paused_by="carol"))
+    for name, jobs in (("a", 9), ("b", 5), ("c", 40)):
+        for number in range(jobs):
+            add(session, f"{name}{number:02}", dag_id=name, queued_at=NOW - 900 + 20 * number, site_hint="hpc")
+    add(session, "planned", dag_id="b", queued_at=NOW - 60, site_hint="hpc", planned_start=NOW + 5)
+    add(session, "held", dag_id="c", queued_at=NOW - 60, site_hint="gpu")
+    found, outlook = all_starts(session), starts.Outlook(session, NOW)
+    by_dag = outlook.starts_by_dag({(None, None, None)}, {"a", "b", "c"})
+    assert by_dag["a"] == (found["a00"], found["a08"])
+    assert by_dag["b"] == (found["planned"], found["b04"])
+    assert by_dag["c"] == (found["c00"], starts.NoStart("Its site is paused: gpu"))
+    assert outlook.last_start({(None, None, None)}, {"a", "b", "c"}) == by_dag["c"][1]
+
+
+def test_the_first_of_jobs_queued_together_is_ahead_of_all_of_them(session: Session) -> None:
+    add_ended(session, 20)
+    for number in range(1000):
+        add(session, f"w{number}", queued_at=NOW - 600, site_hint="hpc", **reason_values(FULL))
+    first, last = starts.Outlook(session, NOW).starts_by_dag({starts.why_of(FULL, row(session, "w7"))}, {"d"})["d"]
+    assert isinstance(first, ExpectedStart)
+    assert "no job ahead of it" in first.text
+    assert before(last) == 999
+
+
 def test_of_a_group_of_which_some_are_held_no_start_is_expected(session: Session) -> None:
     session.add(SiteRow(name="gpu", position=0, kind="slurm", limits="{}", contact_at=NOW, paused_by="carol"))
     for number, site in enumerate(("hpc", "gpu", "sge")):  # of the others nothing is known

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -37,7 +37,18 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from lading.executors import store
-from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, instances, requests, share_rows
+from lading.executors.store import (
+    Capacity,
+    JobRow,
+    LocationRow,
+    SiteRow,
+    State,
+    durations,
+    instances,
+    reason_values,
+    requests,
+    share_rows,
+)
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind
@@ -732,6 +743,41 @@ def test_jobs_are_sorted_by_the_server_and_pages_have_no_gaps(session: Session, 
     assert "".join(rising) == "12340", "what has none comes last"
 
 
+def test_waiting_jobs_are_sorted_by_their_expected_starts_and_pages_have_no_gaps(
+    session: Session, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lading.plugin.ui.app.controller_now", lambda session: NOW)
+    for number, at in enumerate((700, 300, None, 500, 900, None, 100)):
+        planned = None if at is None else NOW + at
+        add(session, f"job{number}", state=State.QUEUED, queued_at=NOW - 60 + number, planned_start=planned)
+    spent = because("budget_spent", budget="b", spent=2.0, most=1.0, until=2e9)
+    add(session, "held7", state=State.QUEUED, reason=spent, planned_start=NOW + 200)
+    add(session, "hush8", dag_id="hush_dag", state=State.QUEUED, planned_start=NOW + 50)
+    ended(session, "ended9")
+    session.commit()
+    assert [token[-1] for token in found_jobs(client, sort="starts", order="asc")[:5]] == [*"61304"]
+    falling = found_jobs(client, sort="starts")
+    assert [token[-1] for token in falling[:5]] == [*"40316"]
+    assert {*falling[5:]} == {"job2", "job5", "held7"}, "no start is expected of these"
+    assert found_jobs(client, sort="starts", state="running") == []
+    page = client.get("/jobs", params={"sort": "starts", "limit": 1}).json()
+    assert (page["matching"], page["jobs"][0]["start"]["at"]) == (8, NOW + 900)
+
+
+def test_a_group_of_waiting_jobs_says_when_each_of_its_dags_starts(session: Session, client: TestClient) -> None:
+    full = because("max_allocations", used=8, most=8).at("hpc")
+    for dag_id, at in (("mine", 300), ("mine", 900), ("hush_dag", 600)):
+        add(session, f"{dag_id}{at}", dag_id=dag_id, state=State.QUEUED, reason=full, planned_start=NOW + at)
+    session.commit()
+    [group] = [each for each in client.get("/waits").json()["groups"] if each["dags"]]
+    whose = {name: group[name] for name in ("key", "site", "limit")}
+    [mine] = client.get("/waits/dags", params=whose).json()
+    assert (mine["dag_id"], mine["jobs"]) == ("mine", 2)
+    assert (mine["first"]["at"], mine["last"]["at"]) == (NOW + 300, NOW + 900)
+    assert group["start"]["at"] == NOW + 900
+    assert client.get("/waits/dags", params={**whose, "site": "lab"}).json() == []
+
+
 @pytest.mark.parametrize("after", [f"{'9' * 310}:0:a", "0:1e+999:a", "x"])
 def test_what_is_not_the_end_of_a_page_is_refused(client: TestClient, after: str) -> None:
     assert client.get("/jobs", params={"after": after}).status_code == 422
@@ -1167,7 +1213,8 @@ def test_how_long_allocations_and_instances_took_to_start(session: Session, clie
         times = {"ordered_at": NOW - 1000, "ready_at": NOW - 1000 + wait, "ended_at": NOW}
         session.add(InstanceRow(token=f"{site}{wait}", site=site, state=InstanceState.ENDED, **times, **amounts))
     session.commit()
-    found = {(each["what"], each["site"]): each for each in client.get("/queue-waits").json()}
+    found = {(each["what"], each["site"]): each for each in client.get("/queue-waits").json()["waits"]}
+    assert client.get("/queue-waits").json()["read"] == durations.MOST
     waits = found["allocations", "hpc"]
     assert (waits["more_cpus_than"], waits["most_cpus"], waits["most"]) == (2, 4, 130)
     assert found["instances", "cloud"]["median"] == 50
@@ -1242,6 +1289,14 @@ def test_a_live_run_of_unknown_end_says_why(session: Session, client: TestClient
     why = "there is no estimate of when the waiting jobs of t start"
     assert (run["expected_end"], run["end_unknown"]) == (None, why)
     assert client.get("/dags/mine/runs/r/gantt").json()["end_unknown"] == why
+    limit = because("task_jobs", most=2, task="t")
+    session.execute(update(JobRow).values(reason_values(limit)))
+    session.commit()
+    [run] = client.get("/live-runs").json()["runs"]
+    [group] = client.get("/waits").json()["groups"]
+    assert group["limit"] == "max_jobs of task t"
+    assert run["end_unknown"].lower() == f"{why} ({group['title']}: {group['limit']})".lower()
+    assert client.get("/dags/mine/runs/r/gantt").json()["end_unknown"] == run["end_unknown"]
     session.execute(update(JobRow).values(state=State.RUNNING, started_at=NOW - 60))
     session.commit()
     [run] = client.get("/live-runs").json()["runs"]
@@ -1421,6 +1476,14 @@ def test_who_may_change_a_run_may_hurry_it_and_take_that_back(session: Session, 
     add_run(session, "mine", "over", "success")
     session.add(RunForecastRow(dag_id="mine", run_id="r", hurry=0.5, finish_by=NOW + 60, ends_at=NOW + 120, at=NOW))
     session.commit()
+    add_run(session, "mine", "some")
+    add(session, "some", run_id="some", state=State.QUEUED, planned_start=NOW + 90)
+    session.commit()
+    some = client.get("/dags/mine/runs/some").json()
+    assert (some["outlook"]["is_planned"], some["waits"][0]["start"]["text"]) == (True, "Lading's plan")
+    session.execute(update(JobRow).values(planned_start=None))
+    session.commit()
+    assert client.get("/dags/mine/runs/some").json()["outlook"]["is_planned"] is False
     path = "/dags/mine/runs/r/hurry"
     before = client.get("/dags/mine/runs/r").json()
     assert (before["may_edit"], before["outlook"]["hurry"], before["outlook"]["asked_by"]) == (False, 0.5, None)
@@ -1542,7 +1605,8 @@ def test_no_name_of_a_dag_reaches_a_user_that_may_not_read_it(
         "task_id": names, "location": names, "q": names, "cause": st.sampled_from(["error", "hush_reason"]),
         "reason_code": st.sampled_from(["task_jobs", "free_text"]), "queued_until": st.just(NOW + 5),
         "reason_limit": st.sampled_from(["max_jobs of task hush_task", "max_allocations"]),
-        "sort": st.sampled_from(["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used"]),
+        "sort": st.sampled_from([*get_args(explorer.SortKey)]),
+        "key": st.sampled_from(["task_jobs", "max_allocations"]),
         "order": st.sampled_from(["asc", "desc"]), "split": st.sampled_from(["dag", "task", "site", "team"]),
         "by": st.sampled_from(["day", "week", "month"]),
     }  # fmt: skip

@@ -124,8 +124,40 @@ def test_an_overtaken_job_starts_no_earlier_than_the_last_simulated_one(
     found = QueueAhead(lines, [Running("a", 1, 200)], 4, Shares(), {})
     assert (found.last, found.count) == (20, 5), "the simulation ends before the first job starts"
     assert found.start(given, 0) == (20, 5)
-    assert found.start(A, 0) == (20, 5)
-    assert found.start(A, 5) == (40, 10)
+    assert found.start(A, 0) == (pytest.approx(20 + 40 / 3.5), 6), "after all given jobs; 3.5 of 4 cpus are in use"
+    assert found.start(A, 5) == (pytest.approx(20 + 140 / 3.5), 11)
+
+
+OF_MANY = [ShareLine(LEVEL, name) for name in "abcdefghij"]
+KEEPING = Shares((Share("a", weight=100), Share("b", kept=(Kept(None, {"cpus": 5}),))))
+URGENT, LATER = ShareLine((True, -1, 0), "a"), ShareLine((True, 1, 0), "a")
+
+
+@pytest.mark.parametrize(
+    ("lines", "table"),
+    [
+        ({line: [Alike(1, 1, 60)] * 400 for line in OF_MANY}, Shares()),
+        ({line: [Alike(1, 1, 20 + 7 * number)] * 400 for number, line in enumerate(OF_MANY)}, Shares()),
+        ({line: [Alike(1, 1, 60)] * (80 * number + 80) for number, line in enumerate(OF_MANY)}, Shares()),
+        ({A: [Alike(1, 1, 60)] * 1500, B: [Alike(1, 2, 30)] * 1500}, shares(a=3, b=1)),
+        ({A: [Alike(1, 1, 60)] * 1500, B: [Alike(1, 1, 60)] * 1500}, KEEPING),
+        ({URGENT: [Alike(1, 1, 60)] * 1000, A: [Alike(1, 1, 60)] * 1000, LATER: [Alike(1, 1, 60)] * 1000}, Shares()),
+    ],
+    ids=["equal shares", "other lengths", "other numbers", "other weights", "kept", "priorities"],
+)
+@pytest.mark.parametrize("given_ahead", [0.0, 10.0])
+def test_all_jobs_ahead_count_beyond_those_that_are_simulated(
+    lines: dict[ShareLine, list[Alike]], table: Shares, given_ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = QueueAhead(lines, [], 10, table, {}, None, given_ahead)
+    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 1000)
+    part = QueueAhead(lines, [], 10, table, {}, None, given_ahead)
+    assert part.count < sum(map(len, lines.values())) / 2
+    for line, jobs in lines.items():
+        for number in range(0, len(jobs), 40):
+            (at, before), expected = part.start(line, number), exact.start(line, number)
+            assert at == pytest.approx(expected[0], rel=0.25, abs=60), (line, number)
+            assert before == pytest.approx(expected[1], rel=0.25, abs=10), (line, number)
 
 
 class CountedSize(float):
