@@ -7,6 +7,8 @@ in shared code. Every query covers many jobs at once. How to add a batch system:
 
 from __future__ import annotations
 
+import re
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from itertools import takewhile
 from typing import ClassVar, Literal
 
 from lading.hooks.batch.directives import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any, settings
+from lading.hooks.batch.dry_run import DryRun
 from lading.hooks.batch.inventory import Survey
 from lading.hooks.batch.memory import MemoryUnit
 from lading.hooks.batch.refusals import CancelError, CouldNotAsk, SubmitError, Wording
@@ -109,6 +112,7 @@ class BatchSystem(ABC):
     :cvar wording: the meaning of its refusals
     :cvar exclusion: how to keep a job away from nodes; None: the batch system has no option for it
     :cvar survey: how to list its nodes and queues; None: not possible
+    :cvar dry_run: how to ask whether it would accept a script; None: not possible
     :cvar granted_nodes: shell expression for the number of nodes that a job got, if the batch system accepts a range of
         nodes (``2-8``); None: it accepts no range, and a job requests the maximum
     :cvar memory_unit: how to find out in which unit it counts memory, where sites differ; None: they do not
@@ -134,6 +138,7 @@ class BatchSystem(ABC):
     wording: ClassVar[Wording]
     synonyms: ClassVar[Mapping[str, str]] = {}
     survey: ClassVar[Survey | None] = None
+    dry_run: ClassVar[DryRun | None] = None
     granted_nodes: ClassVar[str | None] = None
     memory_unit: ClassVar[MemoryUnit | None] = None
     exclusion: ClassVar[Exclusion | None] = None
@@ -183,8 +188,19 @@ class BatchSystem(ABC):
 
     def clusters_of_script(self, script: str) -> tuple[str, ...]:
         """Return the clusters that the header of a script names, see :meth:`clusters`."""
+        return self.clusters(self._directives_of(script))
+
+    def options_of_script(self, script: str) -> dict[str, str]:
+        """Return the options in the header of a script with their values, by the one name of each."""
+        found = {}
+        for directive in self._directives_of(script):
+            value = re.sub(r"^--?[\w-]+[= ]?", "", directive)
+            found[self.one_name(settings(directive)[0])] = " ".join(shlex.split(value))
+        return found
+
+    def _directives_of(self, script: str) -> list[str]:
         header = takewhile(lambda line: line.startswith("#"), script.splitlines())
-        return self.clusters(line[len(self.prefix) :].strip() for line in header if line.startswith(self.prefix))
+        return [line[len(self.prefix) :].strip() for line in header if line.startswith(self.prefix)]
 
     def own_id(self, variable: str, clusters: Sequence[str]) -> str:
         """Return the shell expression with which a job writes its native ID as :meth:`submitted` returns it.

@@ -20,6 +20,7 @@ from lading.hooks.cleanup.cleaning import clean_cluster, clean_files
 from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.allocations.script import AllocationWriter
 from lading.hooks.cluster.checks import checks as cluster_checks
+from lading.hooks.cluster.checks import dry_runs
 from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
@@ -40,6 +41,7 @@ from lading.hooks.site import (
     ObservedLocation,
     Order,
     RemovedLeftovers,
+    RequestRefusal,
     Site,
     join,
 )
@@ -225,6 +227,15 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         kind = AllocationWriter if self.config.mode == "allocation" else ScriptWriter
         writer = kind(self.system, self.config, self.config.execution_api)
         return writer.of_one(envelope.at(self.config), tuple(self._excluded_nodes().reasons()))
+
+    def refusals(self, envelopes: Sequence[Envelope]) -> list[RequestRefusal | None]:
+        if self.config.mode != "job" or self.system.dry_run is None:
+            return super().refusals(envelopes)
+        transport, asked = self.connect(), [envelope.at(self.config) for envelope in envelopes]
+        try:
+            return dry_runs.refusals(self.config, self.system, transport, execution_api(self.config.api_url), asked)
+        finally:
+            transport.close()
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for name, here in envelopes.items():

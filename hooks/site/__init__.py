@@ -11,6 +11,7 @@ from lading.hooks.site.site import (
     ListedInstance,
     Order,
     RemovedLeftovers,
+    RequestRefusal,
     Site,
     StagingArea,
     Tenancy,

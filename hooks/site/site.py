@@ -186,6 +186,15 @@ class Site(ABC, Generic[Config]):
         """
         return None
 
+    def refusals(self, envelopes: Sequence[Envelope]) -> list[RequestRefusal | None]:
+        """Ask the batch system which of these jobs it would refuse; None: it would accept one, or has no such command.
+
+        Nothing is submitted, and the site can be in use by a controller.
+
+        :raises OSError: none is refused for good, and not all of them could be asked about
+        """
+        return [None] * len(envelopes)
+
     def staging_area(self, location: str) -> StagingArea | None:
         """Return where input files of a location's jobs are kept; None: files cannot be staged there.
 
@@ -404,6 +413,25 @@ class RemovedLeftovers:
     number: int
     mib: float
     trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefusal:
+    """Why the batch job of a job would be refused.
+
+    :param system: the batch system that refuses it; None: Lading itself does
+    :param is_final: whether it will never be accepted; otherwise it is refused for now
+    :param option: the batch system's option that is the cause; None: unknown
+    :param value: of the option; None: unknown
+    :param advice: the rest of the sentence: the value that was probably meant, and the valid ones
+    """
+
+    message: str
+    system: str | None = None
+    is_final: bool = True
+    option: str | None = None
+    value: str | None = None
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,13 @@ QUEUES = ("lading_queue", "slurm_partition")
 CLUSTERS = ("cluster", "slurm_cluster")
 # All resources that only a batch system understands.
 OF_BATCH_SYSTEMS = (*QUEUES, *OPTIONS, *CLUSTERS, "slurm_extra")
+# For an option of SLURM, the resources that can be its cause in addition to ``OPTIONS``.
+CAUSES: Mapping[str, Sequence[str]] = {
+    "partition": QUEUES,
+    "clusters": CLUSTERS,
+    "time": ("runtime",),
+    "gres": ("gres", "gpu_model", "gpu", "gpus", "nvidia_gpu"),
+}
 # The resources for the number of GPUs; the first one that a job has is used.
 GPUS = ("gpu", "gpus", "nvidia_gpu")
 # What Snakemake shows for a resource that depends on files that do not exist yet.
@@ -110,6 +117,22 @@ def where(asked: Any, system: str | None, place: str) -> dict[str, Any]:
                 raise NeedsError(f"slurm_extra has --{key}, which the resource {taken} sets as well; keep one of them")
             native[key] = said
     return {"queue": queue, "native": native}
+
+
+def are_known(job: Any) -> bool:
+    """Whether no resource of a job depends on files that do not exist yet. Lading does not use ``tmpdir``."""
+    jobs = job.jobs if job.is_group() else [job]
+    return not any(value == UNKNOWN for each in jobs for name, value in each.resources.items() if name != "tmpdir")
+
+
+def cause(asked: Any, option: str) -> str | None:
+    """Return the resource that sets an option of SLURM, with its value; None: the rule does not set it."""
+    names = [name for name, by_system in OPTIONS.items() if by_system.get("slurm") == option]
+    for name in (*names, *CAUSES.get(option, ())):
+        if (value := text(asked, name)) is not None:
+            return f"resource {name} is {value!r}"
+    extra = text(asked, "slurm_extra")
+    return None if extra is None or option not in read_extra(extra) else f"resource slurm_extra is {extra!r}"
 
 
 def _same(given: Mapping[str, str], names: Sequence[str]) -> str | None:

@@ -14,12 +14,13 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from lading.hooks.files.safe_files import make_private, write_atomically
 from lading.hooks.files.version import MixedVersions, check_versions
 from lading.scheduling.text.printable import printable
 from snakemake_executor_plugin_lading import runs
+from snakemake_executor_plugin_lading.batch_resources import are_known, cause
 from snakemake_executor_plugin_lading.needs import (
     JobNeeds,
     NeedsError,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
     from lading.executors.store import Change
+    from lading.hooks.site import RequestRefusal
+    from lading.hooks.spool.spool import Envelope
     from lading.scheduling.hints.hints import Hints
     from lading.scheduling.insight.right_size import Sizes
 
@@ -109,6 +112,28 @@ class JobCommand:
         """
         variables = (f"{each}={self.environment[each]}" for each in sorted(self.environment))
         return name, self.folder, *self.arguments, *variables
+
+
+class BatchRequest(NamedTuple):
+    """A request, and the first job of each rule that has it."""
+
+    needs: JobNeeds
+    jobs: dict[str, Any]
+
+    def refused(self, refusal: RequestRefusal, site: str) -> str:
+        """Describe why the batch system of a site refuses it."""
+        (rule, job), *others = self.jobs.items()
+        rules = f"rule {rule} (job {number_of(job)})" + "".join(f", rule {name}" for name, _ in others)
+        option, value = refusal.option, refusal.value
+        what = None if option is None else cause(job.resources, option)
+        if what is None and value is not None:
+            what = f"option {option} of site {site!r} is {value!r}"
+        if refusal.system is None:
+            return ": ".join(filter(None, (rules, what, refusal.message)))
+        when = "" if refusal.is_final else " for now"
+        whom = f"{refusal.system} refuses " + ("its batch jobs" if what is None else "it")
+        text = f"{whom}{when}: {refusal.message}{refusal.advice}"
+        return f"{rules}: {text}" if what is None else f"{rules}: {what}, but {text}"
 
 
 CommandOf: TypeAlias = Callable[[Any], JobCommand | None]
@@ -183,7 +208,7 @@ class Engine:
         from lading.plugin.sites import SitesError, load_sites
 
         try:
-            sites = load_sites(self.settings, self.host)
+            self._loaded = sites = load_sites(self.settings, self.host)
             chosen = [each for name, each in sites.items() if self.options.site in (None, name)]
             [only] = chosen if len(chosen) == 1 else [None]
             here = only.capacity if isinstance(only, LocalSite) else None
@@ -220,7 +245,7 @@ class Engine:
             if job.is_local:
                 continue
             try:
-                needs = needs_of(job, self.workflow, self.options, None, self.sites)
+                needs = self._first_needs(job)
                 self.sites.check(Hints.from_config(needs.config), self.dag_id)
             except NeedsError as error:
                 raise EngineError(f"rule {name_of(job)} (job {job.jobid}): {error}") from error
@@ -229,6 +254,73 @@ class Engine:
             ):  # its request depends on files that do not exist yet; it is checked when the job is submitted
                 continue
             self._warn(job, needs)
+
+    def _first_needs(self, job: Any) -> JobNeeds:
+        """Return the request of a job that was not tried yet, and whose inputs may not exist yet.
+
+        Its command can depend on its inputs, so the request is the least: that of a job that starts no Snakemake.
+
+        :raises NeedsError: it is not valid
+        """
+        from lading.scheduling.insight.right_size import NOTHING_KNOWN
+
+        fitted = self.sizes.get(name_of(job), NOTHING_KNOWN)
+        return needs_of(job, self.workflow, self.options, None, self.sites, fitted, is_direct=True)
+
+    def ask_sites(self) -> None:
+        """Refuse a workflow with jobs that the batch system of their site would refuse for good.
+
+        Each batch system is asked about each different request that is known before its jobs are ready. If it cannot
+        be asked, or refuses a request only for now, the workflow starts.
+
+        :raises EngineError: it refuses jobs; the text names their rules
+        """
+        from lading.scheduling.hints.hints import Hints
+
+        dag, alike = self.workflow.dag, dict[str, BatchRequest]()
+        units = dict.fromkeys(dag.get_job_group(each) or each for each in dag.needrun_jobs())
+        for job in sorted(units, key=number_of):
+            if job.is_local:
+                continue
+            try:
+                if not are_known(job):
+                    continue
+                needs = self._first_needs(job)
+            except Exception:  # as in check_jobs
+                continue
+            key = json.dumps([needs.config, needs.columns], sort_keys=True)
+            alike.setdefault(key, BatchRequest(needs, {})).jobs.setdefault(name_of(job), job)
+        by_site = dict[str, list[BatchRequest]]()
+        for request in alike.values():
+            site = self.sites.batch_site(Hints.from_config(request.needs.config), self.dag_id)
+            if site is not None:
+                by_site.setdefault(site, []).append(request)
+        refused = []
+        for site, requests in by_site.items():
+            try:
+                refusals = self._loaded[site].refusals([self._envelope(each) for each in requests])
+            except OSError as error:
+                self.logger.info(f"Lading: the requests of the jobs could not be checked by site {site!r}: {error}")
+                continue
+            for request, refusal in zip(requests, refusals, strict=True):
+                if refusal is not None and refusal.is_final:
+                    refused.append(request.refused(refusal, site))
+                elif refusal is not None:
+                    self.logger.info(f"Lading: {for_users(request.refused(refusal, site))}")
+        if refused:
+            raise EngineError("\n".join(refused))
+
+    def _envelope(self, request: BatchRequest) -> Envelope:
+        """Return the first job of a request as it would be sent to a site."""
+        from lading.executors.columns import hint_columns
+        from lading.executors.controller import dispatch
+        from lading.executors.store import JobRow
+        from lading.scheduling.hints.hints import Hints
+
+        columns = {**hint_columns(Hints.from_config(request.needs.config), self.settings), **request.needs.columns}
+        workload = json.dumps({"rule": next(iter(request.jobs))})
+        row = JobRow(token="", subject="", workload=workload, priority=0, queued_at=0.0, **columns)
+        return dispatch.envelope(row, "", 0.0)
 
     def _warn(self, job: Any, needs: JobNeeds) -> None:
         """Say that a job requests more memory than this machine has."""
@@ -280,8 +372,10 @@ class Engine:
             self._presence = Presence(self.state.schedulers, self.owner)
             self.settings.stopped.unlink(missing_ok=True)
         try:
+            self._fit_sizes(self.workflow.dag.needrun_jobs())
             self.check_jobs()
             self.keep_controller()  # it starts while this process does the rest
+            self.ask_sites()
             self._begin_run()
             self._take_over(command_of)
             self._clear()
@@ -763,7 +857,7 @@ def sized_tasks(jobs: Iterable[Any], workflow: Any, options: Any) -> set[str]:
     """Return the tasks of jobs whose memory or runtime Lading chooses."""
     names = set()
     for job in jobs:
-        with contextlib.suppress(NeedsError):  # reported when the job is submitted
+        with contextlib.suppress(Exception):  # reported when the job is submitted
             if auto_resources(job, workflow, options):
                 names.add(name_of(job))
     return names

@@ -173,6 +173,14 @@ class RunSites:
             return None
         return Resources(max(each.cpus for each in rooms), max(each.memory for each in rooms))
 
+    def batch_site(self, hints: Hints, dag_id: str) -> str | None:
+        """Return the site where a job has to run as its own batch job; None: it can also run elsewhere."""
+        from lading.plugin.hint_checks import is_possible
+
+        there = self.open_to(hints.site)
+        able = [name for name, site in there.items() if is_possible({name: site}, hints, dag_id, None)]
+        return able[0] if len(able) == 1 and (there[able[0]].dialect or {}).get("takes_layouts") else None
+
     @property
     def most_threads(self) -> int | None:
         """The limit on the threads of a rule, like ``--cores``; None: no limit, because another site can have more."""

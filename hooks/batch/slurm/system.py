@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lading.hooks.batch.directives import Exclusion, Unsupported, escaped, settings
+from lading.hooks.batch.dry_run import DryRun
+from lading.hooks.batch.inventory import one_shell
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.refusals import Wording, any_of
 from lading.hooks.batch.slurm import output
@@ -102,6 +104,32 @@ WORDING = Wording(
     ),
 )  # fmt: skip
 
+# The messages are those of slurm_errno.h. sinfo lists the nodes that are down, too.
+DRY_RUN = DryRun(
+    ["sbatch", "--test-only"],
+    noise=re.compile(r"(?:sbatch: (?:error: )?|allocation failure: )+"),
+    queue="partition",
+    unsure=any_of("node configuration is not available"),
+    about={
+        "account": any_of("invalid account", "unknown association", "account not permitted"),
+        "time": any_of("time limit is invalid", r"(?:QOS|Assoc)\w*Wall"),
+        "qos": any_of("invalid qos", "qos not permitted"),
+        "constraint": any_of("feature specification"),
+        "gres": any_of(r"\bgres\b"),
+        "clusters": any_of("no cluster"),
+        "reservation": any_of("reservation"),
+        "licenses": any_of("license"),
+        "partition": any_of(r"\bpartition\b"),
+    },
+    names={
+        "account": one_shell("sacctmgr -n -P show assoc user=$(id -un) format=Account"),
+        "qos": one_shell("sacctmgr -n -P show assoc user=$(id -un) format=QOS"),
+        "constraint": one_shell("sinfo -h -a -o %f"),
+        "gres": one_shell("sinfo -h -a -o %G"),
+    },
+    of_nodes={"gres"},
+)
+
 _CLUSTERS = re.compile(r"[\w.-]+(?:,[\w.-]+)*", re.ASCII)
 _ON = " on cluster "
 _SUBMITTED = re.compile(rf"(?:Submitted batch job )?(\d+(?:(?:;|{_ON})[\w.-]+)?)")
@@ -120,6 +148,7 @@ class SLURM(BatchSystem):
     exclusion = EXCLUSION
     wording = WORDING
     survey = output.SLURM_SURVEY
+    dry_run = DRY_RUN
     in_titles = "_=+,"
     granted_nodes = "${SLURM_JOB_NUM_NODES:?}"
 

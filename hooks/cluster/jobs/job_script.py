@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from lading.hooks.api_tunnel import address
 from lading.hooks.api_tunnel.address import OPTION
 from lading.hooks.batch import environment
 from lading.hooks.batch.directives import settings
+from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.native import SHELL, Directives, over, own_directives, refuse
 from lading.hooks.batch.request import Profile, titled
 from lading.hooks.batch.site_config import SiteRules
@@ -20,6 +21,7 @@ from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.location import has_other_limits
 from lading.scheduling.resources import NODES_VARIABLE, Layout, Resources
 from lading.scheduling.text.units import format_time
 
@@ -29,6 +31,10 @@ LONGEST_COMMENT = 500
 # Seconds by which a batch job outlives the limit of its task, so that Lading enforces the limit and the log is
 # complete.
 TIME_TO_REPORT = 120
+
+
+class TimeTooLong(ValueError):
+    """A task needs more time than a job in its queue can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +69,12 @@ class ArrayShape:
 
         :param longest: seconds; None: unlimited
         :param queue: name of the queue for messages
-        :raises ValueError: the task's own limit is longer; the message has both figures
+        :raises TimeTooLong: the task's own limit is longer; the message has both figures
         """
         if longest is None or self.time is None or self.time <= longest:
             return self
         if self.least > longest:
-            raise ValueError(
+            raise TimeTooLong(
                 f"time = {format_time(self.least)}, but a job in {queue} can run for at most "
                 f"{format_time(longest)}; request less time, or name another queue"
             )
@@ -95,6 +101,27 @@ def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
         gpu_type(envelope.gpu_type, config),
         envelope.runner,
     )
+
+
+def fitted(shape: ArrayShape, config: ClusterConfig, system: BatchSystem, inventory: Inventory | None) -> ArrayShape:
+    """Return a shape whose time fits into its queue, if the limit of that is known.
+
+    :param inventory: what the batch system last listed; None: unknown
+    :raises TimeTooLong: the task itself needs more time
+    """
+    queue = shape.queue or ",".join(named_queues(config, system))
+    name = f"queue {queue!r}" if queue else "the default queue"
+    return shape.within(longest(queue, dict(shape.native), config, inventory), name)
+
+
+def longest(queue: str, native: Collection[str], config: ClusterConfig, inventory: Inventory | None) -> int | None:
+    """Return the maximum run time of a job in seconds; None: unlimited or unknown.
+
+    :param queue: empty: the default queue
+    :param native: the keys of the native directives of its task
+    """
+    others = has_other_limits((*native, *config.resources))
+    return None if inventory is None or others else inventory.longest_in(queue)
 
 
 def gpu_type(asked: str | None, config: ClusterConfig) -> str | None:
@@ -206,8 +233,12 @@ class ScriptWriter:
 
     def of_one(self, envelope: Envelope, excluded: Sequence[str] = ()) -> str:
         """Return the script of a submission of one task, for display."""
+        return self.of_shape(envelope, shape(envelope, self.config), excluded)
+
+    def of_shape(self, envelope: Envelope, shape: ArrayShape, excluded: Sequence[str] = ()) -> str:
+        """Return the script of a submission of one task that has this shape, which is not submitted."""
         titles = [envelope.title] if envelope.title[0] else []
-        return self.submission(SHOWN_NAME, 1, shape(envelope, self.config), excluded, titles)
+        return self.submission(SHOWN_NAME, 1, shape, excluded, titles)
 
     def script(
         self,

@@ -26,7 +26,6 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Put, RemoteStep
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.location import has_other_limits
 from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
@@ -208,7 +207,8 @@ class Submitter(ClusterPart):
                     titles = (
                         [each.title for token in chunk if (each := self.tracker.jobs[token].envelope)] if rule else []
                     )
-                    scripts[name] = writer.submission(name, len(chunk), self._fitted(shape), excluded, titles)
+                    fitted = job_script.fitted(shape, self.config, self.system, self.inventory)
+                    scripts[name] = writer.submission(name, len(chunk), fitted, excluded, titles)
                 except ValueError as error:
                     self._reject(chunk, because("script_refused", text=str(error)))
                     continue
@@ -217,19 +217,8 @@ class Submitter(ClusterPart):
                 )
         return submissions, scripts
 
-    def _fitted(self, shape: ArrayShape) -> ArrayShape:
-        """Return a shape whose time fits into its queue, if the limit of that is known.
-
-        :raises ValueError: the task itself needs more time
-        """
-        queue = shape.queue or ",".join(job_script.named_queues(self.config, self.system))
-        return shape.within(
-            self._longest(queue, dict(shape.native)), f"queue {queue!r}" if queue else "the default queue"
-        )
-
     def _longest(self, queue: str, native: Collection[str] = ()) -> int | None:
-        others = has_other_limits((*native, *self.config.resources))
-        return None if self.inventory is None or others else self.inventory.longest_in(queue)
+        return job_script.longest(queue, native, self.config, self.inventory)
 
     def _admitted(self) -> list[TrackedBatchJob]:
         """Return the waiting jobs. Those in queues that refuse the account are returned, to be placed elsewhere."""
