@@ -233,7 +233,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             return super().refusals(envelopes)
         transport, asked = self.connect(), [envelope.at(self.config) for envelope in envelopes]
         try:
-            return dry_runs.refusals(self.config, self.system, transport, execution_api(self.config.api_url), asked)
+            return dry_runs.refusals(self.config, self.system, transport, self.config.execution_api, asked)
         finally:
             transport.close()
 
