@@ -485,7 +485,8 @@ class RunLook:
         room = sum(jobs <= allowed for jobs in accumulate(each.jobs for each in starting))
         self.held = [replace(each, reason=f"{HELD}: {why.sentence}") for each in starting[room:]]
         self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
-        self.arrays = dict(islice(self.arrays.items(), MOST_SUBMITTED - len(self.due)))
+        most_arrays = MOST_SUBMITTED - len(self.due) if site.pressure.held() is None else 0
+        self.arrays = dict(islice(self.arrays.items(), most_arrays))
 
     def done(self) -> list[RunSighting]:
         new = {each.token: each for each in self.held}
