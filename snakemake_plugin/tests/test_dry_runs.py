@@ -44,6 +44,11 @@ REFUSED = {
         "resource gres is 'lscrach:7', but slurm refuses it: Invalid generic resource (gres) specification; did you "
         "mean lscratch? Valid: gpu:a100, lscratch, gpu",
     ),
+    "type": (
+        'gres="lscratch:big:7"',
+        "resource gres is 'lscratch:big:7', but slurm refuses it: Requested node configuration is not available; did "
+        "you mean lscratch? Valid: gpu:a100, lscratch, gpu",
+    ),
     "clusters": (
         'clusters="farr"',
         "resource clusters is 'farr', but slurm refuses it: No cluster 'farr' known by database; 'farr' can't be",
@@ -161,7 +166,7 @@ def test_a_workflow_starts_although_its_site_cannot_be_asked(tmp_path: Path) -> 
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=PATIENCE)
         flow.clean_up()
-    assert said.count("the requests of the jobs could not be checked by site 'hpc'") == 1
+    assert said.count("the requests of the jobs could not be checked by site 'hpc'") == 1, said
 
 
 def _states(flow: Workflow) -> list[tuple[str, ...]]:

@@ -56,7 +56,9 @@ def refusals(
     asked = list(scripts)[:MOST_DRY_RUNS]
     command = IN_A_FILE.format(shlex.join(dry_run.command))
     steps = [RunCommand(command, stdin=scripts[number].encode(), limit=SECONDS_EACH) for number in asked]
-    refused, trouble = dict[int, SubmitError](), "" if len(asked) == len(scripts) else f"it has only {len(asked)} tries"
+    refused, trouble = dict[int, SubmitError](), ""
+    if len(asked) < len(scripts):
+        trouble = f"it was asked about only {len(asked)} of {len(scripts)} different requests"
     for number, answer in zip(asked, transport.exchange(steps, SECONDS), strict=True):
         try:
             if (refusal := dry_run.refusal(answer, system.wording)) is not None:
