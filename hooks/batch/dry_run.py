@@ -5,7 +5,8 @@ How answers are interpreted:
 | read | concluded |
 |---|---|
 | exit status 0 | accepted |
-| a refusal that is final at submission, see :mod:`lading.hooks.batch.refusals` | final |
+| a refusal that is final at submission, see :mod:`lading.hooks.batch.refusals`, and known or about an option | final |
+| another message | refused for now: submission decides |
 | such a refusal that can also mean that nodes are down | final if no node has what is requested; otherwise for now |
 | a limit that is reached, or a closed queue | refused for now |
 | no answer, a temporary failure, or a command that has no dry run | could not ask |

@@ -116,7 +116,10 @@ def _explained(
     :param names: the valid values of options
     """
     odd = {option: name for option in given if (name := _unknown(given[option], names.get(option, ())))}
-    option, is_final = dry_run.option(refusal.message, given), refusal.kind == "permanent"
+    option = dry_run.option(refusal.message, given)
+    # A message that is neither known nor about an option may only be about dry runs, as of a site's own sbatch.
+    is_known = option is not None or refusal.of_account or system.wording.permanent.search(refusal.message) is not None
+    is_final = refusal.kind == "permanent" and is_known
     if dry_run.unsure.search(refusal.message):
         option = next((each for each in dry_run.of_nodes if each in odd), None)
         is_final = option is not None

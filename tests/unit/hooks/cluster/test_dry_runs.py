@@ -84,6 +84,12 @@ def test_nodes_that_are_down_are_no_fault_of_a_request(given: dict[str, Any]) ->
     assert not refusal.is_final
 
 
+def test_an_unknown_message_stops_nothing() -> None:
+    [refusal] = ask(Cluster({"#SBATCH": "sbatch-site: only scripts are accepted here\n"}), job())
+    assert refusal is not None
+    assert not refusal.is_final
+
+
 @pytest.mark.parametrize(
     ("given", "gres"),
     [({"native": {"gres": "lscrach:100"}}, "lscrach:100"), ({"gpus": 2, "gpu_type": "a101"}, "gpu:a101:2")],
