@@ -40,18 +40,10 @@ STARTED = pytest.StashKey[list[Airflow]]()
 # The folders of tests/integration whose tests share services, which end with the last one of them.
 SHARING = {"clusters", "shared", "two_executors"}
 # What shares one service takes longer than all tests shall, and another SLURM starts in seconds: those of them that do
-# without Grid Engine have one of their own, and so have those of jobs that no Airflow has queued.
+# without Grid Engine have two of their own, and those of jobs that no Airflow has queued have one.
 APART = {
-    "clusters of SLURM": (
-        "accounts",
-        "ahead",
-        "coming_work",
-        "expected_starts",
-        "gangs",
-        "launch_failures",
-        "script_jobs",
-        "site_conformance",
-    ),
+    "clusters of SLURM": ("ahead", "coming_work", "expected_starts", "gangs", "launch_failures"),
+    "clusters of users": ("accounts", "script_jobs", "site_conformance"),
     "clusters of jobs": ("batch_services", "cluster_faults", "job_runs", "job_script_operator", "live_conformance"),
 }
 # Their jobs have the same names, by which an agent finds what a job has left, to kill it.
@@ -64,6 +56,7 @@ LONGEST = (
     "tests/integration/test_page.py",
     "tests/integration/test_page_views.py",
     "clusters of SLURM",
+    "clusters of users",
     "tests/processes/hooks/ec2/test_faults.py",
     "shared",
     "tests/processes/hooks/ec2/test_points.py",
@@ -83,11 +76,22 @@ LONGEST = (
     "two_executors",
     "tests/processes/executors/gangs/test_points.py",
     "tests/integration/test_service.py",
+    "tests/integration/test_interruption.py",
+    "tests/integration/test_shares.py",
     "tests/integration/test_api_tunnel.py",
     "tests/integration/test_transport.py",
     "tests/integration/test_store.py",
+    "tests/unit/plugin/ui/test_web.py",
+    "tests/processes/hooks/cluster/test_site.py",
     # Compiles what the planner needs, once for all: what else needs it begins when that is done.
     "tests/unit/scheduling/packing/test_priced.py",
+    "tests/unit/test_demo.py",
+    "tests/unit/executors/forecast/test_allocation_work.py",
+    "tests/unit/scheduling/simulation/test_contention.py",
+    "tests/unit/executors/controller/test_share_launches.py",
+    "tests/unit/executors/forecast/test_live.py",
+    "tests/unit/hooks/api_tunnel/test_gate.py",
+    "tests/processes/hooks/cluster/test_job_mode.py",
     "tests/unit/hooks/test_readers.py",
     "tests/unit/plugin/ui/test_app.py",
     "tests/unit/executors/gangs/test_gang_controller.py",
@@ -168,7 +172,7 @@ def scope_of(nodeid: str) -> str:
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives tests that share a service to the same process (``pytest -n 4``), what takes longest first."""
+    """Gives tests that share a service to the same process (``pytest -n``), what takes longest first."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
