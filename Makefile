@@ -11,6 +11,9 @@ SOURCES := pyproject.toml setup.py README.md LICENSE $(shell find $(PACKAGES) -n
 SNAKEMAKE_SOURCES := $(addprefix snakemake_plugin/,pyproject.toml setup.py README.md) \
     $(shell find snakemake_plugin/snakemake_executor_plugin_lading -name '__pycache__' -prune -o -print)
 
+# Processes that run tests. Many tests wait for a service, so two cores have work for more than two.
+WORKERS ?= 6
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python must not compile Airflow and the tests anew in each process.
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,11 +55,11 @@ docs: .venv/installed .environments/docs/installed  ## build the site of the doc
 	@.environments/docs/bin/python docs/phrases.py
 
 test: lint types docs .environments/snakemake/installed  ## check formatting, lint, types and the documentation, then run all tests
-	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 4
-	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n 4
+	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n $(WORKERS)
+	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n $(WORKERS)
 
 test-snakemake: .venv/installed .environments/snakemake/installed  ## run the tests of the executor for Snakemake, where Airflow is not installed
-	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n 4
+	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n $(WORKERS)
 
 test-snakemake-upstream: .venv/installed .environments/snakemake/installed  ## run Snakemake's own tests with the executor, which are cloned from GitHub
 	@.environments/snakemake/bin/python snakemake_plugin/upstream
@@ -65,7 +68,7 @@ test-snakemake-workflows: .venv/installed .environments/snakemake/installed  ## 
 	@.environments/snakemake/bin/python snakemake_plugin/upstream/workflows.py
 
 test-unit: .venv/installed  ## run the tests that need no services
-	@$(BIN)/python -m pytest -n 4 tests/unit
+	@$(BIN)/python -m pytest -n $(WORKERS) tests/unit
 
 # What it builds is in git: only who changes web/, or a route of the page, needs Node.js.
 ui: .venv/installed  ## build the page (plugin/ui/static) from web/; needs Node.js 20 and npm
@@ -76,7 +79,7 @@ ui: .venv/installed  ## build the page (plugin/ui/static) from web/; needs Node.
 	$(call quietly,building the page,npm --prefix web run build && $(BIN)/python web/generate.py digest)
 
 coverage: .venv/installed  ## run the tests that need no Airflow, and say which lines they run
-	@$(BIN)/python -m pytest -n 4 --cov="$$($(BIN)/python -c 'import lading; print(*lading.__path__)')" --cov-report=term:skip-covered --cov-report=html:.coverage.html tests/unit tests/processes
+	@$(BIN)/python -m pytest -n $(WORKERS) --cov="$$($(BIN)/python -c 'import lading; print(*lading.__path__)')" --cov-report=term:skip-covered --cov-report=html:.coverage.html tests/unit tests/processes
 
 test-versions: .venv/installed .environments/tools/installed  ## run the tests that touch Airflow on each of its versions; VERSIONS=3.3.0 names some
 	@$(BIN)/python -m tests.versions $(VERSIONS)
