@@ -180,8 +180,9 @@ MISPLACED = """() => {
 def test_on_a_phone_each_part_of_a_cell_is_next_to_its_title(house: tuple[Airflow, str, str], browser: Browser) -> None:
     airflow, token, _ = house
     window = Window(browser, airflow.url, token=token, width=390, height=844)
+    window.open(PAGE)
     for view, table in (("now", "Shares"), ("machines", "Machines"), ("jobs", "Jobs"), ("cost", "Savings")):
-        page = window.open(f"{PAGE}?view={view}")
+        page = window.go(f"{PAGE}?view={view}")
         expect(page.get_by_role("table", name=table, exact=True)).to_be_visible()
         assert page.evaluate(MISPLACED) == [], view
     window.page.close()

@@ -329,10 +329,10 @@ def test_dots_of_a_key(text: str) -> None:
 
 @pytest.mark.parametrize("text", ['"', "'", '"""', "'''", "#", '"\\', 'x = "', "[", ".\n"])
 def test_strings_without_an_end_take_no_time(text: str) -> None:
-    begin = time.monotonic()
+    begin = time.process_time()
     for times in (1, 2, 100_000):
         read(lambda times=times: toml.parse(text * times))  # type: ignore[misc]
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/", "/nowhere", "x" * 4500, "a\0b"])

@@ -155,7 +155,7 @@ def test_a_job_that_comes_as_it_ends_is_run_or_refused(cluster: Cluster) -> None
 
     thread = threading.Thread(target=throw)
     thread.start()
-    thread.join(60)
+    thread.join(300)
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 0
     over = {event["token"] for event in cluster.events() if event["event"] == "finished"}

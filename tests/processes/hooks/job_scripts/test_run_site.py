@@ -252,7 +252,7 @@ def test_signals_reach_the_script(site: RunSite, number: int, early: bool) -> No
     assert wait_until(lambda: output.exists() and "ready" in output.read_text(), 60, 0.02)
     job.send_signal(number)
     (Path(record.folder) / "go").touch()
-    assert job.wait(60) == 5
+    assert job.wait(120) == 5
     assert output.read_text() == "ready\ncaught\n"
     assert (Path(record.folder) / "exit").read_text().split()[0] == "5"
 
@@ -266,7 +266,7 @@ def test_a_signal_during_the_setup_ends_the_script(cluster: ToyCluster, tmp_path
     assert wait_until((tmp_path / "begun").exists, 60, 0.02)
     job.terminate()
     (tmp_path / "go").touch()
-    assert job.wait(60) == 143
+    assert job.wait(120) == 143
     assert (Path(record.folder) / "exit").read_text().split()[0] == "143"
 
 
