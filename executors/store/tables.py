@@ -6,15 +6,17 @@ Other tables are defined next to their queries, as in :mod:`.capacity`, :mod:`.l
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import sys
 import time
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Table, Text, TypeDecorator, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 
-from lading.hooks.deployment import current
 from lading.scheduling.matching.rules import NODES, soft
 from lading.scheduling.reason_codes import CAUSES, Cause, Code
 from lading.scheduling.reasons import LONGEST_CODE, LONGEST_LIMIT, Reason
@@ -25,10 +27,37 @@ LONGEST_NAME = 250
 # The same length as in Airflow.
 LONGEST_TEAM = 50
 
-# The conventions of the database that contains the store: Airflow's, or a separate one.
-conventions = current.deployment().table_conventions()
-StringID = conventions.id_type
-metadata = MetaData(schema=conventions.schema, naming_convention=conventions.naming)
+# Airflow's convention, so that the same migrations create the same names in every database.
+NAMING = {
+    "ix": "idx_%(column_0_N_label)s",
+    "uq": "%(table_name)s_%(column_0_N_name)s_uq",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "%(table_name)s_%(column_0_name)s_fkey",
+    "pk": "%(table_name)s_pkey",
+}
+SNAKEMAKE_PLUGIN = "snakemake_executor_plugin_lading"
+
+
+def table_conventions() -> tuple[Callable[[], String], str | None]:
+    """Find out how tables are created in the database of this process's host.
+
+    The classes of tables are complete once they are imported, so no caller can pass the host to them. Only Snakemake's
+    processes load Lading's plugin for Snakemake, and they do so before they use the store. They do not import Airflow,
+    even if it is installed.
+
+    :returns: the type of columns that are compared with ids in the host's own tables, because MySQL compares only
+        columns of equal collation; and the schema of the tables; None: that of the connection
+    """
+    if SNAKEMAKE_PLUGIN not in sys.modules:
+        with contextlib.suppress(ModuleNotFoundError):  # a node, which has no database
+            from airflow.models.base import StringID, _get_schema
+
+            return StringID, _get_schema()
+    return partial(String, LONGEST_NAME), None
+
+
+StringID, schema = table_conventions()
+metadata = MetaData(schema=schema, naming_convention=NAMING)
 
 
 class Base(DeclarativeBase):

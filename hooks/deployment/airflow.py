@@ -18,11 +18,9 @@ from lading.hooks.deployment.deployment import (
     DeploymentIdentity,
     Login,
     OpenSocket,
-    TableConventions,
     TokenRefusedError,
     TokenUnverifiedError,
     TokenVerifier,
-    plain_conventions,
 )
 from lading.scheduling.text.printable import shortened
 
@@ -41,13 +39,6 @@ KEYS_INTERVAL = 10.0
 
 class AirflowDeployment(Deployment):
     """The deployment that ``airflow.cfg``, Airflow's environment variables and the secrets backends describe."""
-
-    def table_conventions(self) -> TableConventions:
-        try:
-            from airflow.models.base import StringID, _get_schema, naming_convention
-        except ModuleNotFoundError:  # a node, which has no database
-            return plain_conventions()
-        return TableConventions(StringID, _get_schema(), naming_convention)
 
     def log_folder(self) -> Path:
         from airflow.configuration import conf

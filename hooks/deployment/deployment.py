@@ -43,38 +43,6 @@ class BatchDefaults(NamedTuple):
     time: int | None = 86400
 
 
-class TableConventions(NamedTuple):
-    """How tables are created in the deployment's database.
-
-    :param id_type: the type of columns that are compared with ids in the deployment's own tables; MySQL compares only
-        columns of equal collation
-    :param schema: the schema of the tables; None: that of the connection
-    :param naming: of constraints and indices, see SQLAlchemy's ``MetaData``
-    """
-
-    id_type: Callable[[], Any]
-    schema: str | None
-    naming: Mapping[str, str]
-
-
-# Airflow's convention, so that the same migrations create the same names everywhere.
-NAMING = {
-    "ix": "idx_%(column_0_N_label)s",
-    "uq": "%(table_name)s_%(column_0_N_name)s_uq",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "%(table_name)s_%(column_0_name)s_fkey",
-    "pk": "%(table_name)s_pkey",
-}
-LONGEST_ID = 250
-
-
-def plain_conventions() -> TableConventions:
-    """Return the conventions for a database that has only Lading's tables."""
-    from sqlalchemy import String
-
-    return TableConventions(lambda: String(LONGEST_ID), None, NAMING)
-
-
 class Login(ABC):
     """One attempt to log in to a server."""
 
@@ -144,9 +112,6 @@ class Deployment(ABC):
     def own_work_dir(self, work_dir: str) -> str:
         """Return this deployment's own folder in the ``work_dir`` of machines that other deployments can use, too."""
         return work_dir
-
-    def table_conventions(self) -> TableConventions:
-        return plain_conventions()
 
     @abstractmethod
     def log_folder(self) -> Path:

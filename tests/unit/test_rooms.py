@@ -46,8 +46,8 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
         ("operators",),
     ),
     "executors": (
-        ("executors/store", "executors/agent", "executors/migrations/versions"),
-        ("executors/store/gangs",),
+        ("executors/store", "executors/agent"),
+        ("executors/store/gangs", "executors/migrations/versions"),
         ("executors/migrations", "executors/orchestrator"),
         ("executors",),
         ("executors/sizing", "executors/locality", "executors/gangs"),

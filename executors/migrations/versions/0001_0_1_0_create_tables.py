@@ -10,9 +10,7 @@ Revises:
 import sqlalchemy as sa
 from alembic import op
 
-from lading.hooks.deployment import current
-
-StringID = current.deployment().table_conventions().id_type
+from lading.executors.store.tables import StringID
 
 revision = "1ad1ce5a0031"
 down_revision = None
