@@ -72,6 +72,7 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
     from lading.executors.controller.controller import TICK_SECONDS, Controller
     from lading.executors.settings import Settings
     from lading.executors.store import State
+    from lading.plugin.host import AirflowHost
 
     import_all_models()
     print(f"{waiting:,} waiting jobs", flush=True)
@@ -81,7 +82,9 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
     settings = Settings.load()
     settings.state_folder.mkdir(parents=True, exist_ok=True)
     execute(CREATE)
-    controller = Controller({site.name: site}, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
+    controller = Controller(
+        AirflowHost(), {site.name: site}, lambda subject, seconds: "jwt", settings, False, lambda changes: None
+    )
     longest = 0.0
 
     def tick() -> None:

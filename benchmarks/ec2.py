@@ -62,6 +62,7 @@ from lading.hooks.machines import agent_host, introduction
 from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Spool
+from lading.plugin.host import AirflowHost
 from lading.scheduling import prediction
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Objective
@@ -236,7 +237,7 @@ def house(boot: float, **options: Any) -> Iterator[House]:
         store.metadata.create_all(engine)
         airflow_settings.NonScopedSession = sessionmaker(engine, expire_on_commit=False)
         settings = make_settings(folder, shutdown_seconds=120)
-        controller = Controller({"cloud": site}, lambda *_: "", settings, False, lambda changes: None)
+        controller = Controller(AirflowHost(), {"cloud": site}, lambda *_: "", settings, False, lambda changes: None)
         loop = threading.Thread(target=controller.run)
         loop.start()
         stack.callback(loop.join)

@@ -46,6 +46,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, queue
 from lading.executors.store.durations import Durations, PastWaits
 from lading.operators import resources
+from lading.plugin.host import AirflowHost
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
@@ -67,7 +68,7 @@ class House:
         self.machines = [f"m{number}" for number in range(machines)]
         self._store(dag_runs)
         settings = Settings(None, folder, Resources(0.25, 512), "leave", 30, 30)
-        self.plans = SitePlans(settings, Ways(), lambda: None, PastWaits())
+        self.plans = SitePlans(AirflowHost(), settings, Ways(), lambda: None, PastWaits())
         site = SimpleNamespace(config=SimpleNamespace(placement_interval=0, policy=FORECAST))
         self.placing = Placing({"cloud": cast(Any, site)}, Extensions())
         self.durations = Durations()

@@ -32,6 +32,7 @@ from lading.executors import store
 from lading.executors.controller.shares import Budgets, FairShares
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, queue, run_rows, share_rows  # noqa: F401 - each has tables
+from lading.plugin.host import AirflowHost
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.choosing import Choice
@@ -143,7 +144,7 @@ def tick(jobs: int, number: int, locations: int, *, is_mixed: bool) -> None:
         gc.collect()
         gc.freeze()
         taken: dict[bool, list[float]] = {True: [], False: []}
-        shares = FairShares(settings, {}, {}, Budgets(settings))
+        shares = FairShares(settings, {}, {}, Budgets(AirflowHost(), settings))
         shares.shares = Shares(tuple(Share(f"team{n}", Who(team=f"team{n}"), 1 + n % 3) for n in range(number)))
         for turn in range(2 * ROUNDS + 2):
             shares.is_on = is_fair = bool(turn % 2)

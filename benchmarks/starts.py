@@ -41,6 +41,7 @@ from lading.executors import store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State, starts
+from lading.plugin.host import AirflowHost
 from tests.clusters.agents import AgentSite
 from tests.clusters.bought import Clock
 from tests.clusters.sites import make_settings, rest
@@ -204,7 +205,9 @@ class Day:
         self.site = Machine(folder, scenario.cpus, self.clock)
         (folder / "sites.toml").write_text(scenario.sites_file)
         options = make_settings(folder, sites_file=folder / "sites.toml")
-        self.controller = Controller({"lab": self.site}, lambda *_: "", options, True, lambda changes: None)
+        self.controller = Controller(
+            AirflowHost(), {"lab": self.site}, lambda *_: "", options, True, lambda changes: None
+        )
         self.runs, self.begin = 0, self.clock.now
         self.widths: dict[str, tuple[float, float]] = {}
 

@@ -18,9 +18,8 @@ from pathlib import Path
 import psutil
 
 from lading.executors import store
-from lading.executors.orchestrator import current
-from lading.executors.orchestrator.current import open_session
 from lading.executors.orchestrator.kept_connection import poll
+from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.settings import Settings
 from lading.executors.store.leases import DatabaseNow
 from lading.hooks.files.bell import Bell
@@ -53,7 +52,8 @@ SECONDS_UNTIL_BEGUN = 60.0
 class ControllerProcess:
     """Starts a controller if none is alive, wakes it, and stops it on shutdown."""
 
-    def __init__(self, settings: Settings, job_id: int | None = None) -> None:
+    def __init__(self, host: Orchestrator, settings: Settings, job_id: int | None = None) -> None:
+        self.host = host
         self.settings = settings
         self.job_id = job_id
         self.child: subprocess.Popen[bytes] | None = None
@@ -97,7 +97,7 @@ class ControllerProcess:
         self.starts += 1
         self.started_at = now
         self.next_look = now + pause(self.starts, SECONDS_BETWEEN_LOOKS, LONGEST_PAUSE)
-        self.child = spawn(self.settings)
+        self.child = spawn(self.host, self.settings)
 
     def _check_lease(self, now: float) -> store.Lease | None:
         """Return the lease, and kill a controller on this machine that is alive but does not renew it.
@@ -127,7 +127,7 @@ class ControllerProcess:
         """Return the lease; a lease that is held is read again before it would expire."""
         if now >= self.next_read or not lives(self.lease):
             try:
-                self.lease = current_lease()
+                self.lease = current_lease(self.host)
             except Exception:
                 self.without_lease.clear()  # the database may be what keeps a controller from renewing
                 raise
@@ -142,7 +142,7 @@ class ControllerProcess:
         self.starts = 0
         self.absent_since = None
         if self.explained:
-            with open_session() as session:
+            with self.host.session() as session:
                 store.forget_reasons(session, NO_CONTROLLER if self.settings.starts_controller else NO_SERVICE)
             self.explained = False
 
@@ -156,7 +156,7 @@ class ControllerProcess:
             log.error(
                 "No controller is running. Because of [lading] start_controller = False, a service has to start it"
             )
-        with open_session() as session:
+        with self.host.session() as session:
             store.explain_the_rest(session, because(NO_SERVICE), DatabaseNow())
         self.explained = True
 
@@ -172,7 +172,7 @@ class ControllerProcess:
             message += f": {line}"
         log.error("Started %d times, %s; see %s", self.starts, message, self.settings.controller_log)
         if self.starts > 1:
-            with open_session() as session:
+            with self.host.session() as session:
                 log_file, host = str(self.settings.controller_log), socket.gethostname()
                 reason = because(NO_CONTROLLER, text=message, log=log_file, host=host)
                 store.explain_the_rest(session, reason, DatabaseNow())
@@ -193,14 +193,14 @@ class ControllerProcess:
         # interrupt all that follows. By then, the file is written, which the controller looks for in each tick.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
-            is_shared = another_scheduler_lives(self.settings, self.job_id)
+            is_shared = another_scheduler_lives(self.host, self.settings, self.job_id)
             if not is_shared:
                 with contextlib.suppress(OSError):  # a full disk must not prevent stopping the others
                     make_private(self.settings.state_folder)
                     self.settings.stopped.touch(mode=0o600)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        lease = current_lease()
+        lease = current_lease(self.host)
         acting = _acting_here(lease)
         # A child killed at this moment cannot be waited for until the last of its threads has ended.
         own_lives = self.child is not None and self.child.poll() is None and _runs(self.child.pid)
@@ -210,7 +210,7 @@ class ControllerProcess:
             log.info(
                 "The controller with pid %d was killed; starting another to close its sites", lease.pid if lease else 0
             )
-            self.child = spawn(self.settings)
+            self.child = spawn(self.host, self.settings)
             own = {self.child.pid}
         pids = own - acting if is_shared else own | acting
         for pid in pids:
@@ -225,7 +225,7 @@ class ControllerProcess:
             time.sleep(0.05)
             if now >= look_at and not is_shared:
                 look_at = now + SECONDS_BETWEEN_LOOKS
-                for pid in _acting_here(current_lease()) - pids:
+                for pid in _acting_here(current_lease(self.host)) - pids:
                     _ask_to_end(pid)
                     pids.add(pid)
 
@@ -252,12 +252,12 @@ def _ask_to_end(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
 
 
-def was_stopped(settings: Settings) -> bool:
+def was_stopped(host: Orchestrator, settings: Settings) -> bool:
     """Return whether Airflow was stopped cleanly here and no scheduler has started since, so a controller must stop."""
-    return settings.stopped.exists() and not another_scheduler_lives(settings, None)
+    return settings.stopped.exists() and not another_scheduler_lives(host, settings, None)
 
 
-def spawn(settings: Settings) -> subprocess.Popen[bytes]:
+def spawn(host: Orchestrator, settings: Settings) -> subprocess.Popen[bytes]:
     """Start a controller in a session of its own, so that a signal to the scheduler's group does not reach it.
 
     It starts with SIGTERM blocked, and unblocks it once it can stop cleanly. Otherwise, a controller that is stopped
@@ -269,7 +269,7 @@ def spawn(settings: Settings) -> subprocess.Popen[bytes]:
     try:
         with open(settings.controller_log, "ab", opener=private_opener) as output:
             return subprocess.Popen(
-                current.orchestrator().controller_command(),
+                host.controller_command(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -297,8 +297,8 @@ def last_line(path: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def current_lease() -> store.Lease | None:
-    return poll(open_session, store.lease)
+def current_lease(host: Orchestrator) -> store.Lease | None:
+    return poll(host.session, store.lease)
 
 
 def lives(lease: store.Lease | None) -> bool:
@@ -340,5 +340,5 @@ def is_controller(pid: int) -> bool:
         return False
 
 
-def another_scheduler_lives(settings: Settings, job_id: int | None) -> bool:
-    return current.orchestrator().is_attended(settings.schedulers_folder, job_id)
+def another_scheduler_lives(host: Orchestrator, settings: Settings, job_id: int | None) -> bool:
+    return host.is_attended(settings.schedulers_folder, job_id)

@@ -34,6 +34,7 @@ from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller_process import ControllerProcess
 from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.orchestrator import airflow_schedulers, airflow_scripts
+from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.orchestrator.airflow_facts import DagFacts
 from lading.executors.orchestrator.kept_connection import poll
 from lading.executors.scheduler_parts import SchedulerParts, parts_of
@@ -316,7 +317,7 @@ class LadingExecutor(BaseExecutor):
             return
         if self.controller is None and self.owner is not None:
             # The executor is stopped before it has started, but must stop the controller of an earlier scheduler.
-            self.controller = ControllerProcess(self.settings, self.owner)
+            self.controller = ControllerProcess(AirflowOrchestrator(), self.settings, self.owner)
         if self.controller is not None:
             self.controller.stop()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from lading.executors.controller_process import ControllerProcess
+from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.orchestrator.presence import Presence
 from lading.executors.settings import Settings
 
@@ -23,7 +24,7 @@ class SchedulerParts:
     """
 
     def __init__(self, settings: Settings, job_id: int | None) -> None:
-        self.controller = ControllerProcess(settings, job_id)
+        self.controller = ControllerProcess(AirflowOrchestrator(), settings, job_id)
         self.presence = None if job_id is None else Presence(settings.schedulers_folder, job_id)
         self.teams: list[str | None] = []
         """The teams of the running executors, in the order of their starts; None: the executor for all teams."""

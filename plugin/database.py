@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lading.executors.orchestrator.current import open_session
-from lading.plugin.command_host import host
-
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+    from lading.plugin.host import Host
 
 
 def read_connections() -> None:
@@ -19,18 +18,13 @@ def read_connections() -> None:
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
 
 
-def store_fault(session: Session) -> str | None:
-    """Return why the tables cannot be read, and what to do; None: they can be read."""
-    return host().store_fault(session)
-
-
 @contextmanager
-def reading_store() -> Iterator[Session]:
+def reading_store(host: Host) -> Iterator[Session]:
     """Open a session for a command that reads the store.
 
     :raises SystemExit: the store cannot be read; the text says why, and what to do
     """
-    with open_session() as session:
-        if (fault := store_fault(session)) is not None:
+    with host.session() as session:
+        if (fault := host.store_fault(session)) is not None:
             raise SystemExit(f"store: {fault}")
         yield session

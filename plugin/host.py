@@ -1,15 +1,23 @@
-"""What commands that read the store need from their program, ``airflow lading`` or ``snakemake-lading``."""
+"""The host of this installation of Lading, Airflow or Snakemake, as one object.
+
+Each room declares the part that it needs: sites need a :class:`Deployment`, the engine an :class:`Orchestrator`, and
+commands a :class:`Host`, which includes both. Whoever starts a process creates its host and passes it on.
+"""
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Callable
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from lading.executors.orchestrator.airflow import AirflowOrchestrator
+from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.settings import Settings
+from lading.hooks.deployment.airflow import AirflowDeployment
+from lading.hooks.deployment.deployment import Deployment
 from lading.scheduling.insight import right_size
 
 if TYPE_CHECKING:
@@ -19,11 +27,11 @@ if TYPE_CHECKING:
     from lading.executors.store.run_rows import RunTerms
     from lading.scheduling.insight.right_size import Sizes
 
-Command = Callable[[Namespace], None]
+Command: TypeAlias = "Callable[[Host, Namespace], None]"
 
 
-class CommandHost(ABC):
-    """The program that runs the commands.
+class Host(Deployment, Orchestrator, ABC):
+    """The system that users run workflows with, and its program for Lading's commands.
 
     :cvar program: what users type before the name of a command
     :cvar starter: the program that starts controllers, for messages
@@ -72,7 +80,7 @@ class CommandHost(ABC):
         ``table`` or ``plain``."""
 
 
-class AirflowHost(CommandHost):
+class AirflowHost(AirflowDeployment, AirflowOrchestrator, Host):
     program = "airflow lading"
     starter = "Airflow's scheduler"
 
@@ -80,7 +88,7 @@ class AirflowHost(CommandHost):
         from airflow.utils.cli import suppress_logs_and_warning
         from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
-        suppress_logs_and_warning(providers_configuration_loaded(command))(args)
+        suppress_logs_and_warning(providers_configuration_loaded(partial(command, self)))(args)
 
     def settings(self) -> Settings:
         return Settings.load()
@@ -125,23 +133,3 @@ class AirflowHost(CommandHost):
 
         # Text in square brackets is a section of Airflow's configuration, not markup.
         return AirflowConsole(markup=False, emoji=False)
-
-
-_named: list[CommandHost] = [AirflowHost()]
-
-
-def host() -> CommandHost:
-    """Return the program whose commands this process runs: Airflow, unless :func:`use` has set another one."""
-    return _named[0]
-
-
-def use(other: CommandHost) -> None:
-    _named[0] = other
-
-
-def as_command(run: Command) -> Command:
-    @functools.wraps(run)
-    def command(args: Namespace) -> None:
-        host().run(run, args)
-
-    return command

@@ -25,6 +25,7 @@ from lading.hooks.api_tunnel.address import NO_TOKEN
 from lading.hooks.files.child_processes import raise_open_files_limit
 from lading.hooks.files.safe_files import make_private
 from lading.hooks.files.version import MixedVersions, check_versions
+from lading.plugin.host import AirflowHost
 from lading.plugin.serving import log_to, serve_until_signal
 from lading.plugin.sites import SitesError, load_sites
 
@@ -59,9 +60,8 @@ def serve(managed: bool) -> None:
     except (MixedVersions, SitesError) as error:
         log.critical("%s", error)  # has to be the last line, because the executor quotes it
         sys.exit(1)
-    serve_until_signal(
-        sites, mint(), settings, managed, start=threading.Thread(target=wake_api_server, daemon=True).start
-    )
+    wake = threading.Thread(target=wake_api_server, daemon=True)
+    serve_until_signal(AirflowHost(), sites, mint(), settings, managed, start=wake.start)
 
 
 def wake_api_server() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Extensions
 from lading.executors.controller.sites_file import rules_of
+from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.settings import Settings
 from lading.executors.store import Change
 from lading.hooks.files.logs import plain_formatter
@@ -31,6 +32,7 @@ LOG_FILES = 3
 
 
 def serve_until_signal(
+    host: Orchestrator,
     sites: Mapping[str, Site[Any]],
     mint: Callable[[str, float], str],
     settings: Settings,
@@ -43,7 +45,7 @@ def serve_until_signal(
     :param managed: whether it stops when nothing needs it any more
     :param start: called right before it starts
     """
-    acting = Controller(sites, mint, settings, managed, notify_listeners, extensions(settings))
+    acting = Controller(host, sites, mint, settings, managed, notify_listeners, extensions(settings))
 
     def stop(signum: int, frame: FrameType | None) -> None:
         acting.stop()

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow
 from lading.plugin.database import read_connections, reading_store
+from lading.plugin.host import AirflowHost
 from lading.plugin.offline.dag_cost import market_of
 from lading.plugin.sites import load_sites
 from lading.scheduling.job import PlannedJob
@@ -27,7 +28,7 @@ POLICIES = ("forecast", "greedy", "alone")
 
 def main(site: str, run: str) -> None:
     read_connections()
-    with reading_store() as session:
+    with reading_store(AirflowHost()) as session:
         rows = session.scalars(select(JobRow).where(JobRow.site == site, JobRow.run_id == run)).all()
         market, why = market_of(session, load_sites(Settings.load())[site])
         if market is None:

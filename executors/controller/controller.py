@@ -44,9 +44,8 @@ from lading.executors.forecast.site_plans import SitePlans
 from lading.executors.gangs.gang_controller import GangController
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.locality.staging import Staging
-from lading.executors.orchestrator import current
-from lading.executors.orchestrator.current import open_session
 from lading.executors.orchestrator.kept_connection import poll
+from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.requests import Requests
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.sizing import sizing
@@ -93,6 +92,7 @@ SECONDS_BETWEEN_DECISIONS = 5.0
 class Controller:
     """Runs ticks until it is stopped.
 
+    :param host: the orchestrator that creates the jobs
     :param sites: the sites by name, in the order of the sites file; the first is the default
     :param mint: makes a JWT for a subject, valid for the given number of seconds
     :param settings: the ``[lading]`` section
@@ -103,6 +103,7 @@ class Controller:
 
     def __init__(
         self,
+        host: Orchestrator,
         sites: Mapping[str, Site[Any]],
         mint: Callable[[str, float], str],
         settings: Settings,
@@ -110,6 +111,7 @@ class Controller:
         notify: Callable[[Sequence[Change]], None],
         extensions: Extensions | None = None,
     ) -> None:
+        self.host = host
         self.sites = sites
         self.by_dag = any(not site.admission.is_open for site in sites.values())
         self.takers = sites_accepting_untargeted({name: site.config for name, site in sites.items()})
@@ -120,7 +122,7 @@ class Controller:
         self.settings = settings
         self.managed = managed
         self.parent = os.getppid()
-        self.leadership = Leadership(sites, managed, self.stop, self.mark)
+        self.leadership = Leadership(host, sites, managed, self.stop, self.mark)
         self.leadership.clock.note_hang = self._note_hang
         self.hangs_at: str | None = None
         self.has_noted = False
@@ -135,13 +137,13 @@ class Controller:
         self.had_gangs = True
         """Whether gangs without a waiting job may exist."""
         self.idle_detector = IdleDetector()
-        self.metrics = Metrics()
+        self.metrics = Metrics(host.metrics())
         self.durations = Durations()
         self.housekeeping = housekeeping.Housekeeping(
-            settings, managed, sites, needs_inputs=self.placing.extensions.ask_of_all
+            host, settings, managed, sites, needs_inputs=self.placing.extensions.ask_of_all
         )
-        self.script_jobs = ScriptJobs(sites, self.housekeeping.largest, open_session)
-        self.budgets = Budgets(settings)
+        self.script_jobs = ScriptJobs(host, sites, self.housekeeping.largest)
+        self.budgets = Budgets(host, settings)
         self.shares = FairShares(settings, sites, self.housekeeping.potential, self.budgets, self.durations.known)
         self.compared = {name: Comparison() for name in sites}
         self.launched = {name: Launched(name, site.config.cpu_hour) for name, site in sites.items()}
@@ -152,6 +154,7 @@ class Controller:
         self.ring = Bell(settings.controller_bell).ring
         self.needs = Needs(self.housekeeping.largest)
         self.estimator = Estimator(
+            host,
             settings,
             self.ring,
             self.housekeeping.largest,
@@ -163,10 +166,10 @@ class Controller:
         ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
         launches = any(site.launches for site in sites.values())
         self.site_plans = SitePlans(
-            settings, ways, self.ring, self.placing.waits, self.budgets.terms, launches=launches
+            host, settings, ways, self.ring, self.placing.waits, self.budgets.terms, launches=launches
         )
         self.staging = Staging(sites, self.ring, settings.input_roots)
-        self.gangs = GangController(ways, files=self.staging.missing)
+        self.gangs = GangController(host.rosters, ways, files=self.staging.missing)
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
@@ -201,7 +204,7 @@ class Controller:
         """
         at = self.placing.at if hangs else None
         if at is not None and at == self.hangs_at and not self.has_noted:
-            with open_session() as session:
+            with self.host.session() as session:
                 strikes.take_all_back(session, self.leadership.holder)
                 strikes.note(session, self.leadership.holder, [at])
                 is_noted = store.knows(session, at)
@@ -209,7 +212,7 @@ class Controller:
                 self.mark.put(None)  # so that the next controller does not count it again
             self.has_noted = True
         elif at is None and self.has_noted and self.hangs_at is not None:
-            with open_session() as session:
+            with self.host.session() as session:
                 strikes.take_back(session, [self.hangs_at])
             self.has_noted = False
         self.hangs_at = at
@@ -230,7 +233,7 @@ class Controller:
 
     def tick(self) -> None:
         """Observe, decide, record and act, if this controller holds the lease and there is work."""
-        if current.orchestrator().has_lost_store():
+        if self.host.has_lost_store():
             log.error("The store was removed, so the controller exits; its node agents exit on their own")
             self.leadership.clock.end_process()
             self.stop()
@@ -243,7 +246,7 @@ class Controller:
         if self.leadership.struck:
             struck, self.leadership.struck = self.leadership.struck, []
             self._publish([change for change in struck if "state" in change.values])
-        if self.managed and was_stopped(self.settings):
+        if self.managed and was_stopped(self.host, self.settings):
             self.stop()
             return
         if self.script_jobs.is_sweep_due:
@@ -294,8 +297,8 @@ class Controller:
         shares, ahead = self.shares, self.leadership.database_ahead
         given = partial(queue.given, site=site.name, database_ahead=ahead, terms=shares.terms, hours=shares.hours)
         if not site.launches:
-            return SiteAnswer(site, observation, poll(open_session, given), is_new=is_new)
-        with open_session() as session:
+            return SiteAnswer(site, observation, poll(self.host.session, given), is_new=is_new)
+        with self.host.session() as session:
             jobs = given(session, durations=self.durations.read(session))
             there = self.launched[site.name]
             rows = there.refresh(session, observation.locations, is_new)
@@ -313,7 +316,7 @@ class Controller:
         if news is None or thread.last is None:
             return False
         observation = thread.last
-        with open_session() as session:
+        with self.host.session() as session:
             changes = store.apply(session, answers.changes_by_events(news), site.name)
             gangs.store_answers(session, site.name, answers.holds_in_events(news))
             changes += store.apply(session, self.launched[site.name].ended(session, news))
@@ -368,9 +371,9 @@ class Controller:
         """
         is_idle = self.idle_detector.is_quiet and not (self.queued.jobs or self.queued.is_outdated or self.had_gangs)
         has_chores = self.budgets.table or self.staging.fetches
-        if is_idle and not has_chores and not poll(open_session, requests.any_news):
+        if is_idle and not has_chores and not poll(self.host.session, requests.any_news):
             return False
-        with open_session() as session:
+        with self.host.session() as session:
             self.shares.load(session)
             self.budgets.sum_up(session, time.time(), is_asked=self.requests.step(session))
             if self.budgets.in_hours:
@@ -384,19 +387,19 @@ class Controller:
 
     def drop_unwanted(self) -> None:
         """Cancel waiting jobs that Airflow no longer wants, before anything is done for them."""
-        with open_session() as session:
+        with self.host.session() as session:
             tokens = [*self.queued.unsized, *self._next_unchecked(), *self.queued.ganged]
             tokens += gangs.asleep(session)
-            changes = housekeeping.drop_unwanted(session, [*dict.fromkeys(tokens)], time.time())
+            changes = housekeeping.drop_unwanted(self.host, session, [*dict.fromkeys(tokens)], time.time())
         self._publish(changes)
         if changes:  # clearing or failing a run affects all of its tasks, so check those too
             jobs = (self.queued.jobs.get(each.token) for each in changes)
             runs = {(job.row.dag_id, job.row.run_id) for job in jobs if job is not None}
             its = [token for token, job in self.queued.jobs.items() if (job.row.dag_id, job.row.run_id) in runs]
-            with open_session() as session:
-                more = housekeeping.drop_unwanted(session, its, time.time())
+            with self.host.session() as session:
+                more = housekeeping.drop_unwanted(self.host, session, its, time.time())
             self._publish(more)
-            with open_session() as session:
+            with self.host.session() as session:
                 self.queued.read(session)
 
     def drop_unwanted_of(self, decision: Decision) -> bool:
@@ -406,8 +409,8 @@ class Controller:
             tokens += self.looked_at
         if not tokens:
             return False
-        with open_session() as session:
-            changes = housekeeping.drop_unwanted(session, [*dict.fromkeys(tokens)], time.time())
+        with self.host.session() as session:
+            changes = housekeeping.drop_unwanted(self.host, session, [*dict.fromkeys(tokens)], time.time())
         self._publish(changes)
         return bool(changes)
 
@@ -425,10 +428,10 @@ class Controller:
 
     def size(self) -> None:
         """Store the resources of jobs whose requests depend on their inputs or earlier tries."""
-        with open_session() as session:
+        with self.host.session() as session:
             found, lessons = self.estimator.step(session, any_wait=bool(self.queued.unsized))
             changes = sizing.stored(session, found)
-            current.orchestrator().note(session, [lesson.entry() for lesson in lessons])
+            self.host.note(session, [lesson.entry() for lesson in lessons])
         self.estimator.start()
         self.queued.note(change.token for change in changes)
         self._publish([change for change in changes if "state" in change.values])
@@ -446,17 +449,17 @@ class Controller:
         if is_work:
             bounds = self.shares.bounds()
             if any_wait and self.settings.order == CRITICAL_PATH:
-                with open_session() as session:
+                with self.host.session() as session:
                     by_dag, ahead = self.by_dag, self.leadership.database_ahead
                     self.site_plans.refresh_rests(session, sites, now, by_dag=by_dag, database_ahead=ahead)
             together = GangOutcome(sites)
             known = self._gangs() if any_wait else None
             waiting, at_work = self._waiting() if any_wait else ([], [])
             if known is not None:
-                with open_session() as session:
+                with self.host.session() as session:
                     fair = self.shares.fair
                     together = self.gangs.decide(session, known, sites, now, waiting=waiting, fair=fair, bounds=bounds)
-            with open_session() as session:
+            with self.host.session() as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
                 foreseen = self.site_plans.foresee(
                     session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead
@@ -496,7 +499,7 @@ class Controller:
     def _gangs(self) -> gangs.GangRecords:
         """Load the gangs, and tell the fair queue their turns."""
         fair = self.shares.fair
-        with open_session() as session:
+        with self.host.session() as session:
             by_dag, ahead, rests = self.by_dag, self.leadership.database_ahead, self.site_plans.rests
             known = gangs.load(session, by_dag=by_dag, database_ahead=ahead, fair=fair, rests=rests)
         if fair is not None:
@@ -508,8 +511,8 @@ class Controller:
 
         Running jobs count where a group limits how many machines it uses.
         """
-        with open_session() as session:
-            current.orchestrator().note(session, self.needs.resize(session, self.queued.read(session)))
+        with self.host.session() as session:
+            self.host.note(session, self.needs.resize(session, self.queued.read(session)))
             self.queued.read(session)
             durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
             ahead = self.leadership.database_ahead
@@ -558,11 +561,11 @@ class Controller:
         """
         if not (any_wait or decision.changes or decision.provisions or self.shares.is_due):
             return
-        with open_session() as session:
+        with self.host.session() as session:
             self.shares.save(session, started)
             notes = rule_log.entries(session, store.apply(session, decision.changes))
             gangs.apply(session, decision.gangs, started)
-            current.orchestrator().note(session, [*notes, *decision.notes])
+            self.host.note(session, [*notes, *decision.notes])
             for site, provision in decision.provisions.items():
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:
@@ -600,7 +603,7 @@ class Controller:
         """Return the envelopes to send, by location: of jobs placed now, and of jobs whose files have arrived."""
         if not placed and not self.staging.waiting[site.name]:
             return {}
-        with open_session() as session:
+        with self.host.session() as session:
             ready, changes = self.staging.ready(session, site.name, placed)
             ahead = self.leadership.database_ahead
             rests, fair = self.site_plans.rests, self.shares.fair
@@ -628,7 +631,7 @@ class Controller:
 
     def _let_go(self) -> None:
         """Close all sites at the same time, and store their last events; a site that hangs is left as it is."""
-        how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
+        how = "hand_over" if another_scheduler_lives(self.host, self.settings, None) else self.settings.on_shutdown
         if how != "hand_over":
             self.threads.await_first_answers(self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
@@ -643,7 +646,7 @@ class Controller:
 
         Otherwise jobs that wait on a machine would stay there until the next controller starts.
         """
-        with open_session() as session:
+        with self.host.session() as session:
             asked = queue.cancellations(session)
         for thread in self.threads:
             thread.cancel(asked.get(thread.site.name, {}))

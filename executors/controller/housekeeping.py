@@ -15,8 +15,7 @@ from lading.executors import store
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.sites_file import bindings_of, difference, edition_now, possible, published_site
 from lading.executors.controller_process import another_scheduler_lives
-from lading.executors.orchestrator import current
-from lading.executors.orchestrator.current import open_session
+from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.settings import Settings
 from lading.executors.store import (
     CHUNK,
@@ -83,13 +82,21 @@ UNWANTED = because("unwanted")
 class Housekeeping:
     """Runs the periodic checks, and publishes what the sites have.
 
+    :param host: the orchestrator whose jobs it checks
     :param managed: whether an executor started the controller, which then exits once no scheduler is left
     :param needs_inputs: whether plugins need the input values of all jobs
     """
 
     def __init__(
-        self, settings: Settings, managed: bool, sites: Mapping[str, Site[Any]], *, needs_inputs: bool = False
+        self,
+        host: Orchestrator,
+        settings: Settings,
+        managed: bool,
+        sites: Mapping[str, Site[Any]],
+        *,
+        needs_inputs: bool = False,
     ) -> None:
+        self.host = host
         self.settings = settings
         self.needs_inputs = needs_inputs
         self.managed = managed
@@ -129,33 +136,33 @@ class Housekeeping:
             return False
         self.next_round = now + SECONDS_BETWEEN_ROUNDS
         self._look_at_the_file()
-        with open_session() as session:
+        with self.host.session() as session:
             if not self.are_listed:
                 site_rows.save(session, map(site_row, self.sites.values(), count()))
             barred = {name: each.barred for name, each in self.stored.items()}
             site_rows.note_answers(session, troubles, barred, time.time())
         # In a session of its own, because this reads many rows and a session that has written holds SQLite's one lock.
-        with open_session() as session:
-            cancel_unwanted(session, time.time())
-            fail_orphaned_jobs(session, self.is_known, time.time())
-            current.orchestrator().forget_ended(session)
+        with self.host.session() as session:
+            cancel_unwanted(self.host, session, time.time())
+            fail_orphaned_jobs(self.host, session, self.is_known, time.time())
+            self.host.forget_ended(session)
             self._note_tenants(session)
             live = figures.count_live(session, queued)
             metrics.round(session, live)
             is_work = bool(live) or instances.count_living(session) > 0
         if now >= self.next_sums:
-            with open_session() as session:
+            with self.host.session() as session:
                 launching = [name for name, site in self.sites.items() if site.launches]
                 instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
                 are_all = bill_days.sum_up(session, time.time())
                 self._note_missed(queued.missed(session))
             self.next_sums = now + SECONDS_BETWEEN_SUMS if are_all else now
         if now >= self.next_purge:
-            with open_session() as session:
+            with self.host.session() as session:
                 is_all = self._purge(session, time.time() - self.settings.job_retention_days * SECONDS_PER_DAY)
             self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
         self.are_listed = True
-        if not self.managed or is_work or another_scheduler_lives(self.settings, None):
+        if not self.managed or is_work or another_scheduler_lives(self.host, self.settings, None):
             self.needed_at = now
         return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
 
@@ -273,9 +280,9 @@ def lasting(site: Site[Any], seen: Sequence[ObservedLocation]) -> list[Location]
     return [] if site.launches else [each.location for each in seen]
 
 
-def drop_unwanted(session: Session, tokens: Sequence[str], now: float) -> list[store.Change]:
+def drop_unwanted(host: Orchestrator, session: Session, tokens: Sequence[str], now: float) -> list[store.Change]:
     """Cancel those of these waiting jobs that the orchestrator no longer wants, or does not have."""
-    tokens = current.orchestrator().unwanted(session, tokens, SECONDS_UNTIL_UNWANTED)
+    tokens = host.unwanted(session, tokens, SECONDS_UNTIL_UNWANTED)
     if not tokens:
         return []
     log.info("Airflow no longer wants %d waiting jobs", len(tokens))
@@ -286,9 +293,9 @@ def ended_unwanted(now: float) -> dict[str, Any]:
     return {"state": State.CANCELLED, "cause": "cancelled", "reason": UNWANTED, "ended_at": now}
 
 
-def cancel_unwanted(session: Session, now: float) -> None:
+def cancel_unwanted(host: Orchestrator, session: Session, now: float) -> None:
     """Cancel jobs that are placed or asleep and that the orchestrator no longer wants, or does not have."""
-    tokens = current.orchestrator().disowned(session, SECONDS_UNTIL_UNWANTED, CHUNK)
+    tokens = host.disowned(session, SECONDS_UNTIL_UNWANTED, CHUNK)
     for state in (State.ATTEMPTED, State.PLACED):
         values = {"cancel": UNWANTED} if state == State.PLACED else ended_unwanted(now)
         chosen = [token for token, its_state in tokens if its_state == state]
@@ -297,7 +304,9 @@ def cancel_unwanted(session: Session, now: float) -> None:
             store.apply(session, [store.Change(token, values, report=state != State.PLACED) for token in chosen])
 
 
-def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str], bool], now: float) -> None:
+def fail_orphaned_jobs(
+    host: Orchestrator, session: Session, is_known: Callable[[str, str, str, str], bool], now: float
+) -> None:
     """Fail jobs whose location is gone: the site was removed from the sites file, or no longer lists the machine.
 
     A job that still runs, for example after a failover to another machine, is left alone while it reports to the
@@ -315,7 +324,7 @@ def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str]
     }
     if not homeless:
         return
-    at_work = current.orchestrator().still_at_work(session, list(homeless), now)
+    at_work = host.still_at_work(session, list(homeless), now)
     changes: list[store.Change] = []
     for token, (place, site) in homeless.items():
         if token in at_work:

@@ -16,9 +16,8 @@ from functools import partial
 from lading.executors import store
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import ask_to_make_way, is_dead
-from lading.executors.orchestrator import current
-from lading.executors.orchestrator.current import open_session
 from lading.executors.orchestrator.kept_connection import poll
+from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.store import Change, capacity, strikes
 from lading.hooks.files.logs import Trouble
 from lading.hooks.polling.outside_clock import seconds_ahead
@@ -42,13 +41,22 @@ class Leadership:
 
     A controller that has lost its lease never takes it again, so that two cannot take it from each other for ever.
 
+    :param host: the orchestrator whose database has the lease
     :param sites: the names of the sites that the controller acts for
     :param managed: whether an executor started the controller and can stop it
     :param on_lost: called when another controller has taken the lease
     :param mark: tells for which job a plugin crashed the previous controller
     """
 
-    def __init__(self, sites: Collection[str], managed: bool, on_lost: Callable[[], None], mark: PluginMark) -> None:
+    def __init__(
+        self,
+        host: Orchestrator,
+        sites: Collection[str],
+        managed: bool,
+        on_lost: Callable[[], None],
+        mark: PluginMark,
+    ) -> None:
+        self.host = host
         self.sites = sites
         self.managed = managed
         self.on_lost = on_lost
@@ -72,7 +80,7 @@ class Leadership:
 
     def may_act(self) -> bool:
         """Return whether the lease is certainly held and its store exists, so that no other controller acts."""
-        return time.monotonic() < self.leads_until and not current.orchestrator().has_lost_store()
+        return time.monotonic() < self.leads_until and not self.host.has_lost_store()
 
     def renew(self) -> bool:
         """Take or renew the lease now; False: another controller acts.
@@ -105,13 +113,13 @@ class Leadership:
         self.mark.end()
         self.has_lost = True
         self.leads_until = self.renew_at = 0.0  # a site's thread that was stuck until now must not act any more
-        with open_session() as session:
+        with self.host.session() as session:
             strikes.take_all_back(session, self.holder)
             store.drop_lease(session, self.holder)
 
     def _take(self) -> bool:
         asked_at = time.time()
-        held, said = poll(open_session, store.lease_and_time)
+        held, said = poll(self.host.session, store.lease_and_time)
         answered_at = time.time()
         is_others = held is not None and held.holder != self.holder
         dead = held.holder if held is not None and is_others and is_dead(held) else None
@@ -131,8 +139,8 @@ class Leadership:
             database_ahead=self.database_ahead,
         )
         if self.leads_until and held is not None:
-            return poll(open_session, take)
-        with open_session() as session:
+            return poll(self.host.session, take)
+        with self.host.session() as session:
             leads = take(session)
             struck: list[Change] = []
             if leads and not self.leads_until:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import select
 
-from lading.executors.orchestrator import current
+from lading.executors.orchestrator.orchestrator import MetricsBackend
 from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures, share_rows
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.jobs import QUEUED
@@ -46,8 +46,8 @@ class Counted(NamedTuple):
 class Metrics:
     """The controller's counters, gauges and timers. Names of sites, teams and the like are tags, not parts of names."""
 
-    def __init__(self) -> None:
-        self.stats = current.orchestrator().metrics()
+    def __init__(self, backend: MetricsBackend) -> None:
+        self.stats = backend
         self.shown: set[Gauge] = set()
         self.started: set[str] = set()
         """Tokens of the jobs that have started since the last round."""

@@ -9,7 +9,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import select
@@ -18,8 +17,7 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from lading.executors import store
 from lading.executors.controller.answers import STATE_OF_CAUSE
 from lading.executors.controller.housekeeping import UNWANTED
-from lading.executors.orchestrator import current
-from lading.executors.orchestrator.orchestrator import OrderedScript, ScriptEnd
+from lading.executors.orchestrator.orchestrator import Orchestrator, OrderedScript, ScriptEnd
 from lading.executors.store import LIVE, Change, JobRow, State
 from lading.executors.store.tables import as_name
 from lading.hooks.batch.script_jobs import JOB_SCRIPT, ScriptRequest
@@ -54,20 +52,17 @@ COMMON = (
 class ScriptJobs:
     """The job scripts that tasks have left to the triggerer.
 
+    :param host: the orchestrator of these tasks
     :param sites: by name
     :param largest: returns the largest amount of each resource that any location of a site has; None: unknown
-    :param open_session: opens a session that commits on success
     """
 
     def __init__(
-        self,
-        sites: Mapping[str, Site[Any]],
-        largest: Callable[[str], Resources | None],
-        open_session: Callable[[], AbstractContextManager[Session]],
+        self, host: Orchestrator, sites: Mapping[str, Site[Any]], largest: Callable[[str], Resources | None]
     ) -> None:
+        self.host = host
         self.sites = sites
         self.largest = largest
-        self.open_session = open_session
         self._live: set[str] = set()
         self._next_sweep = 0.0
         self.trouble = Trouble(log)
@@ -85,17 +80,17 @@ class ScriptJobs:
         self._next_sweep = time.monotonic() + SECONDS_BETWEEN_SWEEPS
         self.add(None)
         mine = JobRow.kind == JOB_SCRIPT, JobRow.state.in_(LIVE)
-        with self.open_session() as session:
+        with self.host.session() as session:
             self._live = {*session.scalars(select(JobRow.token).where(*mine))}
 
     def add(self, jobs: Sequence[str] | None) -> None:
         """Add the scripts that these jobs have ordered, which have just ended; None: all that are missing."""
         if jobs is not None and not jobs:
             return
-        with self.open_session() as session:
-            orders = current.orchestrator().ordered_scripts(session, jobs)
+        with self.host.session() as session:
+            orders = self.host.ordered_scripts(session, jobs)
         what = "A job script could not be queued"
-        for tokens in self.write(self._add, orders, what, current.orchestrator().refuse_script):
+        for tokens in self.write(self._add, orders, what, self.host.refuse_script):
             self._live.update(tokens)
 
     def _add(self, session: Session, orders: Sequence[OrderedScript]) -> list[str]:
@@ -129,7 +124,7 @@ class ScriptJobs:
         if not items:
             return []
         try:
-            with self.open_session() as session:
+            with self.host.session() as session:
                 return [step(session, items)]
         except Exception as error:
             if isinstance(error, SQLAlchemyError) and not isinstance(error, DataError):
@@ -137,7 +132,7 @@ class ScriptJobs:
             if len(items) == 1:
                 self.trouble.begin(what, error, traceback=True)
                 if refuse is not None:
-                    with self.open_session() as session:
+                    with self.host.session() as session:
                         refuse(session, items[0], error)
                 return []
         return [result for each in items for result in self.write(step, [each], what, refuse)]
@@ -182,8 +177,8 @@ class ScriptJobs:
         :param now: epoch seconds
         """
         placed_at: dict[str, float | None] = {}
-        with self.open_session() as session:
-            ends = current.orchestrator().ended_scripts(session, sorted(self._live))
+        with self.host.session() as session:
+            ends = self.host.ended_scripts(session, sorted(self._live))
             for chunk in store.chunks([end.token for end in ends]):
                 found = session.execute(select(JobRow.token, JobRow.placed_at).where(JobRow.token.in_(chunk)))
                 placed_at.update((row.token, row.placed_at) for row in found)

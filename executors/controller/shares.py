@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lading.executors.controller.answers import SiteAnswer
 from lading.executors.controller.sites_file import budgets_of, shares_of
-from lading.executors.orchestrator import current
-from lading.executors.orchestrator.orchestrator import TaskNote
+from lading.executors.orchestrator.orchestrator import Orchestrator, TaskNote
 from lading.executors.settings import Settings
 from lading.executors.store import share_rows
 from lading.executors.store.fair_queue import FairTurns, FirstJobs, TenantTerms
@@ -73,10 +72,11 @@ class Budgets:
     :raises SitesError: the sites file cannot be read, or its budgets are not valid
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, host: Orchestrator, settings: Settings) -> None:
+        self.host = host
         self.table = budgets_of(settings.sites_file)
         self.found: Sequence[BudgetUse] = ()
-        self._facts = current.orchestrator().forecaster().facts
+        self._facts = self.host.forecaster().facts
         self._needs_tags = any(each.who.tag is not None for each in self.table)
         self._next_look = 0.0
         self._is_first = True
@@ -101,7 +101,7 @@ class Budgets:
         for each in share_rows.save_spending(session, self.found, now):
             text = budget_warning(each)
             log.warning("%s", text)
-            current.orchestrator().note(session, [TaskNote("lading budget", None, text)])
+            self.host.note(session, [TaskNote("lading budget", None, text)])
         self._terms.clear()
         # The longer it takes, the less often it is done.
         self._next_look = begun + max(SECONDS_BETWEEN_NOTES, 10 * (time.monotonic() - begun))

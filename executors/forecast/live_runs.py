@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors.forecast.tasks import AskingTask, asking_task
-from lading.executors.orchestrator import current
-from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, TaskState
+from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Orchestrator, TaskState
 from lading.executors.settings import Settings
 from lading.executors.store import State, groups, queue
 from lading.executors.store.durations import Durations, PastWaits
@@ -151,12 +150,12 @@ class LiveRuns:
     :param waits: how long jobs have waited in queues, and how long launched machines took until they were up
     """
 
-    def __init__(self, settings: Settings, ways: Ways, waits: PastWaits) -> None:
-        self.settings, self.ways, self.waits = settings, ways, waits
+    def __init__(self, host: Orchestrator, settings: Settings, ways: Ways, waits: PastWaits) -> None:
+        self.host, self.settings, self.ways, self.waits = host, settings, ways, waits
         self.may_look_ahead = True
         """False: a plugin crashed a controller over an upcoming task, so plugins are no longer called for such tasks.
         """
-        self.durations, self.dags = Durations(), current.orchestrator().forecaster()
+        self.durations, self.dags = Durations(), self.host.forecaster()
         self.known: dict[DagRunKey, KnownRun] = {}
         self.needs: dict[str, FirstPlace | None] = {}
         self.pools: dict[str, int] = {}
@@ -189,7 +188,7 @@ class LiveRuns:
             known = self.known.setdefault(run, KnownRun(now, queued))
             known.seen_at, known.began = now, min(known.began, queued)
         self._forget(rows, now)
-        self._read_requests(current.orchestrator().run_requests(session))
+        self._read_requests(self.host.run_requests(session))
         self._read(session, by_run, by_dag, now, database_ahead)
         self.waits.read(session)
         first_sites = FirstSites(sites, self.ways, self.needs, self.waits, by_dag, database_ahead, self._is_ours)
@@ -290,8 +289,8 @@ class LiveRuns:
         # The first job may have ended before this controller started.
         for run, queued in (runs.first_queued(session, new) if new else {}).items():
             self.known[run].began = min(self.known[run].began, queued - database_ahead)
-        coming = current.orchestrator().unfinished(session, due)
-        self.pools = dict(current.orchestrator().pools(session))
+        coming = self.host.unfinished(session, due)
+        self.pools = dict(self.host.pools(session))
         for run in due:
             known = self.known[run]
             rows, past = coming.get(run, ()), self.dags.past(session, run.dag_id)
@@ -326,12 +325,10 @@ class LiveRuns:
             return asking_task(run, task_id, config, last, self.settings, by_dag, facts)
 
         of_jobs: dict[str, dict[int, AskingTask]] = {}
-        for task_id, configs in current.orchestrator().hints_of_jobs(session, run).items():
+        for task_id, configs in self.host.hints_of_jobs(session, run).items():
             asks = {id(config): ask(task_id, config) for config in configs.values()}
             of_jobs[task_id] = {index: asks[id(config)] for index, config in configs.items()}
-        of_tasks = {
-            task_id: ask(task_id, config) for task_id, config in current.orchestrator().hints(session, run).items()
-        }
+        of_tasks = {task_id: ask(task_id, config) for task_id, config in self.host.hints(session, run).items()}
         return of_tasks, of_jobs
 
     def _without_circles(self, structure: DagStructure, asks: Mapping[str, AskingTask]) -> Mapping[str, AskingTask]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.live_runs import LiveRuns, named
 from lading.executors.forecast.site_plan import PlanningInput, SitePlan, chosen
-from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
+from lading.executors.orchestrator.orchestrator import Orchestrator, TaskNote, TaskTry
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
@@ -89,6 +89,7 @@ class SitePlans:
 
     def __init__(
         self,
+        host: Orchestrator,
         settings: Settings,
         ways: Ways,
         ring: Callable[[], None],
@@ -97,7 +98,7 @@ class SitePlans:
         *,
         launches: bool = True,
     ) -> None:
-        self.live_runs = LiveRuns(settings, ways, waits)
+        self.live_runs = LiveRuns(host, settings, ways, waits)
         self.noted: set[tuple[DagRunKey, str]] = set()
         """The tasks of live runs whose event logs already say that room is requested ahead."""
         self.ring, self.waits, self.launches = ring, waits, launches

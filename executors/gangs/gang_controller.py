@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.line import Line, Rank
 from lading.executors.gangs.tick import SECONDS_UNTIL_ANSWERED, Files, GangMemory, ReadRoster, Taken, Tick
-from lading.executors.orchestrator import current
 from lading.executors.store import State
 from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.gangs.rows import EndedMember, GangMember, GangRecords
@@ -64,19 +63,19 @@ PARTED = uuid.UUID("0d9a8f4e-5a0b-4f41-8f0e-0a3f6c1c2b11")
 class GangController:
     """Decides about all gangs, once in each tick.
 
+    :param read_roster: returns which members are still to come
     :param ways: rules and rankings by which members find places
-    :param read_roster: returns which members are still to come; None: asks the orchestrator
     :param files: returns why a job's files are not yet at the location where room is held for it
     """
 
     def __init__(
         self,
+        read_roster: ReadRoster,
         ways: Ways | None = None,
-        read_roster: ReadRoster | None = None,
         files: Files = lambda session, site, location, text, job: None,
     ) -> None:
         self.ways = ways or Ways()
-        self.read_roster = read_roster or current.orchestrator().rosters
+        self.read_roster = read_roster
         self.files = files
         self.trouble = Trouble(log)
         self.turn_of: str | None = None

@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.decisions import refused
+from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.settings import Settings
 from lading.executors.sizing import sizing
 from lading.executors.sizing.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
@@ -64,6 +65,7 @@ class SizingWork:
     :ivar place: where the thread hangs
     """
 
+    host: Orchestrator
     jobs: Sequence[UnsizedJob]
     settings: Settings
     known: KnownSizes
@@ -136,7 +138,7 @@ class SizingWork:
         :raises SQLAlchemyError: the database failed
         """
         try:
-            read = sizing.read(jobs)
+            read = sizing.read(self.host, jobs)
         except Exception as error:
             if sizing.is_of_database(error):
                 raise
@@ -165,6 +167,7 @@ class Estimator:
 
     def __init__(
         self,
+        host: Orchestrator,
         settings: Settings,
         ring: Callable[[], None],
         largest: Callable[[str | None], Resources | None],
@@ -173,6 +176,7 @@ class Estimator:
         *,
         keeps_inputs: bool = False,
     ) -> None:
+        self.host = host
         self.settings = settings
         self.holder = holder
         self.keeps_inputs = keeps_inputs
@@ -307,7 +311,7 @@ class Estimator:
     def _start(self, jobs: Sequence[UnsizedJob], *, is_alone: bool = False) -> None:
         largest = self.largest(jobs[0].site_hint)
         most = self.most_preemptions
-        work = SizingWork(jobs, self.settings, self.known, largest, most, is_alone, self.keeps_inputs)
+        work = SizingWork(self.host, jobs, self.settings, self.known, largest, most, is_alone, self.keeps_inputs)
         self.under_way.append(work)
         self.beginning.append(work)
 

@@ -18,9 +18,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.decisions import refused
-from lading.executors.orchestrator import current
-from lading.executors.orchestrator.current import open_session
-from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
+from lading.executors.orchestrator.orchestrator import Orchestrator, TaskNote, TaskTry
 from lading.executors.settings import Settings
 from lading.executors.sizing.file_sizes import MOST_INPUTS, FileSizes, addresses, named_files
 from lading.executors.sizing.inputs import Inputs, kept
@@ -214,14 +212,14 @@ class StoredFacts:
     behind: Mapping[str, str]
 
 
-def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
+def read(host: Orchestrator, jobs: Sequence[UnsizedJob]) -> StoredFacts:
     dag_id, run_id, task_id = jobs[0].task
-    with open_session() as session:
+    with host.session() as session:
         is_chosen = any(job.chosen is not None for job in jobs)
         known = sizes(usage.of_task(session, dag_id, task_id)) if is_chosen else NOTHING_KNOWN
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
-        writer = current.orchestrator().reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
+        writer = host.reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
         struck = strikes.repeated(session, jobs[0].task)
         questions: list[SizingQuestion] = []
         behind: dict[str, str] = {}

@@ -1,4 +1,4 @@
 """The deployment that Lading works for: the configuration and connections that sites need.
 
-The default is Airflow's (`airflow`); another workflow engine supplies its own.
+Airflow's is in `airflow`. A site has the deployment of its table (`SiteConfig.deployment`).
 """

@@ -1,4 +1,4 @@
-"""The interface through which sites and the store use the deployment that Lading works for.
+"""The interface through which sites use the deployment that Lading works for.
 
 Nothing else in `hooks` reads Airflow's configuration or opens its connections, so sites also work where Airflow is not
 installed.

@@ -33,6 +33,7 @@ from lading.operators.scattering import input_sources
 from lading.operators.scattering.shape import ScatterShape
 from lading.plugin import policies
 from lading.plugin.database import read_connections, reading_store
+from lading.plugin.host import AirflowHost
 from lading.plugin.offline import frontier, task_script
 from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import SitesError, load_sites
@@ -139,7 +140,7 @@ def ask(args: argparse.Namespace) -> None:
         sites = load_sites(Settings.load())
     except SitesError as error:
         raise UsageError(str(error)) from None
-    with reading_store() as session:
+    with reading_store(AirflowHost()) as session:
         args.found, args.work = forecast(session, args.dag, args.conf, sites)
 
 

@@ -7,8 +7,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
+from lading.plugin.host import Host
 from lading.plugin.subcommands.console import complain, show, with_unit
 from lading.plugin.ui.queries.advice import AdvisedTask, advised
 from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, advised_sizes
@@ -17,16 +17,15 @@ from lading.scheduling.prediction import SHORTEST_SAMPLED
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
 
-@as_command
-def advice(args: Namespace) -> None:
+def advice(host: Host, args: Namespace) -> None:
     """Print a row for each task with a finished try; exits with status 1 if there is none."""
-    with reading_store() as session:
+    with reading_store(host) as session:
         found = advised(session, args.dag_id)
     if not found:
         complain(f"No try of Dag {args.dag_id} has finished yet, or the records of all its tries have been deleted.")
         sys.exit(1)
     mapper = short_row if args.output in ("table", "plain") else row
-    show([mapper(task) for task in found], args.output)
+    show(host, [mapper(host, task) for task in found], args.output)
     for remark in remarks([task.size for task in found]):
         complain(remark)
 
@@ -42,7 +41,7 @@ def remarks(found: Sequence[RightSize]) -> Iterator[str]:
         yield f"Other tasks without cpus: no try of at least {SHORTEST_SECONDS:g} s has measured cpu seconds."
 
 
-def row(task: AdvisedTask) -> dict[str, Any]:
+def row(host: Host, task: AdvisedTask) -> dict[str, Any]:
     """Return the row of a task, with memory in MiB and time in seconds."""
     cpus, memory = task.asked
     size = task.size
@@ -57,13 +56,13 @@ def row(task: AdvisedTask) -> dict[str, Any]:
         "time": size.time.nearly_all,
         "wasted": None if size.wasted is None else round(size.wasted, 3),
         "wasted_by_line": None if size.wasted_by_line is None else round(size.wasted_by_line, 3),
-        "line": size.line and host().line(advised_sizes(task.used)),
+        "line": size.line and host.line(advised_sizes(task.used)),
     }
 
 
-def short_row(task: AdvisedTask) -> dict[str, Any]:
+def short_row(host: Host, task: AdvisedTask) -> dict[str, Any]:
     """Return the row of a task for a table."""
-    found = row(task)
+    found = row(host, task)
 
     def gib_hours(amount: float) -> str:
         return f"{format_count(amount)} GiB-hours"

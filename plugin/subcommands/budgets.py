@@ -17,6 +17,7 @@ from lading.executors.store.requests import RequestKind
 from lading.executors.store.share_rows import BudgetRow
 from lading.hooks.files.bell import Bell
 from lading.plugin.database import reading_store
+from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.console import complain, show
 from lading.scheduling.text.units import format_count, format_moment, format_usd
 
@@ -29,7 +30,7 @@ def budgets(args: Namespace) -> None:
     if args.lift is not None and args.restore is not None:
         complain("--lift and --restore are opposites; give only one of them")
         sys.exit(1)
-    with reading_store() as session:
+    with reading_store(AirflowHost()) as session:
         if (name := args.lift if args.lift is not None else args.restore) is not None:
             kind = RequestKind.RESTORE if args.lift is None else RequestKind.LIFT
             try:
@@ -47,7 +48,7 @@ def budgets(args: Namespace) -> None:
             "There are no budgets. Declare them under [[budgets]] in the sites file, which the controller reads "
             "when it starts."
         )
-    show(list(map(short_row, rows)) if args.output in ("table", "plain") else rows, args.output)
+    show(AirflowHost(), list(map(short_row, rows)) if args.output in ("table", "plain") else rows, args.output)
 
 
 def row_of(budget: BudgetRow) -> dict[str, Any]:

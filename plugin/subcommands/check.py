@@ -37,7 +37,8 @@ from lading.executors.store import usage
 from lading.hooks.files.host import existing
 from lading.hooks.files.version import VERSION, MixedVersions, check_versions
 from lading.hooks.site import Check, Site
-from lading.plugin.database import read_connections, store_fault
+from lading.plugin.database import read_connections
+from lading.plugin.host import AirflowHost
 from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.plugin.subcommands.console import complain, show
@@ -85,7 +86,7 @@ def check(args: Namespace) -> None:
             if args.output in ("table", "plain"):  # the same reader sees stderr
                 row["details"] = "see above"
         rows.append(row)
-    show(rows, args.output)
+    show(AirflowHost(), rows, args.output)
     if any(row["result"] == BAD for row in rows):
         sys.exit(1)
 
@@ -159,7 +160,7 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     yield from team_findings()
     yield token_finding()
     yield key_finding()
-    yield controller_finding(settings)
+    yield controller_finding(AirflowHost(), settings)
     yield throttle_finding()
     try:
         sites = load_sites(settings)
@@ -241,8 +242,9 @@ def is_airflows_own(secret: str) -> bool:
 
 
 def store_finding() -> Check:
-    with create_session(scoped=False) as session:
-        fault = store_fault(session)
+    host = AirflowHost()
+    with host.session() as session:
+        fault = host.store_fault(session)
     return Check("store", fault is None, fault or "the tables are up to date")
 
 

@@ -22,6 +22,7 @@ from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.site import RemovedLeftovers
 from lading.operators.job_script import token
 from lading.plugin.database import read_connections, reading_store
+from lading.plugin.host import AirflowHost
 from lading.plugin.manager import site_kinds
 from lading.plugin.sites import SitesError, declared, faults
 from lading.plugin.subcommands.console import complain, show
@@ -50,7 +51,7 @@ def clean(args: Namespace) -> None:
         if outcome.number:
             outcomes.append(outcome)
     mapper = short_row if args.output in ("table", "plain") else outcome_row
-    show(list(map(mapper, outcomes)), args.output)
+    show(AirflowHost(), list(map(mapper, outcomes)), args.output)
     if not outcomes:
         complain("There is nothing to remove.")
     elif args.dry_run:
@@ -118,7 +119,7 @@ def living() -> frozenset[str]:
     """Return the tokens of everything that is alive: jobs of the executor, runs of job scripts that Airflow tasks have
     submitted, and runs saved on this machine.
     """
-    with reading_store() as session:
+    with reading_store(AirflowHost()) as session:
         jobs = session.scalars(select(JobRow.token).where(JobRow.state.in_((State.PLACED, State.RUNNING)))).all()
         tries = session.execute(
             select(TaskInstance.id, TaskInstance.try_number).where(TaskInstance.state.in_(AT_WORK))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
@@ -152,11 +154,20 @@ MODULES = {
     "bootstrap": "lading.plugin.subcommands.instances",
     "controller": "lading.plugin.service",
 }
+# The commands that `snakemake-lading` has, too, so they are given their host.
+SHARED = ("advice", "cost", "explain", "jobs", "sites", "top")
 
 
 def command(name: str, help: str, args: tuple[Arg, ...], description: str | None = None) -> ActionCommand:
-    func = lazy_load_command(f"{MODULES.get(name, f'lading.plugin.subcommands.{name}')}.{name}")
+    load = lazy_load_command(f"{MODULES.get(name, f'lading.plugin.subcommands.{name}')}.{name}")
+    func = partial(run_shared, load) if name in SHARED else load
     return ActionCommand(name, help, func, (*args, ARG_VERBOSE), description)
+
+
+def run_shared(load: Callable[..., None], args: argparse.Namespace) -> None:
+    from lading.plugin.host import AirflowHost
+
+    AirflowHost().run(load, args)
 
 
 def get_commands() -> list[GroupCommand]:

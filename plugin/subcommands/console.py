@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lading.plugin.command_host import host
+from lading.plugin.host import Host
 from lading.scheduling.text.printable import one_line
 from lading.scheduling.text.units import format_time, in_zone
 
 
-def show(rows: list[dict[str, Any]], output: str) -> None:
+def show(host: Host, rows: list[dict[str, Any]], output: str) -> None:
     """Print rows as a table, or as CSV, JSON or YAML with numbers as numbers (Airflow's console makes them text).
 
     In a table, text from Dag authors and sites is printed without control characters; JSON and YAML escape it anyway.
@@ -24,14 +24,14 @@ def show(rows: list[dict[str, Any]], output: str) -> None:
         writer.writeheader()
         writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     elif output == "json":
-        host().console().print_as_json(data)
+        host.console().print_as_json(data)
     elif output == "yaml":
         # YAML cannot contain lone surrogates (YAML 1.2, "Character Set"); its emitter would raise an error.
-        host().console().print_as_yaml([{name: without_surrogates(each) for name, each in row.items()} for row in rows])
+        host.console().print_as_yaml([{name: without_surrogates(each) for name, each in row.items()} for row in rows])
     else:
         names = dict.fromkeys(name for row in rows for name in row)  # rows can lack some of them
-        texts = [{name: "" if row.get(name) is None else readable(row[name]) for name in names} for row in rows]
-        host().console().print_as(texts, output)
+        texts = [{name: "" if row.get(name) is None else readable(host, row[name]) for name in names} for row in rows]
+        host.console().print_as(texts, output)
 
 
 def with_unit(value: float | None, form: Callable[[Any], str]) -> str | None:
@@ -59,9 +59,9 @@ def as_cell(value: object) -> object:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
-def readable(value: object) -> str:
+def readable(host: Host, value: object) -> str:
     """Convert a value to printable text, with times in the time zone of the host."""
-    return one_line(in_zone(value, host().zone()) if isinstance(value, str) else value)
+    return one_line(in_zone(value, host.zone()) if isinstance(value, str) else value)
 
 
 def without_surrogates(value: Any) -> Any:

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from lading.executors.store import JobRow, LocationRow
 from lading.executors.store.bills import BillKey, bill, oldest, running
 from lading.executors.store.jobs import usd_until
-from lading.plugin.command_host import as_command
 from lading.plugin.database import reading_store
+from lading.plugin.host import Host
 from lading.plugin.subcommands.console import complain, format_length, show, with_unit
 from lading.plugin.subcommands.records import unknown
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
@@ -26,20 +26,19 @@ from lading.scheduling.insight.periods import Period, begin
 from lading.scheduling.text.units import format_count, format_usd
 
 
-@as_command
-def cost(args: Namespace) -> None:
+def cost(host: Host, args: Namespace) -> None:
     """Print a row per run, per task of a run, or per team, Dag, owner or site; exits with status 1 if there is none."""
     if args.by is not None:
         if args.dag_id is not None:
             complain("--by covers all Dags; give either a Dag or --by")
             sys.exit(1)
-        charge(args)
+        charge(host, args)
         return
     if args.dag_id is None or args.since is not None or args.until is not None:
         complain("give a Dag, or --by team, dag, owner or site; --from and --to need --by")
         sys.exit(1)
     of = short_amounts if args.output in ("table", "plain") else amounts
-    with reading_store() as session:
+    with reading_store(host) as session:
         now = time.time()
         if args.run_id is None:
             rows = [
@@ -52,18 +51,18 @@ def cost(args: Namespace) -> None:
                 more = idle_shares(session, args.dag_id, args.run_id, JobRow.task_id == task, JobRow.site == site)
                 rows.append({"task_id": task, "site": site, **of(each, *more)})
         if not rows:
-            complain(unknown(session, args.dag_id, args.run_id, now))
+            complain(unknown(host, session, args.dag_id, args.run_id, now))
             sys.exit(1)
         runs = [args.run_id] if args.run_id is not None else [row["run_id"] for row in rows]
         ran = (JobRow.dag_id == args.dag_id, JobRow.run_id.in_(runs), JobRow.started_at.is_not(None))
         query = select(JobRow.site).distinct().where(*ran, JobRow.site.is_not(None), usd_until(now).is_(None))
         why = unpriced(session, map(str, session.scalars(query)))
-    show(rows, args.output)
+    show(host, rows, args.output)
     if why is not None and any(row["usd"] is None and row["cpu_hours"] not in (0, "0") for row in rows):
         complain(why)
 
 
-def charge(args: Namespace) -> None:
+def charge(host: Host, args: Namespace) -> None:
     """Print the charges of a period by team, Dag, owner or site; exits with status 1 if there are none."""
     now = time.time()
     since = begin(now, Period.MONTH).timestamp() if args.since is None else args.since
@@ -71,7 +70,7 @@ def charge(args: Namespace) -> None:
     if since >= until:
         complain(f"--from {day(since)} has to be before --to {day(until)}, and in the past")
         sys.exit(1)
-    with reading_store() as session:
+    with reading_store(host) as session:
         billed = bill(session, since, until)
         found = charges(by_name(billed, args.by))
         why = unpriced(session, [key.site for key, parts in billed.items() if key.site and not parts.is_priced])
@@ -99,7 +98,7 @@ def charge(args: Namespace) -> None:
     ]
     if args.output in ("table", "plain"):
         columns = [{**row, "usd": None if row["usd"] is None else f"{row['usd']:.2f}"} for row in columns]
-    show(columns, args.output)
+    show(host, columns, args.output)
     if priced and args.output in ("table", "plain"):
         complain(f"{sum(priced):.2f} USD in all, from {day(since)} to {day(until)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
-from lading.executors.settings import Settings
 from lading.executors.store import LIVE, JobRow, LocationRow, SiteRow, State, instances, queue, site_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
@@ -23,8 +22,8 @@ from lading.executors.store.starts import NoStart, accuracy, show_starts
 from lading.executors.store.tables import ENDED
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.site import LocationState, Site
-from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
+from lading.plugin.host import Host
 from lading.plugin.manager import binding_filters, implemented
 from lading.plugin.manager import rules as plugins_rules
 from lading.plugin.published import most_nodes
@@ -65,10 +64,9 @@ def no_job(args: Namespace, indexes: Sequence[int]) -> str:
     return f"Lading has no job of {task_name(args.dag_id, args.task_id, args.map_index)} in run {args.run_id}"
 
 
-@as_command
-def explain(args: Namespace) -> None:
+def explain(host: Host, args: Namespace) -> None:
     """Print the steps for the last try of a task instance, with the current state of the sites, and its own state."""
-    with reading_store() as session:
+    with reading_store(host) as session:
         of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)
         # A try with a job script has several jobs, at most one of which is live. Once all have finished, the script
         # matters: the others only write it to the site and fetch its result.
@@ -77,43 +75,40 @@ def explain(args: Namespace) -> None:
         query = select(JobRow).where(*of_task, JobRow.map_index == args.map_index).order_by(*order)
         if (job := session.scalars(query.limit(1)).first()) is None:
             if not has_records(session, args.dag_id, args.run_id):
-                raise SystemExit(unknown(session, args.dag_id, args.run_id, time.time()))
+                raise SystemExit(unknown(host, session, args.dag_id, args.run_id, time.time()))
             raise SystemExit(no_job(args, session.scalars(select(JobRow.map_index).where(*of_task)).all()))
         try:
-            lines = report(session, job, host().settings())
+            lines = report(host, session, job)
         except SitesError as error:
             raise SystemExit(str(error)) from error
         for line in lines:
-            if text := readable(host().for_users(line) or ""):
+            if text := readable(host, host.for_users(line) or ""):
                 print(f"{DETAIL}{text}" if line.startswith(DETAIL) else text)
 
 
-def report(session: Session, job: JobRow, settings: Settings) -> list[str]:
+def report(host: Host, session: Session, job: JobRow) -> list[str]:
     """Return what is known about a job: its request, then numbered steps, of which the last is its state.
 
     :raises SitesError: the job has not finished, and the sites file is not valid
     """
     if job.state in ENDED:
-        verb, steps = "requested", [*past(session, job), usage(job)]
+        verb, steps = "requested", [*past(host, session, job), usage(job)]
     else:
-        verb, steps = "requests", decision_steps(session, job, load_sites(settings), settings)
+        verb, steps = "requests", decision_steps(host, session, job)
     lines = [
         f"{task_name(job.dag_id, job.task_id, job.map_index)}, try {job.try_number}, {verb} {wishes(as_it_asked(job))}"
     ]
-    for number, step in enumerate([*steps, outcome(job)], start=1):
+    for number, step in enumerate([*steps, outcome(host, job)], start=1):
         its = list(step.lines)
         lines.append(f"{number}. {step.name}:" + (f" {its.pop()}" if len(its) == 1 else ""))
         lines += (f"{DETAIL}{line}" for line in its)
     return lines
 
 
-def decision_steps(
-    session: Session, job: JobRow, sites: Mapping[str, Site[Any]], settings: Settings
-) -> list[ExplanationStep]:
-    """Return the steps that decide where an unfinished job runs.
-
-    :param sites: by name, in the order of the sites file
-    """
+def decision_steps(host: Host, session: Session, job: JobRow) -> list[ExplanationStep]:
+    """Return the steps that decide where an unfinished job runs."""
+    settings = host.settings()
+    sites = load_sites(settings)
     most, rules = most_nodes(settings), rules_of(settings.sites_file, plugins_rules())
     views = [view(session, site, job.token, most.get(site.name, ())) for site in sites.values()]
     waits, has_place = as_it_asked(job), job.site is not None
@@ -130,8 +125,8 @@ def decision_steps(
     if job.site is not None and (site := sites.get(job.site)) is not None:
         steps.append(ExplanationStep("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
     if has_place:
-        steps += past(session, job)
-    if (terms := host().terms(session, str(job.dag_id), str(job.run_id))) is not None:
+        steps += past(host, session, job)
+    if (terms := host.terms(session, str(job.dag_id), str(job.run_id))) is not None:
         steps.append(ExplanationStep("run", list(terms.lines())))
     return steps + start_step(session, job)
 
@@ -155,7 +150,7 @@ def together(session: Session, job: JobRow, sites: Sequence[SiteView], ways: Way
         return ExplanationStep("gang", [f"it fails: {error}"])
 
 
-def past(session: Session, job: JobRow) -> Iterator[ExplanationStep]:
+def past(host: Host, session: Session, job: JobRow) -> Iterator[ExplanationStep]:
     """Yield the recorded decision about a job, its phases, and the reasons why it waited."""
     if job.site is not None:
         chosen = f"site {job.site}, location {job.location}" + (f", queue {job.queue}" if job.queue else "")
@@ -174,7 +169,7 @@ def past(session: Session, job: JobRow) -> Iterator[ExplanationStep]:
             for each in phases(times)
         ],
     )
-    if notes := host().notes(session, job):
+    if notes := host.notes(session, job):
         yield ExplanationStep("reasons it had", [f"{format_moment(at)}: {text}" for at, text in notes])
 
 
@@ -286,7 +281,7 @@ def usage(job: JobRow) -> ExplanationStep:
     )
 
 
-def outcome(job: JobRow) -> ExplanationStep:
+def outcome(host: Host, job: JobRow) -> ExplanationStep:
     """Return the state of a job with its place, reason and remedy; of a finished job also its end and exit code."""
     facts = [
         f"at {job.site}/{job.location}" if job.site else "",
@@ -298,7 +293,7 @@ def outcome(job: JobRow) -> ExplanationStep:
     ]
     reason = str(job.reason) if job.reason and job.reason != job.placed_because else ""
     lines = [*filter(None, (", ".join(filter(None, facts)), ": ".join(filter(None, (job.cause, reason)))))]
-    advice = host().for_users(job.remedy)
+    advice = host.for_users(job.remedy)
     return ExplanationStep(
         State(job.state).value, [*(lines or ["waits for its turn"]), *([f"What to do: {advice}"] if advice else [])]
     )

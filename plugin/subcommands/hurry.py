@@ -13,6 +13,7 @@ from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.settings import Settings
 from lading.hooks.files.bell import Bell
 from lading.plugin.database import reading_store
+from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.console import complain, readable
 
 
@@ -25,7 +26,7 @@ def hurry(args: Namespace) -> None:
     if is_asked and args.withdraw:
         complain("--withdraw removes what was set before; give it alone, or give HURRY and --finish-by without it")
         sys.exit(1)
-    with reading_store() as session:
+    with reading_store(AirflowHost()) as session:
         if is_asked or args.withdraw:
             try:
                 airflow_run_requests.ask(
@@ -40,4 +41,4 @@ def hurry(args: Namespace) -> None:
             complain(f"Dag {args.dag_id} has no unfinished run {args.run_id}")
             sys.exit(1)
         for line in found.lines():
-            print(readable(line))
+            print(readable(AirflowHost(), line))

@@ -29,6 +29,7 @@ from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind
 from lading.hooks.site import ElasticSite, ListedInstance, Site
 from lading.plugin.database import read_connections, reading_store
+from lading.plugin.host import AirflowHost
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.cost import format_parts
@@ -95,7 +96,7 @@ def instances(args: Namespace) -> None:
     except SitesError as error:
         complain(f"{error}; only instances in the store are listed")
         sites = {}
-    with reading_store() as session:
+    with reading_store(AirflowHost()) as session:
         found = listed(sites)
         lines = joined(stored.living(session), found, running(session))
         good = None not in found.values()
@@ -107,7 +108,7 @@ def instances(args: Namespace) -> None:
                 complain(
                     "There are no EC2 instances and no batch allocations. `airflow lading sites` lists all machines."
                 )
-            show([mapper(each, time.time()) for each in lines], args.output)
+            show(AirflowHost(), [mapper(each, time.time()) for each in lines], args.output)
         else:
             done = [let_go(session, sites, each, RequestKind(args.action)) for each in chosen(lines, args.instance)]
             good = all(done)
@@ -188,7 +189,7 @@ def steps(
     :raises CommandRefused: nothing can be done now
     :raises OSError: its seller could not be reached
     """
-    acts, is_looked_after = lives(current_lease()), line.site in sites
+    acts, is_looked_after = lives(current_lease(AirflowHost())), line.site in sites
     if acts and is_looked_after and line.row is None:
         raise CommandRefused(f"{NOT_STORED}; the active controller adopts it within a minute: try again then")
     if line.found is not None and kind is RequestKind.TERMINATE and not (acts and is_looked_after):

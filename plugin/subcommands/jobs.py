@@ -17,8 +17,8 @@ from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now
 from lading.executors.store.starts import NoStart, show_starts
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
-from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
+from lading.plugin.host import Host
 from lading.plugin.subcommands.console import complain, format_length, show, with_unit, without_empty
 from lading.plugin.subcommands.records import has_records, unknown
 from lading.plugin.subcommands.sites import on_nodes, tables, with_overhead
@@ -31,16 +31,15 @@ OF_TASKS = ("ExecuteTask", "Command", JOB_SCRIPT)
 ROWS_AT_A_TIME = 1000
 
 
-@as_command
-def jobs(args: Namespace) -> None:
+def jobs(host: Host, args: Namespace) -> None:
     """Print the newest jobs in the store, and on stderr how many older ones there are."""
     chosen = (args.state, args.dag_id, args.run_id, args.team)
-    with reading_store() as session:
+    with reading_store(host) as session:
         if args.dag_id and not has_records(session, args.dag_id, args.run_id):
-            complain(unknown(session, args.dag_id, args.run_id, time.time()))
+            complain(unknown(host, session, args.dag_id, args.run_id, time.time()))
         if args.groups:
             groups = group_rows(session.scalars(all_youngest_first(conditions(*chosen))))
-            show(groups[: args.limit], args.output)
+            show(host, groups[: args.limit], args.output)
             if (older := len(groups) - args.limit) > 0:
                 complain(f"and {older} older groups: --limit {len(groups)} shows all")
             return
@@ -49,11 +48,11 @@ def jobs(args: Namespace) -> None:
         held, expected = held_for(session), show_starts(session, rows, controller_now(session))
         whole = [(row, held.get(row.token), expected.get(row.token)) for row in rows]
         if args.output in ("table", "plain"):
-            overheads = {name: site.memory_overhead for name, site in tables().items()}
-            short = [short_job_row(*each, overheads.get(each[0].site or "", 0)) for each in whole]
-            show(without_empty(short), args.output)
+            overheads = {name: site.memory_overhead for name, site in tables(host).items()}
+            table = [short_job_row(*each, overheads.get(each[0].site or "", 0)) for each in whole]
+            show(host, without_empty([for_users(host, row) for row in table]), args.output)
         else:
-            show([job_row(*each) for each in whole], args.output)
+            show(host, [for_users(host, job_row(*each)) for each in whole], args.output)
     if older:
         complain(f"and {older} older: --limit {args.limit + older} shows all")
 
@@ -109,10 +108,10 @@ def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | NoStart
         "try_number": job.try_number,
         "state": job.state,
         "cause": job.cause,
-        "reason": None if job.reason is None else host().for_users(str(job.reason)),
+        "reason": None if job.reason is None else str(job.reason),
         "reason_code": job.reason_code,
         "reason_limit": job.reason_limit,
-        "remedy": host().for_users(job.remedy),
+        "remedy": job.remedy,
         "cpus": job.cpus,
         "memory_mib": job.memory,
         "disk_mib": job.disk,
@@ -162,8 +161,13 @@ def short_job_row(
         "ran": with_unit(row["duration_seconds"], format_length),
         "peak memory": with_unit(job.peak_memory, format_memory),
         "cpu time": with_unit(job.cpu_seconds, format_length),
-        "reason": None if job.reason is None else host().for_users(str(job.reason)),
+        "reason": None if job.reason is None else str(job.reason),
     }
+
+
+def for_users(host: Host, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a job with its reason and remedy in the words of the host's users."""
+    return row | {name: host.for_users(row[name]) for name in ("reason", "remedy") if row.get(name) is not None}
 
 
 def start_text(start: ExpectedStart | NoStart) -> str:

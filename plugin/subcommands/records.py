@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow
-from lading.plugin.command_host import host
+from lading.plugin.host import Host
 from lading.plugin.ui.queries.runs import totals_by_run
 
 # How many existing names an error lists.
@@ -18,9 +18,9 @@ def has_records(session: Session, dag_id: str, run_id: str | None) -> bool:
     return session.scalar(select(JobRow.token).where(*mine).limit(1)) is not None
 
 
-def unknown(session: Session, dag_id: str, run_id: str | None, now: float) -> str:
+def unknown(host: Host, session: Session, dag_id: str, run_id: str | None, now: float) -> str:
     """Say that there is no record of a run or Dag, and list those with records."""
-    kept = f"Records are kept for {host().settings().job_retention_days} days{host().option('job_retention_days')}."
+    kept = f"Records are kept for {host.settings().job_retention_days} days{host.option('job_retention_days')}."
     if run_id is not None and (runs := totals_by_run(session, dag_id, MOST_NAMES, now)):
         known = ", ".join(name for name, _ in runs)
         return f"There is no record of run {run_id!r} of Dag {dag_id!r}; its newest runs: {known}. {kept}"

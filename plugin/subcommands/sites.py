@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, LocationRow, State, requests
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
-from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
+from lading.plugin.host import Host
 from lading.plugin.published import PublishedSite
 from lading.plugin.sites import known_sites
 from lading.plugin.subcommands.console import complain, show, without_empty
@@ -39,29 +39,28 @@ class InUse:
         return InUse(self.jobs + other.jobs, self.nodes + other.nodes, self.resources + other.resources)
 
 
-@as_command
-def sites(args: Namespace) -> None:
+def sites(host: Host, args: Namespace) -> None:
     """Print the locations as last recorded by the controller, with what their jobs use."""
-    with reading_store() as session:
-        controller = controller_finding(host().settings())
+    with reading_store(host) as session:
+        controller = controller_finding(host, host.settings())
         if not controller.good:
             complain(f"controller: {controller.message}")
         used, paused = in_use(session), requests.paused(session)
         in_order = (LocationRow.site, LocationRow.name != LocationRow.site, LocationRow.name)
-        known = tables()
+        known = tables(host)
         found = [
             (each, in_it(each, used), known.get(each.site), paused.get(each.site))
             for each in session.scalars(select(LocationRow).order_by(*in_order))
         ]
         # Tables are for people with narrow terminals; programs get all columns.
         is_short = args.output in ("table", "plain")
-        show(short_rows(found) if is_short else [location_row(*each) for each in found], args.output)
+        show(host, short_rows(found) if is_short else [location_row(*each) for each in found], args.output)
 
 
-def tables() -> dict[str, PublishedSite]:
+def tables(host: Host) -> dict[str, PublishedSite]:
     """Return the sites as declared in the sites file; empty if it cannot be read, which is reported on stderr."""
     try:
-        return known_sites(host().settings())
+        return known_sites(host.settings())
     except (OSError, ValueError, KeyError, TypeError) as error:
         complain(f"The tables of the sites cannot be read: {error}")
         return {}

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
+from lading.plugin.host import Host
 from lading.plugin.subcommands.console import readable
 from lading.plugin.ui.queries.now import SiteState, Summary, WaitGroup, WaitGroups, summary, waits
 from lading.plugin.ui.queries.sight import EVERYTHING
@@ -22,29 +22,28 @@ from lading.scheduling.text.units import format_count, format_time, format_usd
 NARROW = (0, 1, 0, 0)
 
 
-@as_command
-def top(args: Namespace) -> None:
+def top(host: Host, args: Namespace) -> None:
     """Show the overview: on a terminal every few seconds until Ctrl-C, otherwise once."""
     console = Console()
     if args.once or not console.is_terminal:
-        console.print(shown())
+        console.print(shown(host))
         return
-    with Live(shown(), console=console, screen=True, auto_refresh=False) as live:
+    with Live(shown(host), console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(args.seconds)
-                live.update(shown(), refresh=True)
+                live.update(shown(host), refresh=True)
         except KeyboardInterrupt:
             return
 
 
-def shown() -> Group:
-    with reading_store() as session:
+def shown(host: Host) -> Group:
+    with reading_store(host) as session:
         now = time.time()
-        return screen(summary(session, EVERYTHING, now), waits(session, EVERYTHING, now))
+        return screen(host, summary(session, EVERYTHING, now), waits(session, EVERYTHING, now))
 
 
-def screen(things: Summary, why: WaitGroups) -> Group:
+def screen(host: Host, things: Summary, why: WaitGroups) -> Group:
     """Build the whole output. Text from sites and Dag authors is shown without interpreting markup."""
     cpus = f"{format_count(things.cpus_used)} of {format_count(things.cpus_up)} cpus requested"
     cpus += f", {format_count(things.cpus_batch)} in batch jobs" if things.cpus_batch else ""
@@ -53,17 +52,16 @@ def screen(things: Summary, why: WaitGroups) -> Group:
     head = Text(f"{counts}{usd(things.usd_per_hour)}")
     if not things.controller_lives:
         head.append("\nNo controller is running: no jobs are started", style="bold red")
-    its_teams = [teams(things)] if things.teams else []
-    return Group(
-        head, sites(things), *for_any_site(things), *its_teams, reasons(why) if why.groups else Text("Nothing waits.")
-    )
+    its_teams = [teams(host, things)] if things.teams else []
+    waiting = reasons(host, why) if why.groups else Text("Nothing waits.")
+    return Group(head, sites(host, things), *for_any_site(things), *its_teams, waiting)
 
 
 def usd(amount: float | None) -> str:
     return "" if amount is None else f", {format_usd(amount)} USD per hour"
 
 
-def sites(things: Summary) -> Table:
+def sites(host: Host, things: Summary) -> Table:
     table = Table(title="Sites", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("site", "kind", "state", "running", "waiting", "cpus requested", "last contact", "note"):
         is_number = heading in ("running", "waiting", "cpus requested")
@@ -73,7 +71,7 @@ def sites(things: Summary) -> Table:
         contact = "never" if site.contact_at is None else f"{ago(things.now - site.contact_at)} ago"
         numbers = (str(site.running), str(site.waiting), cpus_of(site))
         texts = (site.name, site.kind, site.state, *numbers, contact, site.note or "")
-        table.add_row(*(Text(readable(text)) for text in texts))
+        table.add_row(*(Text(readable(host, text)) for text in texts))
     return table
 
 
@@ -83,13 +81,13 @@ def for_any_site(things: Summary) -> list[Text]:
     return [Text(f"Waiting jobs that name no site and are not assigned to one yet: {count}\n")] if count else []
 
 
-def teams(things: Summary) -> Table:
+def teams(host: Host, things: Summary) -> Table:
     table = Table(title="Teams", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("team", "running", "waiting", "cpus requested"):
         table.add_column(heading, justify="left" if heading == "team" else "right", overflow="fold")
     for team in things.teams:
         texts = (team.name, str(team.running), str(team.waiting), format_count(team.cpus_used))
-        table.add_row(*(Text(readable(text)) for text in texts))
+        table.add_row(*(Text(readable(host, text)) for text in texts))
     return table
 
 
@@ -100,16 +98,16 @@ def cpus_of(site: SiteState) -> str:
     return ", ".join(of_up + in_batch) or format_count(site.cpus_used)
 
 
-def reasons(why: WaitGroups) -> Table:
+def reasons(host: Host, why: WaitGroups) -> Table:
     """Build a table with a row for each reason, site and limit, largest group first."""
     table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("jobs", "oldest", "waits for", "reason", "what to do"):
         table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left", overflow="fold")
     for group in why.groups:
         message = group.sentences[0] if group.sentences else ""
-        said = [host().for_users(text) or "" for text in (titled(group), message, group.remedy)]
+        said = [host.for_users(text) or "" for text in (titled(group), message, group.remedy)]
         texts = (str(group.jobs), ago(why.now - group.oldest), *said)
-        table.add_row(*(Text(readable(text)) for text in texts))
+        table.add_row(*(Text(readable(host, text)) for text in texts))
     return table
 
 

@@ -12,6 +12,7 @@ from lading.executors.settings import Settings
 from lading.executors.store.gangs import rows
 from lading.hooks.files.bell import Bell
 from lading.plugin.database import reading_store
+from lading.plugin.host import AirflowHost
 
 
 @airflow_cli.action_cli(check_db=False)  # type: ignore[untyped-decorator]
@@ -19,7 +20,7 @@ from lading.plugin.database import reading_store
 @providers_configuration_loaded
 def wake(args: Namespace) -> None:
     """Wake gangs and jobs; exits with status 1 if none of the named ones is sleeping."""
-    with reading_store() as session:
+    with reading_store(AirflowHost()) as session:
         number = rows.wake(session, args.dag_id, args.run_id, args.gang)
     if not number:
         named = " ".join(filter(None, (args.dag_id, args.run_id, args.gang and f"--gang {args.gang}")))

@@ -7,7 +7,7 @@ import logging
 import sys
 from pathlib import Path
 
-from snakemake_executor_plugin_lading.state_folder import ControllerOptions, StateFolder
+from snakemake_executor_plugin_lading.state_folder import StateFolder
 
 log = logging.getLogger(__name__)
 
@@ -17,15 +17,14 @@ def main() -> None:
     parser.add_argument("command", choices=["controller"])
     parser.add_argument("folder", type=Path, help="the state folder of the workflow, such as .snakemake/lading")
     state = StateFolder(parser.parse_args().folder.absolute())
-    from snakemake_executor_plugin_lading.process import connect_process, make_settings
-
-    found = make_settings(state, ControllerOptions.read(state.options))
-    connect_process(state)
     from lading.hooks.files.child_processes import raise_open_files_limit
     from lading.hooks.files.version import MixedVersions, check_versions
     from lading.plugin.serving import log_to, serve_until_signal
     from lading.plugin.sites import SitesError, load_sites
-    from snakemake_executor_plugin_lading.orchestrator import read_environment
+    from snakemake_executor_plugin_lading.host import SnakemakeHost, read_environment
+
+    host = SnakemakeHost.connect(state)
+    found = host.settings()
 
     log_to(found, True, "INFO")
     raise_open_files_limit()
@@ -35,7 +34,7 @@ def main() -> None:
     except (MixedVersions, SitesError) as error:
         log.critical("%s", error)  # has to be the last line, because the executor quotes it
         sys.exit(1)
-    serve_until_signal(sites, lambda run_id, seconds: read_environment(state, run_id), found, managed=True)
+    serve_until_signal(host, sites, lambda run_id, seconds: read_environment(state, run_id), found, managed=True)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone, tzinfo
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,28 +12,20 @@ from urllib.parse import urlsplit
 
 from lading.hooks.files.version import MixedVersions, check_versions
 from snakemake_executor_plugin_lading import planning
-from snakemake_executor_plugin_lading.needs import OF_AIRFLOW, for_users, rule_line
-from snakemake_executor_plugin_lading.process import connect_process, make_settings
 from snakemake_executor_plugin_lading.state_folder import (
     FOLDER,
     STORE,
-    ControllerOptions,
     StateFolder,
     StoreRemoved,
-    transaction,
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from sqlalchemy.orm import Session
 
-    from lading.executors.settings import Settings
-    from lading.executors.store.run_rows import RunTerms
-    from lading.scheduling.insight.right_size import Sizes
+    from lading.plugin.host import Command, Host
+
 
 PROGRAM = "snakemake-lading"
-# Width of tables in a pipe or a file, wide enough that most rows fit into a line.
-WIDTH = 200
 
 
 class StoreError(Exception):
@@ -65,97 +54,6 @@ def find_state_folder(text: str) -> StateFolder:
     raise StoreError(
         f"there is no store ({where}); give the folder of the workflow or its --lading-state-folder with --store"
     )
-
-
-def make_host(state: StateFolder) -> Any:
-    """Return the host of the commands. The engine is imported here, after the deployment was set."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from lading.executors.migrations.own_database import own_tables_fault
-    from lading.executors.store import JobRow
-    from lading.executors.store.run_rows import RunForecastRow, RunTerms
-    from lading.plugin.command_host import Command, CommandHost
-    from snakemake_executor_plugin_lading import runs
-
-    class SnakemakeHost(CommandHost):
-        program = PROGRAM
-        starter = "Snakemake"
-
-        def run(self, command: Command, args: argparse.Namespace) -> None:
-            logging.disable(logging.WARNING)
-            command(args)
-
-        def settings(self) -> Settings:
-            return make_settings(state, ControllerOptions.read(state.options))
-
-        def option(self, name: str) -> str:
-            return ""
-
-        def store_fault(self, session: Session) -> str | None:
-            try:
-                return own_tables_fault(session.connection())
-            except SQLAlchemyError as error:
-                return f"{state.database} cannot be read: {error}"
-
-        def terms(self, session: Session, dag_id: str, run_id: str) -> RunTerms | None:
-            if not runs.jobs_left(session, run_id):
-                return None
-            return RunTerms(None, session.get(RunForecastRow, (dag_id, run_id)))
-
-        def notes(self, session: Session, job: JobRow) -> list[tuple[float, str]]:
-            return []  # Snakemake keeps no log of events
-
-        def for_users(self, text: str | None) -> str | None:
-            said = for_users(text or "")
-            return None if OF_AIRFLOW.search(said) else said or None
-
-        def zone(self) -> tzinfo:
-            return datetime.now().astimezone().tzinfo or timezone.utc
-
-        def line(self, fitted: Sizes) -> str | None:
-            return rule_line(fitted)
-
-        def console(self) -> RowPrinter:
-            return RowPrinter()
-
-    return SnakemakeHost()
-
-
-class RowPrinter:
-    def print_as_json(self, rows: Sequence[dict[str, Any]]) -> None:
-        print(json.dumps(rows))
-
-    def print_as_yaml(self, rows: Sequence[dict[str, Any]]) -> None:
-        import yaml
-
-        print(yaml.safe_dump(list(rows), sort_keys=False), end="")
-
-    def print_as(self, rows: Sequence[dict[str, Any]], output: str) -> None:
-        """Print texts.
-
-        :param output: ``table``, or ``plain`` without borders and colours
-        """
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        if not rows:
-            print("No data found")
-            return
-        style = box.ASCII_DOUBLE_HEAD if output == "table" else None
-        table = Table(box=style, show_edge=False, pad_edge=False)
-        for name in rows[0]:
-            table.add_column(Text(name), overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(str(each)) for each in row.values()))
-        _console().print(table)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -203,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def complete(args: argparse.Namespace) -> None:
+def complete(host: Host, args: argparse.Namespace) -> None:
     """Add arguments that users of Airflow give, but users of Snakemake need not: the workflow, and for ``explain`` the
     run and the number of the job.
 
@@ -225,7 +123,7 @@ def complete(args: argparse.Namespace) -> None:
     if args.command == "explain":
         wanted += [JobRow.task_id == args.task_id]
         wanted += [JobRow.map_index == args.map_index] if args.map_index is not None else []
-    with reading_store() as session:
+    with reading_store(host) as session:
         youngest = select(JobRow).where(*wanted).order_by(JobRow.queued_at.desc(), JobRow.token).limit(1)
         if (job := session.scalars(youngest).first()) is None:
             known = session.scalars(select(JobRow.task_id).distinct().order_by(JobRow.task_id))
@@ -246,15 +144,17 @@ def read_past(store: str) -> planning.Past:
     """Return a function that queries a store about earlier runs; without a store it returns an empty answer."""
     from sqlalchemy.exc import SQLAlchemyError
 
+    from snakemake_executor_plugin_lading.host import SnakemakeHost
+
     try:
         state = find_state_folder(store)
     except StoreError:
         return lambda question: {}
-    database = connect_process(state, only_reads=True)
+    host = SnakemakeHost.connect(state, only_reads=True)
 
     def read(question: Callable[[Session], dict[str, Any]]) -> dict[str, Any]:
         try:
-            with transaction(database) as session:
+            with host.session() as session:
                 return question(session)
         except SQLAlchemyError as error:
             sys.exit(f"{state.database} cannot be read: {error}")
@@ -275,15 +175,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         state = find_state_folder(args.store)
     except StoreError as error:
         sys.exit(str(error))
-    connect_process(state, only_reads=True)
-    from lading.plugin import command_host
+    from snakemake_executor_plugin_lading.host import SnakemakeHost
 
-    command_host.use(make_host(state))
-    complete(args)
-    run: Callable[[argparse.Namespace], None]
-    run = getattr(import_module(f"lading.plugin.subcommands.{args.command}"), args.command)
+    host = SnakemakeHost.connect(state, only_reads=True)
+    complete(host, args)
+    run: Command = getattr(import_module(f"lading.plugin.subcommands.{args.command}"), args.command)
     try:
-        run(args)
+        host.run(run, args)
     except StoreRemoved as error:  # can happen while `top` is running
         sys.exit(str(error))
 

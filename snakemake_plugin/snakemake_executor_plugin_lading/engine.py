@@ -34,7 +34,6 @@ from snakemake_executor_plugin_lading.needs import (
     input_size,
     needs_of,
 )
-from snakemake_executor_plugin_lading.process import connect_process, make_settings
 from snakemake_executor_plugin_lading.state_folder import (
     FOLDER,
     ControllerOptions,
@@ -129,6 +128,7 @@ class Engine:
         from lading.executors.controller_process import ControllerProcess
         from lading.executors.migrations.own_database import AnotherVersion
         from lading.executors.store.durations import Durations, PastWaits
+        from snakemake_executor_plugin_lading.host import SnakemakeHost, make_settings
 
         self.workflow, self.options, self.logger = workflow, options, logger
         self.state = StateFolder(Path(options.state_folder or FOLDER).expanduser().absolute())
@@ -164,11 +164,11 @@ class Engine:
                 raise EngineError(f"--lading-sites-file: there is no file {sites_file}")
             self.options_of_controller = ControllerOptions(None if sites_file is None else str(sites_file))
             self.settings = make_settings(self.state, self.options_of_controller)
-            self.database = connect_process(self.state)
+            self.host = SnakemakeHost.connect(self.state)
         except (MixedVersions, NeedsError, AnotherVersion, OSError) as error:
             raise EngineError(str(error)) from error
-        self.store = self.state.store_id()
-        self.controller = ControllerProcess(self.settings, self.owner)
+        self.database = self.host.engine
+        self.controller = ControllerProcess(self.host, self.settings, self.owner)
         self.sites = self._load_sites()
         self._limit_threads()
 
@@ -257,7 +257,7 @@ class Engine:
         from lading.plugin.published import edition
 
         with self.state.locked():
-            if lives(lease := current_lease()):
+            if lives(lease := current_lease(self.host)):
                 advice = (
                     "wait until it has stopped, give the same --lading-sites-file, or use another --lading-state-folder"
                 )
@@ -267,7 +267,7 @@ class Engine:
                         f"{self.options_of_controller.sites_file or 'none'}: {advice}"
                     )
                 if difference(edition(self.settings), self.settings.sites_file) is not None:
-                    if another_scheduler_lives(self.settings, self.owner) or not kill(lease):
+                    if another_scheduler_lives(self.host, self.settings, self.owner) or not kill(lease):
                         raise EngineError(
                             f"a controller is running for {self.state.root} and other workflows, with "
                             f"{self.options_of_controller.sites_file} as it was before it changed: {advice}"
@@ -600,7 +600,7 @@ class Engine:
     def explain(self, error: Exception) -> Exception:
         """Return the cause of an error: that the store was removed, if it was; otherwise the error itself."""
         try:
-            self.state.check(self.store)
+            self.state.check(self.host.store)
         except StoreRemoved as removed:
             return removed
         return error

@@ -1,8 +1,11 @@
-"""Snakemake as the orchestrator of Lading's engine."""
+"""Snakemake as the host of Lading."""
 
 from __future__ import annotations
 
+import argparse
 import io
+import json
+import logging
 import math
 import os
 import socket
@@ -14,29 +17,40 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks.deployment.deployment import BatchDefaults, Deployment, DeploymentIdentity, Login, OpenSocket
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from lading.executors.migrations.own_database import own_tables_fault
+from lading.executors.orchestrator.orchestrator import (
+    DagPast,
+    DagStructure,
+    DagTask,
+    ExpectedGang,
+    Forecaster,
+    MetricsBackend,
+    Roster,
+    TaskNote,
+)
+from lading.executors.settings import Settings
+from lading.executors.store import LIVE, JobRow, State, chunks
+from lading.executors.store.gangs.runs import DagRunKey
+from lading.executors.store.leases import DatabaseNow
+from lading.executors.store.run_rows import RunForecastRow, RunKey, RunRequest, RunTerms
+from lading.hooks.deployment import current
+from lading.hooks.deployment.deployment import BatchDefaults, DeploymentIdentity, Login, OpenSocket
+from lading.hooks.files import child_processes
 from lading.hooks.spool.command import COMMAND_RUNNER
+from lading.plugin.host import Command, Host
+from lading.scheduling.insight.right_size import Sizes
 from lading.scheduling.site_names import ACCOUNT
 from snakemake_executor_plugin_lading import runs
-from snakemake_executor_plugin_lading.needs import allocations_of
-from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
+from snakemake_executor_plugin_lading.needs import DEFAULT_RESOURCES, OF_AIRFLOW, allocations_of, for_users, rule_line
+from snakemake_executor_plugin_lading.state_folder import ControllerOptions, StateFolder, transaction
 
 if TYPE_CHECKING:
     import paramiko
-    from sqlalchemy import Engine
-    from sqlalchemy.orm import Session
-
-    from lading.executors.orchestrator.orchestrator import (
-        DagPast,
-        DagStructure,
-        ExpectedGang,
-        Forecaster,
-        MetricsBackend,
-        Roster,
-        TaskNote,
-    )
-    from lading.executors.store.gangs.runs import DagRunKey
-    from lading.executors.store.run_rows import RunKey, RunRequest
+    from rich.console import Console
 
 # Memory of the Python process that supervises a command in a batch job, MiB.
 MEMORY_OF_BATCH_JOB = 48
@@ -48,13 +62,45 @@ LENGTH_OF_FOLDER = 12
 SSH_PORT = 22
 # The connection of sites that name none. If no profile has this name, boto3 finds the credentials itself.
 DEFAULT_AWS_CONNECTION = "aws_default"
+SECONDS_TO_SHUT_DOWN = 30
+DAYS_KEPT = 30
+# Width of tables in a pipe or a file, wide enough that most rows fit into a line.
+WIDTH = 200
 
 
-class SnakemakeDeployment(Deployment):
-    """A state folder as a deployment, with connections from ``~/.ssh/config`` and boto3."""
+def make_settings(state: StateFolder, options: ControllerOptions) -> Settings:
+    return Settings(
+        sites_file=None if options.sites_file is None else Path(options.sites_file),
+        state_folder=state.root,
+        default_resources=DEFAULT_RESOURCES,
+        on_shutdown="cancel",
+        shutdown_seconds=SECONDS_TO_SHUT_DOWN,
+        job_retention_days=DAYS_KEPT,
+    )
 
-    def __init__(self, state: StateFolder) -> None:
-        self.state = state
+
+class SnakemakeHost(Host):
+    """The workflows in a state folder, with connections from ``~/.ssh/config`` and boto3.
+
+    :param engine: of the store in the state folder
+    """
+
+    program = "snakemake-lading"
+    starter = "Snakemake"
+
+    def __init__(self, engine: Engine, state: StateFolder) -> None:
+        self.engine, self.state, self.store = engine, state, state.store_id()
+
+    @classmethod
+    def connect(cls, state: StateFolder, *, only_reads: bool = False) -> SnakemakeHost:
+        """Open the store in a state folder.
+
+        :param only_reads: whether to leave the store as it is, without creating or migrating tables
+        :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading created the store
+        """
+        host = cls(state.open() if only_reads else state.connect(), state)
+        current.use(host)
+        return host
 
     def runner_options(self) -> list[str]:
         return ["--runner", COMMAND_RUNNER]
@@ -125,6 +171,171 @@ class SnakemakeDeployment(Deployment):
         import boto3
 
         return None if name in boto3.Session().available_profiles else f"there is no profile {name!r} in ~/.aws"
+
+    # The engine: answers from the tables of the workflows.
+
+    def _living(self) -> set[int]:
+        return runs.living_owners(self.state.schedulers)
+
+    def has_lost_store(self) -> bool:
+        return self.state.has_lost(self.store)
+
+    def session(self) -> AbstractContextManager[Session]:
+        return transaction(self.engine)
+
+    def unwanted(self, session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
+        # If the Snakemake of a waiting job was killed, nobody needs the job any more.
+        waiting = JobRow.kind == "Command", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
+        query, alive = select(JobRow.token, JobRow.owner).where(*waiting), self._living()
+        rows = (row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk))))
+        return [token for token, owner in rows if owner not in alive]
+
+    def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
+        which = JobRow.kind == "Command", JobRow.state.in_((State.ATTEMPTED, State.PLACED)), JobRow.cancel.is_(None)
+        query = select(JobRow.token, JobRow.state, JobRow.owner).where(*which)
+        query = query.where(JobRow.queued_at < DatabaseNow() - seconds)
+        alive = self._living()
+        found = [(token, state) for token, state, owner in session.execute(query) if owner not in alive]
+        return found[:most]
+
+    def still_at_work(self, session: Session, tokens: Sequence[str], now: float) -> set[str]:
+        return set()  # jobs report through their sites only
+
+    def forget_ended(self, session: Session) -> None:
+        runs.forget_killed_runs(session, self.state)
+
+    def is_attended(self, schedulers_folder: Path, except_for: int | None) -> bool:
+        return bool(self._living() - {except_for})
+
+    def controller_command(self) -> list[str]:
+        return child_processes.python_command("snakemake_executor_plugin_lading", "controller", str(self.state.root))
+
+    def forecaster(self) -> Forecaster:
+        return RuleForecaster()
+
+    def unfinished(self, session: Session, wanted: Iterable[DagRunKey]) -> Mapping[DagRunKey, Sequence[Any]]:
+        return {run: self._rows(session, run) for run in wanted}
+
+    def _rows(self, session: Session, run: DagRunKey) -> list[Any]:
+        fields = {"dag_id": run.dag_id, "run_id": run.run_id, "state": None, "start_date": None, "try_number": 1}
+        fields |= {"executor": None, "pool": None, "pool_slots": 1}
+        of_run = JobRow.dag_id == run.dag_id, JobRow.run_id == run.run_id
+        query = select(JobRow.task_id, JobRow.map_index, JobRow.owner).where(*of_run, JobRow.state.in_(LIVE))
+        live = {(name, number): owner for name, number, owner in session.execute(query)}
+        # If its Snakemake was killed, no further jobs follow those that are live.
+        is_killed = bool(live) and self._living().isdisjoint(live.values())
+        # Snakemake stores what is left from time to time only; a plan must not keep room for jobs that have ended.
+        ended = select(JobRow.task_id, JobRow.map_index).where(*of_run, JobRow.state == State.SUCCEEDED)
+        succeeded = {(name, number) for name, number in session.execute(ended)} - live.keys()
+        return [
+            SimpleNamespace(**fields, task_id=name, map_index=number)
+            for name, left in runs.jobs_left(session, run.run_id).items()
+            for number in left
+            if (not is_killed or (name, number) in live) and (name, number) not in succeeded
+        ]
+
+    def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:
+        return {name: rule.hints[0][0] for name, rule in runs.rules_of_run(session, run.run_id).items()}
+
+    def hints_of_jobs(self, session: Session, run: DagRunKey) -> Mapping[str, Mapping[int, Any]]:
+        return {
+            name: {number: config for config, numbers in rule.hints[1:] for number in numbers}
+            for name, rule in runs.rules_of_run(session, run.run_id).items()
+        }
+
+    def pools(self, session: Session) -> Mapping[str, int]:
+        return {}
+
+    def rosters(self, session: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
+        return {}  # rules have no gangs: a group is one job
+
+    def run_requests(self, session: Session) -> Mapping[RunKey, RunRequest]:
+        return {}
+
+    def reporting(self, session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) -> str | None:
+        return None
+
+    def note(self, session: Session, notes: Iterable[TaskNote]) -> None:
+        """Do nothing: Snakemake has no event log, and the rows have the reasons."""
+
+    def metrics(self) -> MetricsBackend:
+        return NoMetrics()
+
+    # Commands.
+
+    def run(self, command: Command, args: argparse.Namespace) -> None:
+        logging.disable(logging.WARNING)
+        command(self, args)
+
+    def settings(self) -> Settings:
+        return make_settings(self.state, ControllerOptions.read(self.state.options))
+
+    def option(self, name: str) -> str:
+        return ""
+
+    def store_fault(self, session: Session) -> str | None:
+        try:
+            return own_tables_fault(session.connection())
+        except SQLAlchemyError as error:
+            return f"{self.state.database} cannot be read: {error}"
+
+    def terms(self, session: Session, dag_id: str, run_id: str) -> RunTerms | None:
+        if not runs.jobs_left(session, run_id):
+            return None
+        return RunTerms(None, session.get(RunForecastRow, (dag_id, run_id)))
+
+    def notes(self, session: Session, job: JobRow) -> list[tuple[float, str]]:
+        return []  # Snakemake keeps no log of events
+
+    def for_users(self, text: str | None) -> str | None:
+        said = for_users(text or "")
+        return None if OF_AIRFLOW.search(said) else said or None
+
+    def zone(self) -> tzinfo:
+        return datetime.now().astimezone().tzinfo or timezone.utc
+
+    def line(self, fitted: Sizes) -> str | None:
+        return rule_line(fitted)
+
+    def console(self) -> RowPrinter:
+        return RowPrinter()
+
+
+class RuleForecaster(Forecaster):
+    """Forecasts with rules as tasks, and their jobs as mapped instances."""
+
+    zone: tzinfo = datetime.now().astimezone().tzinfo or timezone.utc
+
+    def __init__(self) -> None:
+        self.read: dict[str, int] = {}
+        """The edition of each run that was read last, by run ID."""
+
+    def read_structures(self, session: Session, wanted: Iterable[DagRunKey]) -> Mapping[DagRunKey, DagStructure | None]:
+        wanted = list(wanted)
+        self.read |= runs.editions(session, [run.run_id for run in wanted])
+        found: dict[DagRunKey, DagStructure | None] = {}
+        for run in wanted:
+            its_rules = runs.rules_of_run(session, run.run_id)
+            tasks = {
+                name: DagTask(upstream=tuple(sorted(rule.upstream)), before=rule.before)
+                for name, rule in its_rules.items()
+            }
+            found[run] = DagStructure(tasks, zone=self.zone) if tasks else None
+        return found
+
+    def changed(self, session: Session, wanted: Iterable[DagRunKey]) -> Sequence[DagRunKey]:
+        wanted = list(wanted)
+        now = runs.editions(session, [run.run_id for run in wanted])
+        return [run for run in wanted if now.get(run.run_id, 0) > self.read.get(run.run_id, 0)]
+
+    def past(self, session: Session, dag_id: str) -> DagPast:
+        return DagPast()
+
+    def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:
+        return {}
+
+    def is_ours(self, executor: str | None, team: str | None) -> bool:
+        return True
 
 
 class ConfigLogin(Login):
@@ -216,146 +427,41 @@ class NoMetrics:
         return nullcontext()
 
 
-def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
-    """Return the orchestrator of a store. The engine is imported here, after the deployment was set."""
-    from sqlalchemy import select
+class RowPrinter:
+    def print_as_json(self, rows: Sequence[dict[str, Any]]) -> None:
+        print(json.dumps(rows))
 
-    from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster, Orchestrator
-    from lading.executors.store import LIVE, JobRow, State, chunks
-    from lading.executors.store.leases import DatabaseNow
-    from lading.hooks.files import child_processes
+    def print_as_yaml(self, rows: Sequence[dict[str, Any]]) -> None:
+        import yaml
 
-    store = state.store_id()
+        print(yaml.safe_dump(list(rows), sort_keys=False), end="")
 
-    def living() -> set[int]:
-        return runs.living_owners(state.schedulers)
+    def print_as(self, rows: Sequence[dict[str, Any]], output: str) -> None:
+        """Print texts.
 
-    class RuleForecaster(Forecaster):
-        """Forecasts with rules as tasks, and their jobs as mapped instances."""
+        :param output: ``table``, or ``plain`` without borders and colours
+        """
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
 
-        zone: tzinfo = datetime.now().astimezone().tzinfo or timezone.utc
+        if not rows:
+            print("No data found")
+            return
+        style = box.ASCII_DOUBLE_HEAD if output == "table" else None
+        table = Table(box=style, show_edge=False, pad_edge=False)
+        for name in rows[0]:
+            table.add_column(Text(name), overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(str(each)) for each in row.values()))
+        _console().print(table)
 
-        def __init__(self) -> None:
-            self.read: dict[str, int] = {}
-            """The edition of each run that was read last, by run ID."""
 
-        def read_structures(
-            self, session: Session, wanted: Iterable[DagRunKey]
-        ) -> Mapping[DagRunKey, DagStructure | None]:
-            wanted = list(wanted)
-            self.read |= runs.editions(session, [run.run_id for run in wanted])
-            found: dict[DagRunKey, DagStructure | None] = {}
-            for run in wanted:
-                its_rules = runs.rules_of_run(session, run.run_id)
-                tasks = {
-                    name: DagTask(upstream=tuple(sorted(rule.upstream)), before=rule.before)
-                    for name, rule in its_rules.items()
-                }
-                found[run] = DagStructure(tasks, zone=self.zone) if tasks else None
-            return found
+def _console() -> Console:
+    from rich.console import Console
 
-        def changed(self, session: Session, wanted: Iterable[DagRunKey]) -> Sequence[DagRunKey]:
-            wanted = list(wanted)
-            now = runs.editions(session, [run.run_id for run in wanted])
-            return [run for run in wanted if now.get(run.run_id, 0) > self.read.get(run.run_id, 0)]
-
-        def past(self, session: Session, dag_id: str) -> DagPast:
-            return DagPast()
-
-        def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:
-            return {}
-
-        def is_ours(self, executor: str | None, team: str | None) -> bool:
-            return True
-
-    class SnakemakeOrchestrator(Orchestrator):
-        """Answers from the tables of the workflows in a state folder."""
-
-        def has_lost_store(self) -> bool:
-            return state.has_lost(store)
-
-        def session(self) -> AbstractContextManager[Session]:
-            return transaction(engine)
-
-        def unwanted(self, session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
-            # If the Snakemake of a waiting job was killed, nobody needs the job any more.
-            waiting = JobRow.kind == "Command", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
-            query, alive = select(JobRow.token, JobRow.owner).where(*waiting), living()
-            rows = (row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk))))
-            return [token for token, owner in rows if owner not in alive]
-
-        def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
-            which = JobRow.kind == "Command", JobRow.state.in_((State.ATTEMPTED, State.PLACED)), JobRow.cancel.is_(None)
-            query = select(JobRow.token, JobRow.state, JobRow.owner).where(*which)
-            query = query.where(JobRow.queued_at < DatabaseNow() - seconds)
-            alive = living()
-            found = [(token, state) for token, state, owner in session.execute(query) if owner not in alive]
-            return found[:most]
-
-        def still_at_work(self, session: Session, tokens: Sequence[str], now: float) -> set[str]:
-            return set()  # jobs report through their sites only
-
-        def forget_ended(self, session: Session) -> None:
-            runs.forget_killed_runs(session, state)
-
-        def is_attended(self, schedulers_folder: Path, except_for: int | None) -> bool:
-            return bool(living() - {except_for})
-
-        def controller_command(self) -> list[str]:
-            return child_processes.python_command("snakemake_executor_plugin_lading", "controller", str(state.root))
-
-        def forecaster(self) -> Forecaster:
-            return RuleForecaster()
-
-        def unfinished(self, session: Session, wanted: Iterable[DagRunKey]) -> Mapping[DagRunKey, Sequence[Any]]:
-            return {run: self._rows(session, run) for run in wanted}
-
-        def _rows(self, session: Session, run: DagRunKey) -> list[Any]:
-            fields = {"dag_id": run.dag_id, "run_id": run.run_id, "state": None, "start_date": None, "try_number": 1}
-            fields |= {"executor": None, "pool": None, "pool_slots": 1}
-            of_run = JobRow.dag_id == run.dag_id, JobRow.run_id == run.run_id
-            query = select(JobRow.task_id, JobRow.map_index, JobRow.owner).where(*of_run, JobRow.state.in_(LIVE))
-            live = {(name, number): owner for name, number, owner in session.execute(query)}
-            # If its Snakemake was killed, no further jobs follow those that are live.
-            is_killed = bool(live) and living().isdisjoint(live.values())
-            # Snakemake stores what is left from time to time only; a plan must not keep room for jobs that have ended.
-            ended = select(JobRow.task_id, JobRow.map_index).where(*of_run, JobRow.state == State.SUCCEEDED)
-            succeeded = {(name, number) for name, number in session.execute(ended)} - live.keys()
-            return [
-                SimpleNamespace(**fields, task_id=name, map_index=number)
-                for name, left in runs.jobs_left(session, run.run_id).items()
-                for number in left
-                if (not is_killed or (name, number) in live) and (name, number) not in succeeded
-            ]
-
-        def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:
-            return {name: rule.hints[0][0] for name, rule in runs.rules_of_run(session, run.run_id).items()}
-
-        def hints_of_jobs(self, session: Session, run: DagRunKey) -> Mapping[str, Mapping[int, Any]]:
-            return {
-                name: {number: config for config, numbers in rule.hints[1:] for number in numbers}
-                for name, rule in runs.rules_of_run(session, run.run_id).items()
-            }
-
-        def pools(self, session: Session) -> Mapping[str, int]:
-            return {}
-
-        def rosters(self, session: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
-            return {}  # rules have no gangs: a group is one job
-
-        def run_requests(self, session: Session) -> Mapping[RunKey, RunRequest]:
-            return {}
-
-        def reporting(self, session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) -> str | None:
-            return None
-
-        def note(self, session: Session, notes: Iterable[TaskNote]) -> None:
-            """Do nothing: Snakemake has no event log, and the rows have the reasons."""
-
-        def metrics(self) -> MetricsBackend:
-            return NoMetrics()
-
-    return SnakemakeOrchestrator()
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
 
 
 def read_environment(state: StateFolder, run_id: str) -> str:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from botocore.exceptions import ProfileNotFound
-from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment, jump_command
-from snakemake_executor_plugin_lading.process import make_settings
+from snakemake_executor_plugin_lading.host import SnakemakeHost, jump_command, make_settings
 from snakemake_executor_plugin_lading.state_folder import ControllerOptions, StateFolder
 
 from lading.hooks.cluster.site import ClusterSite
@@ -55,18 +54,19 @@ def test_only_a_site_that_names_no_profile_has_the_credentials_that_boto3_finds(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     (tmp_path / "config").write_text("[profile lab]\nregion = eu-west-1\n")
-    deployment = SnakemakeDeployment(StateFolder(tmp_path))
+    state = StateFolder(tmp_path)
+    host = SnakemakeHost(state.open(), state)
     for name, region in (("", "eu-west-2"), ("aws_default", "eu-west-2"), ("lab", "eu-west-1")):
-        client = deployment.aws_client(name, "ec2", None if name == "lab" else region, {})
+        client = host.aws_client(name, "ec2", None if name == "lab" else region, {})
         assert client.meta.region_name == region
     with pytest.raises(ProfileNotFound, match="lba"):
-        deployment.aws_client("lba", "ec2", "eu-west-1", {})
+        host.aws_client("lba", "ec2", "eu-west-1", {})
 
 
 def test_jobs_that_report_to_no_api_have_no_tunnel_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, sites_file = StateFolder(tmp_path / "lading"), tmp_path / "sites.toml"
     sites_file.write_text(SITES_OF_AIRFLOW)
-    monkeypatch.setattr(current, "_named", [SnakemakeDeployment(state)])
+    monkeypatch.setattr(current, "_named", [SnakemakeHost(state.open(), state)])
     sites = load_sites(make_settings(state, ControllerOptions(str(sites_file))))
     machines, cluster = sites["lab"], sites["hpc"]
     assert isinstance(machines, FixedSite)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from flows import PATIENCE, Workflow, wait_until
 from snakemake_executor_plugin_lading.commands import find_state_folder
-from snakemake_executor_plugin_lading.process import connect_process, make_settings
-from snakemake_executor_plugin_lading.state_folder import ControllerOptions, transaction
+from snakemake_executor_plugin_lading.host import SnakemakeHost
 
 SNAKEFILE = """
 localrules: gather
@@ -89,8 +88,7 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
         snakemake.kill()
         snakemake.wait()
     state = find_state_folder(str(flow.folder))
-    database = connect_process(state, only_reads=True)
-    options = make_settings(state, ControllerOptions.read(state.options))
+    host = SnakemakeHost.connect(state, only_reads=True)
 
     from sqlalchemy import select
 
@@ -103,8 +101,8 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
     from tests.services.at_once import AtOnce
 
     cloud, market = make_cloud()
-    plans = site_plans.SitePlans(options, Ways(), lambda: None, PastWaits())
-    with transaction(database) as session:
+    plans = site_plans.SitePlans(host, host.settings(), Ways(), lambda: None, PastWaits())
+    with host.session() as session:
         [job] = session.scalars(select(JobRow)).all()
         assert job.started_at is not None
         assert job.disk == 0, "Snakemake's default is no need"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from snakemake_executor_plugin_lading import runs
+from snakemake_executor_plugin_lading.host import SnakemakeHost
 from snakemake_executor_plugin_lading.interrupts import Interrupts
-from snakemake_executor_plugin_lading.process import connect_process
 from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
 
 
@@ -72,7 +72,7 @@ def test_in_another_thread_nothing_is_noted() -> None:
 
 def test_an_interrupt_is_deferred_until_a_transaction_has_ended(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "lading")
-    database = connect_process(state)
+    database = SnakemakeHost.connect(state).engine
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def write(run_id: str, *, is_interrupted: bool) -> None:

@@ -20,8 +20,7 @@ from flows import PATIENCE, SNAKEMAKE, Workflow, remove_state, wait_until
 from snakemake.io import flag
 from snakemake.persistence import FileBackupMixin
 from snakemake_executor_plugin_lading import executor
-from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment
-from snakemake_executor_plugin_lading.process import connect_process
+from snakemake_executor_plugin_lading.host import SnakemakeHost
 from snakemake_executor_plugin_lading.state_folder import StateFolder, StoreRemoved, transaction
 from sqlalchemy import update
 from sqlalchemy.orm import Session
@@ -385,13 +384,14 @@ def test_a_process_of_a_store_that_was_removed_makes_no_other(tmp_path: Path, is
 
 def test_a_folder_that_was_made_anew_is_still_that_of_its_workflow(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "lading")
-    before = Owner.from_key(*SnakemakeDeployment(state).identity())
+    before = Owner.from_key(*SnakemakeHost(state.open(), state).identity())
     (state.root / "secret").unlink()
-    after = Owner.from_key(*SnakemakeDeployment(state).identity())
+    after = Owner.from_key(*SnakemakeHost(state.open(), state).identity())
     assert before.ids[0] != after.ids[0]
     server.claim(str(tmp_path), before.ids, before.name)
     server.claim(str(tmp_path), after.ids, after.name)
-    elsewhere = Owner.from_key(*SnakemakeDeployment(StateFolder(tmp_path / "other")).identity())
+    other = StateFolder(tmp_path / "other")
+    elsewhere = Owner.from_key(*SnakemakeHost(other.open(), other).identity())
     with pytest.raises(OSError, match="another deployment of Lading"):
         server.claim(str(tmp_path), elsewhere.ids, elsewhere.name)
 
@@ -621,7 +621,7 @@ def test_variables_of_a_killed_snakemakes_jobs_are_removed(make: Make, is_contro
 def test_whose_jobs_are_is_known_until_they_have_ended(tmp_path: Path) -> None:
     """Those of a Snakemake that was interrupted may take their time to end: the next one waits for them."""
     state = StateFolder(tmp_path / "lading")
-    database = connect_process(state)
+    database = SnakemakeHost.connect(state).engine
 
     from snakemake_executor_plugin_lading import runs
 
@@ -644,11 +644,10 @@ def test_a_job_that_has_succeeded_is_no_upcoming_one_although_snakemake_has_not_
 ) -> None:
     """A plan would keep room for it, and prefetch nothing that starts after it."""
     state = StateFolder(tmp_path / "lading")
-    database = connect_process(state)
+    host = SnakemakeHost.connect(state)
 
     from snakemake_executor_plugin_lading import runs
 
-    from lading.executors.orchestrator import current
     from lading.executors.store import JobRow, State, add_job
     from lading.executors.store.gangs.runs import DagRunKey
 
@@ -657,9 +656,9 @@ def test_a_job_that_has_succeeded_is_no_upcoming_one_although_snakemake_has_not_
     columns |= {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": "one", "state": State.SUCCEEDED}
 
     def upcoming(session: Session) -> set[int]:
-        return {row.map_index for row in current.orchestrator().unfinished(session, [run])[run]}
+        return {row.map_index for row in host.unfinished(session, [run])[run]}
 
-    with transaction(database) as session:
+    with host.session() as session:
         runs.save_rules(session, run.run_id, {"one": runs.PlannedRule(left={1, 2, 3})})
         add_job(session, token="done", map_index=1, **columns)
         add_job(session, token="failed", map_index=2, **{**columns, "state": State.FAILED})
@@ -670,7 +669,7 @@ def test_a_job_that_has_succeeded_is_no_upcoming_one_although_snakemake_has_not_
 
 def test_users_learn_why_their_jobs_wait_wherever_they_wait(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "lading")
-    database = connect_process(state)
+    database = SnakemakeHost.connect(state).engine
 
     from snakemake_executor_plugin_lading.engine import Engine
 

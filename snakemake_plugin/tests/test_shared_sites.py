@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from flows import PATIENCE, Workflow, remove_state, wait_until
-from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment
-from snakemake_executor_plugin_lading.process import make_settings
+from snakemake_executor_plugin_lading.host import SnakemakeHost, make_settings
 from snakemake_executor_plugin_lading.state_folder import ControllerOptions, StateFolder
 
 from lading.hooks.deployment import current
@@ -158,7 +157,7 @@ def test_a_workflow_has_a_folder_of_its_own_where_others_can_use_the_machines(
 
     def folders(flow: str) -> dict[str, str]:
         state = StateFolder(tmp_path / flow / ".snakemake/lading")
-        monkeypatch.setattr(current, "_named", [SnakemakeDeployment(state)])
+        monkeypatch.setattr(current, "_named", [SnakemakeHost(state.open(), state)])
         sites = load_sites(make_settings(state, ControllerOptions(str(tmp_path / "sites.toml"))))
         return {name: site.config.work_dir for name, site in sites.items() if name != "local"}
 

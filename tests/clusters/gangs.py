@@ -27,7 +27,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
-from tests.clusters.sites import FakeSite, rest
+from tests.clusters.sites import FakeSite, StoreHost, rest
 
 
 class HoldingSite(FakeSite, Holding):
@@ -129,7 +129,9 @@ class House:
             if isinstance(site, HoldingSite):
                 site.outlive()
         by_name = {site.name: site for site in self.sites}
-        self.controller = Controller(by_name, lambda subject, seconds: "", self.settings, True, lambda _: None)
+        self.controller = Controller(
+            StoreHost(self.engine), by_name, lambda subject, seconds: "", self.settings, True, lambda _: None
+        )
 
         def read_roster(_: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
             def found(gang: ExpectedGang, state: str) -> frozenset[tuple[str, int]]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.settings import Settings
 from lading.hooks.site import ElasticSite, LocationState, Observation, ObservedLocation, Order, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
+from lading.plugin.host import AirflowHost
 from lading.scheduling.job import NATIVE
 from lading.scheduling.location import Location
 from lading.scheduling.matching import market
@@ -82,20 +83,24 @@ def empty_store() -> bytes:
         return Path(folder, "empty.db").read_bytes()
 
 
-def make_store(folder: Path, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Engine:
-    """A database with Lading's tables, no runs and no task instances, which these modules take for Airflow's."""
+def make_store(folder: Path) -> Engine:
+    """A database with Lading's tables, no runs and no task instances."""
     (folder / "store.db").write_bytes(empty_store())
-    engine = open_sqlite(folder / "store.db")
+    return open_sqlite(folder / "store.db")
+
+
+class StoreHost(AirflowHost):
+    """Airflow with another database."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
 
     @contextlib.contextmanager
-    def open_session() -> Iterator[Session]:
-        with Session(engine) as session:
+    def session(self) -> Iterator[Session]:
+        with Session(self.engine) as session:
             yield session
             session.commit()
-
-    for module in modules:
-        monkeypatch.setattr(module, "open_session", open_session)
-    return engine
 
 
 class FakeSite(Site[SiteConfig]):

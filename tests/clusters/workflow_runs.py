@@ -33,6 +33,7 @@ from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State, starts
 from lading.executors.store.starts import Accuracy
 from lading.operators import resources
+from lading.plugin.host import AirflowHost
 from lading.scheduling.billing import LEAST_SECONDS
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.resources import Resources
@@ -115,7 +116,12 @@ class WorkflowRuns:
         patch.setattr(time, "monotonic", self.clock)
         patch.setattr(leadership, "seconds_ahead", lambda *_: 0.0)
         self.house = Controller(
-            {"cloud": self.site}, lambda subject, seconds: "", make_settings(folder), False, lambda changes: None
+            AirflowHost(),
+            {"cloud": self.site},
+            lambda subject, seconds: "",
+            make_settings(folder),
+            False,
+            lambda changes: None,
         )
         self.house.site_plans.threads = AtOnce()  # however slow the machine is
         self.house.housekeeping.due = lambda *_: False  # type: ignore[method-assign]  # it goes by the real clock

@@ -30,6 +30,7 @@ from lading.executors.store import (
 )
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.jobs import CHUNK
+from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.jobs import youngest
 from lading.plugin.subcommands.top import screen
 from lading.plugin.ui.queries import explorer
@@ -139,7 +140,7 @@ def test_cpus_in_use_are_those_of_what_is_up_and_batch_jobs_are_apart(session: S
     assert gauges["hpc"] == {
         "lading.cpus.used": 8, "lading.cpus.batch": 24, "lading.cpus.up": 32, "lading.usd_per_hour": 14.0,
     }  # fmt: skip
-    head = str(screen(found, WaitGroups(now=NOW, jobs=0, groups=[])).renderables[0])
+    head = str(screen(AirflowHost(), found, WaitGroups(now=NOW, jobs=0, groups=[])).renderables[0])
     assert "12 of 48 cpus requested, 1824 in batch jobs" in head
 
 

@@ -31,7 +31,7 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.controller import script_jobs
 from lading.executors.controller.script_jobs import ScriptJobs, ended
-from lading.executors.orchestrator import airflow_scripts, current
+from lading.executors.orchestrator import airflow_scripts
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.orchestrator.orchestrator import ScriptEnd
 from lading.executors.store import Change, JobRow, State, queue, usage
@@ -74,19 +74,19 @@ def session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
         session.add(DagModel(dag_id="dag", bundle_name="bundle"))
         session.add(DagRun(dag_id="dag", run_id="run", run_type=DagRunType.MANUAL, state="running"))
         session.flush()
-        monkeypatch.setattr(current, "_named", [AirflowOrchestrator()])
         yield session
         session.rollback()
 
 
 @pytest.fixture
 def scripts(session: Session) -> ScriptJobs:
-    @contextmanager
-    def open_session() -> Iterator[Session]:
-        with session.begin_nested():
-            yield session
+    class Nested(AirflowOrchestrator):
+        @contextmanager
+        def session(self) -> Iterator[Session]:
+            with session.begin_nested():
+                yield session
 
-    return ScriptJobs({"hpc": NODE}, lambda name: Resources(16, 3700, 0, 0), open_session)
+    return ScriptJobs(Nested(), {"hpc": NODE}, lambda name: Resources(16, 3700, 0, 0))
 
 
 def deferred(session: Session, task_id: str, job: Any = REQUEST, classpath: str | None = None, **columns: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,14 +15,12 @@ from sqlalchemy import create_engine, insert, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import controller, housekeeping, leadership
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State, share_rows
 from tests.clusters.agents import AgentSite
 from tests.clusters.bought import Clock
-from tests.clusters.sites import make_settings, rest
+from tests.clusters.sites import StoreHost, make_settings, rest
 from tests.conftest import DATABASES
 
 TWO_TEAMS = """
@@ -55,14 +52,6 @@ def engine(
     DagModel.metadata.create_all(engine)
     store.metadata.create_all(engine)
 
-    @contextlib.contextmanager
-    def open_session() -> Iterator[Session]:
-        with Session(engine) as session:
-            yield session
-            session.commit()
-
-    for module in (controller, process, housekeeping, leadership):
-        monkeypatch.setattr(module, "open_session", open_session)
     monkeypatch.setattr(time, "time", Clock(time.time()))
     yield engine
     engine.dispose()
@@ -90,14 +79,16 @@ def queue(engine: Engine, dags: dict[str, str | None], number: int = TASKS, **co
 class Machine:
     """A controller that leads one machine of eight cpus."""
 
-    def __init__(self, folder: Path, file: str | None, **options: Any) -> None:
+    def __init__(self, engine: Engine, folder: Path, file: str | None, **options: Any) -> None:
         self.site = AgentSite("lab", folder)
         path = None if file is None else folder / "sites.toml"
         if path is not None and file is not None:
             path.write_text(file)
         settings = make_settings(folder / "state", sites_file=path, **options)
         settings.state_folder.mkdir(exist_ok=True)
-        self.controller = Controller({"lab": self.site}, lambda subject, seconds: "", settings, True, lambda some: None)
+        self.controller = Controller(
+            StoreHost(engine), {"lab": self.site}, lambda subject, seconds: "", settings, True, lambda some: None
+        )
 
     def tick(self) -> None:
         """One tick, when the thread of the site has done what it has to."""
@@ -128,7 +119,7 @@ class Machine:
 def test_the_tasks_of_two_teams_end_interleaved_by_weight(engine: Engine, tmp_path: Path) -> None:
     dags = {"a1": "a", "a2": "a", "b1": "b"}
     queue(engine, dags)
-    machine = Machine(tmp_path, TWO_TEAMS)
+    machine = Machine(engine, tmp_path, TWO_TEAMS)
     machine.run_until(3 * TASKS - 60)
     machine.controller.shares._next_note = 0.0  # what has been used is stored once in a while: in the next tick
     ended = machine.run_until(3 * TASKS)
@@ -148,7 +139,7 @@ def test_the_tasks_of_two_teams_end_interleaved_by_weight(engine: Engine, tmp_pa
 @pytest.mark.parametrize("fair", [True, False])
 def test_without_a_table_dags_take_turns_unless_that_is_turned_off(engine: Engine, tmp_path: Path, fair: bool) -> None:
     queue(engine, {"one": None, "two": None, "three": None})
-    ended = Machine(tmp_path, None, fair=fair).run_until(240)
+    ended = Machine(engine, tmp_path, None, fair=fair).run_until(240)
     counts = Counter(ended[:240])
     if fair:
         assert all(abs(counts[dag] - 80) <= 8 for dag in ("one", "two", "three")), counts
@@ -159,4 +150,4 @@ def test_without_a_table_dags_take_turns_unless_that_is_turned_off(engine: Engin
 def test_a_priority_comes_before_all_dags_where_no_share_is_declared(engine: Engine, tmp_path: Path) -> None:
     queue(engine, {"one": None}, 100)
     queue(engine, {"urgent": None}, 40, priority=5)
-    assert set(Machine(tmp_path, None).run_until(40)[:40]) == {"urgent"}
+    assert set(Machine(engine, tmp_path, None).run_until(40)[:40]) == {"urgent"}

@@ -22,6 +22,7 @@ from lading.executors import store
 from lading.executors.agent.tasks import probe
 from lading.executors.controller.controller import Controller
 from lading.executors.store import ENDED, JobRow, State
+from lading.plugin.host import AirflowHost
 from lading.plugin.sites import load_sites
 from tests.clusters.sites import make_settings
 from tests.clusters.small_slurm import SETUP
@@ -127,7 +128,7 @@ def test_each_job_runs_as_the_account_of_its_team_or_dag(
         # The author of every second one names the cluster, and none an account.
         add(airflow_database, name, team=team, dag_id=dag_id, site_hint="hpc" if number % 2 else None)
     add(airflow_database, "thief", team="loads", dag_id="reads", site_hint="hpc@hpc_genes")
-    controller = Controller(sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
+    controller = Controller(AirflowHost(), sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
     thread = threading.Thread(target=controller.run, daemon=True)
     thread.start()
     try:

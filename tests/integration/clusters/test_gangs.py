@@ -18,8 +18,6 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from lading.executors import controller_process as process
-from lading.executors.controller import controller, housekeeping
 from lading.executors.store import ENDED, JobRow, State
 from lading.hooks.conformance.site_suite import close
 from lading.hooks.ec2.config import EC2Config
@@ -55,7 +53,7 @@ def make_house(
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", api.url)
     run_commands(monkeypatch)
     api.gates[HEALTH] = threading.Event()
-    engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
+    engine = make_store(tmp_path)
     made: list[House] = []
 
     def make(sites: Sequence[Site[Any]]) -> House:

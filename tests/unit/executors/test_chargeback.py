@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.store import State, bills, instances
 from lading.executors.store.tables import InstanceRow
+from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands import cost
 from lading.scheduling.insight.bill import total
 from lading.scheduling.insight.chargeback import charges
@@ -78,7 +79,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     with new_store() as session:
 
         @contextmanager
-        def reading() -> Iterator[Session]:
+        def reading(host: AirflowHost) -> Iterator[Session]:
             yield session
 
         monkeypatch.setattr(cost, "reading_store", reading)
@@ -95,7 +96,7 @@ def asked(by: str, output: str = "json", **more: Any) -> Namespace:
 def test_each_team_is_charged_its_jobs_and_what_no_job_was_charged_of_its_machines(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cost.charge(asked("team"))
+    cost.charge(AirflowHost(), asked("team"))
     rows = json.loads(capsys.readouterr().out)
     assert [(row["kind"], row["team"], row["jobs"], row["usd"]) for row in rows] == [
         ("jobs", "loads", 1, 3.6),
@@ -106,7 +107,7 @@ def test_each_team_is_charged_its_jobs_and_what_no_job_was_charged_of_its_machin
 
 
 def test_a_spreadsheet_gets_the_same(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    cost.charge(asked("site", "csv"))
+    cost.charge(AirflowHost(), asked("site", "csv"))
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "kind,site,jobs,failed,cpu_hours,usd",
@@ -118,14 +119,14 @@ def test_a_spreadsheet_gets_the_same(session: Session, capsys: pytest.CaptureFix
 
 
 def test_who_owns_dags_is_charged_together(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    cost.charge(asked("owner"))
+    cost.charge(AirflowHost(), asked("owner"))
     found = {row["owner"]: row["usd"] for row in json.loads(capsys.readouterr().out) if row["kind"] == "jobs"}
     assert found == {"ann, bob": 1.8, None: 3.6}
 
 
 def test_a_time_in_which_nothing_was_billed_says_so(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cost.charge(asked("team", since=BEGUN + 2 * DAY, until=BEGUN + 3 * DAY))
+        cost.charge(AirflowHost(), asked("team", since=BEGUN + 2 * DAY, until=BEGUN + 3 * DAY))
     assert "Nothing was billed from 2024-10-06 to 2024-10-07" in capsys.readouterr().err
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from lading.executors import rule_log, store
 from lading.executors.columns import hint_columns
 from lading.executors.controller import answers, dispatch
-from lading.executors.orchestrator import current
+from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, queue, shapes
 from lading.executors.store.queued import QueuedJobs
@@ -49,7 +49,7 @@ def test_a_rule_is_stored_with_the_job_and_in_its_event_log_and_forgotten_when_i
         assert set(shapes.totals(QueuedJobs().read(session), by_dag=False)) == {wished[0].shape}
         found = assign(wished, [SiteView(name="lab", locations=[HALF], possible=[HALF])], now=1.0)
         decision = dispatch.decided(wished, found, 1.0)
-        current.orchestrator().note(session, rule_log.entries(session, store.apply(session, decision.changes)))
+        AirflowOrchestrator().note(session, rule_log.entries(session, store.apply(session, decision.changes)))
         session.flush()
         job = session.get_one(JobRow, "a")
         assert (job.cpus, job.memory, job.memory_limit, job.features) == (8.0, 4096, 4096, None)

@@ -21,6 +21,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, figures
 from lading.executors.store.queued import QueuedJobs
 from lading.hooks.files import version
+from lading.plugin.host import AirflowHost
 from tests.clusters.sites import make_settings
 from tests.unit.executors.test_executor import ENDED, OTHER, OWNER, change, engine, job, key, queue, sync
 
@@ -51,7 +52,7 @@ def controllers(monkeypatch: pytest.MonkeyPatch) -> list[Controller]:
     """All that were made."""
     made: list[Controller] = []
 
-    def make(settings: Settings, job_id: int | None) -> Controller:
+    def make(host: AirflowHost, settings: Settings, job_id: int | None) -> Controller:
         made.append(Controller(settings, job_id))
         return made[-1]
 

@@ -19,6 +19,7 @@ from lading.hooks.machines.local import LocalSite
 from lading.hooks.site import Observation, ObservedLocation
 from lading.plugin import hint_checks
 from lading.plugin.hookspecs import hookimpl
+from lading.plugin.host import AirflowHost
 from lading.plugin.manager import binding_filters, plugin_manager
 from lading.plugin.published import bindings
 from lading.plugin.sites import SitesError, known_sites, load_sites
@@ -175,7 +176,7 @@ def test_a_site_that_could_not_be_asked_yet_is_known_by_its_table(make: Make, mo
     seen = [
         ObservedLocation(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["a"]]
     ]
-    housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["a"], Observation(seen))  # type: ignore[arg-type]
+    housekeeping.Housekeeping(AirflowHost(), settings, True, sites).save_locations(None, sites["a"], Observation(seen))  # type: ignore[arg-type]
     known = known_sites(settings)
     assert [each.capacity for each in known["a"].locations] == [Resources(cpus=2, memory=512)]
     assert [each.capacity.cpus for each in known["b"].locations] == [5]
@@ -404,7 +405,7 @@ def test_what_is_published_has_the_order_of_the_file_and_its_options(
     seen = [
         ObservedLocation(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["b"]]
     ]
-    housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["b"], Observation(seen))  # type: ignore[arg-type]
+    housekeeping.Housekeeping(AirflowHost(), settings, True, sites).save_locations(None, sites["b"], Observation(seen))  # type: ignore[arg-type]
     found = [
         (name, site.accept_untargeted, site.burst_after, site.has_sites_file)
         for name, site in known_sites(settings).items()
@@ -418,7 +419,7 @@ def test_bindings_are_read_with_the_sites_and_published_for_the_parse_of_dags(ma
     sites = load_sites(settings)
     assert bindings(settings) == [Binding(("hpc/long", "local"), dag="train_*")], "no controller has run yet"
     settings.state_folder.mkdir()
-    housekeeping.Housekeeping(settings, True, sites)._publish({})
+    housekeeping.Housekeeping(AirflowHost(), settings, True, sites)._publish({})
     Path(str(settings.sites_file)).write_text(CLUSTER)
     assert bindings(settings) == [Binding(("hpc/long", "local"), dag="train_*")], "what the controller goes by counts"
     with pytest.raises(

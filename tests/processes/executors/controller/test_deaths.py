@@ -67,7 +67,7 @@ else:
     site.config, extensions = SiteConfig(kind="fake", policy="mine"), Extensions(policies={"mine": Policy()})
 settings = make_settings(folder / "state")
 settings.state_folder.mkdir(exist_ok=True)
-controller = Controller({"a": site}, lambda *_: "jwt", settings, True, lambda changes: None, extensions)
+controller = Controller(AirflowHost(), {"a": site}, lambda *_: "jwt", settings, True, lambda changes: None, extensions)
 while not all_are_dispatched():
     controller.tick()
     time.sleep(0.05)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -25,20 +26,20 @@ from lading.executors import controller_process, store
 from lading.executors.controller import leadership
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import ControllerProcess, last_line
-from lading.executors.orchestrator import current
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
-from tests.clusters.sites import make_settings, make_store
+from lading.plugin.host import AirflowHost
+from tests.clusters.sites import StoreHost, make_settings, make_store
 from tests.services.agent import NodeAgent
 from tests.services.processes import wait_until
 
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    return make_store(tmp_path, monkeypatch, controller_process)
+    return make_store(tmp_path)
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """Processes that end with status 1 take the place of controllers."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def spawn(settings: Settings) -> subprocess.Popen[bytes]:
+    def spawn(host: AirflowHost, settings: Settings) -> subprocess.Popen[bytes]:
         settings.controller_log.write_text("one\nthe sites file is wrong\n\n")
         started.append(subprocess.Popen(["false"]))
         return started[-1]
@@ -109,7 +110,7 @@ def test_tasks_show_why_no_controller_stays_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     add_job(engine, "a")
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     reasons = []
     for _ in range(3):
         process.ensure()
@@ -126,7 +127,7 @@ def test_tasks_show_why_no_controller_stays_up(
     assert len(errors) == 2
     assert "the sites file is wrong" in errors[0]
 
-    monkeypatch.setattr(controller_process, "spawn", lambda settings: subprocess.Popen(["sleep", "600"]))
+    monkeypatch.setattr(controller_process, "spawn", lambda host, settings: subprocess.Popen(["sleep", "600"]))
     process.ensure()
     assert process.child is not None
     try:
@@ -144,7 +145,7 @@ def test_where_the_controller_is_a_service_none_is_started_and_tasks_wait_with_t
     engine: Engine, settings: Settings, clock: Clock, started: list[subprocess.Popen[bytes]]
 ) -> None:
     add_job(engine, "a")
-    process = ControllerProcess(replace(settings, starts_controller=False))
+    process = ControllerProcess(StoreHost(engine), replace(settings, starts_controller=False))
     codes = []
     for seconds in (0, 29, 3):
         clock.now += seconds
@@ -163,7 +164,7 @@ def test_where_the_controller_is_a_service_none_is_started_and_tasks_wait_with_t
 def test_a_controller_that_dies_at_once_is_started_within_a_minute(
     engine: Engine, settings: Settings, clock: Clock, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     pauses = []
     for _ in range(40):
         before, number = clock.now, len(started)
@@ -179,7 +180,7 @@ def test_a_controller_that_dies_at_once_is_started_within_a_minute(
 def test_after_a_long_life_the_next_start_is_soon(
     engine: Engine, settings: Settings, clock: Clock, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     process.starts = 30
     process.ensure()
     started[-1].wait()
@@ -196,7 +197,7 @@ def test_after_a_long_life_the_next_start_is_soon(
 def test_after_one_that_was_killed_at_its_work_the_next_start_is_soon(
     engine: Engine, settings: Settings, clock: Clock, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     process.starts, process.started_at = 30, clock.now
     process.child = subprocess.Popen(["sleep", "600"])
     process.has_led = {process.child.pid}
@@ -266,9 +267,10 @@ def test_only_a_service_asks_for_the_place(
         store.take_lease(session, "other", "elsewhere", 1, True, 20.0, None)
         session.commit()
     asked: list[str] = []
-    monkeypatch.setattr(leadership, "open_session", controller_process.open_session)
     monkeypatch.setattr(leadership, "ask_to_make_way", lambda lease: asked.append(lease.holder))
-    standing_by = leadership.Leadership((), managed, lambda: None, PluginMark(settings.controller_mark))
+    standing_by = leadership.Leadership(
+        StoreHost(engine), (), managed, lambda: None, PluginMark(settings.controller_mark)
+    )
     assert not standing_by.lead()
     assert asked == ([] if managed else ["other"])
 
@@ -276,9 +278,10 @@ def test_only_a_service_asks_for_the_place(
 def test_a_controller_that_has_lost_the_lease_ends(
     engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leadership, "open_session", controller_process.open_session)
     stopped: list[bool] = []
-    acting = leadership.Leadership((), True, lambda: stopped.append(True), PluginMark(settings.controller_mark))
+    acting = leadership.Leadership(
+        StoreHost(engine), (), True, lambda: stopped.append(True), PluginMark(settings.controller_mark)
+    )
     assert acting.lead()
     with Session(engine) as session:
         store.drop_lease(session, acting.holder)
@@ -310,7 +313,7 @@ def stopped() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
     """Make a controller that lives and does nothing."""
     processes: list[subprocess.Popen[bytes]] = []
 
-    def make(settings: Settings | None = None) -> subprocess.Popen[bytes]:
+    def make(*_: Any) -> subprocess.Popen[bytes]:
         processes.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "controller"]))
         assert wait_until(lambda: controller_process.is_controller(processes[-1].pid), 60)
         processes[-1].send_signal(signal.SIGSTOP)
@@ -337,7 +340,7 @@ def test_a_controller_that_hangs_is_killed_and_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(controller_process, "spawn", stopped)
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     process.ensure()
     first = process.child
     assert first is not None
@@ -364,7 +367,7 @@ def test_a_controller_of_an_earlier_scheduler_that_hangs_is_replaced_at_once_and
 ) -> None:
     old = stopped()
     monkeypatch.setattr(controller_process, "spawn", stopped)
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     lead(engine, old.pid, 2.0)
     process.ensure()
     assert process.child is None
@@ -385,7 +388,7 @@ def test_a_controller_that_stands_by_or_begins_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(controller_process, "spawn", stopped)
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     process.ensure()
     child = process.child
     assert child is not None
@@ -407,7 +410,7 @@ def test_a_database_that_is_away_is_no_reason_to_kill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(controller_process, "spawn", stopped)
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     process.ensure()
     assert process.child is not None
     lead(engine, process.child.pid, LASTING)
@@ -423,7 +426,7 @@ def test_a_database_that_is_away_is_no_reason_to_kill(
     assert process.child.poll() is None
 
 
-def raising() -> None:
+def raising(host: AirflowHost) -> None:
     raise OSError("away")
 
 
@@ -462,7 +465,7 @@ time.sleep(600)
 @pytest.fixture
 def slow_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", BEGINS_SLOWLY, str(tmp_path), "controller"]
-    monkeypatch.setattr(current.orchestrator(), "controller_command", lambda: command)
+    monkeypatch.setattr(AirflowHost, "controller_command", lambda self: command)
     monkeypatch.setattr(controller_process, "another_scheduler_lives", lambda *_: False)
     monkeypatch.setattr(controller_process, "SECONDS_UNTIL_BEGUN", 120.0)
 
@@ -489,7 +492,7 @@ def test_no_agent_stays_when_the_controller_was_killed_right_before_an_orderly_s
 ) -> None:
     lead(engine, killed_controller(), 20)
     (tmp_path / "imported").touch()
-    ControllerProcess(settings).stop()
+    ControllerProcess(StoreHost(engine), settings).stop()
     assert (tmp_path / "let_go").exists(), "one was started that lets go of what is there"
     assert left_agent.process is not None
     assert left_agent.process.wait(120) == 0
@@ -507,7 +510,7 @@ def test_a_controller_that_was_started_this_moment_is_waited_for(
     monkeypatch.setattr(controller_process.psutil.Process, "cmdline", lambda process: [])
     lead(engine, killed_controller(), 20)
     (tmp_path / "imported").touch()
-    ControllerProcess(settings).stop()
+    ControllerProcess(StoreHost(engine), settings).stop()
     assert (tmp_path / "let_go").exists()
 
 
@@ -515,7 +518,7 @@ def test_no_agent_stays_when_the_next_controller_is_stopped_while_it_begins(
     engine: Engine, settings: Settings, tmp_path: Path, slow_begin: None, left_agent: NodeAgent
 ) -> None:
     lead(engine, killed_controller(), 20)
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     process.ensure()
     assert process.child is not None
     assert wait_until((tmp_path / "begun").exists, 60)
@@ -544,7 +547,7 @@ def test_a_controller_that_was_killed_and_cannot_be_waited_for_yet_is_none(
     pid = killed_controller()
     lead(engine, pid, 20)
     (tmp_path / "imported").touch()
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     process.child = SimpleNamespace(pid=pid, poll=lambda: None)  # type: ignore[assignment]
     process.stop()
     assert (tmp_path / "let_go").exists()
@@ -555,10 +558,10 @@ def test_a_controller_that_was_killed_and_cannot_be_waited_for_yet_is_none(
 def test_after_an_orderly_end_and_beside_another_scheduler_nothing_is_started(
     engine: Engine, settings: Settings, tmp_path: Path, slow_begin: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ControllerProcess(settings).stop()
+    ControllerProcess(StoreHost(engine), settings).stop()
     monkeypatch.setattr(controller_process, "another_scheduler_lives", lambda *_: True)
     lead(engine, killed_controller(), 20)
-    ControllerProcess(settings).stop()
+    ControllerProcess(StoreHost(engine), settings).stop()
     assert not (tmp_path / "begun").exists()
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -569,7 +572,7 @@ def test_a_controller_whose_lease_has_run_out_is_stopped_as_well(
     monkeypatch.setattr(controller_process, "another_scheduler_lives", lambda *_: False)
     slow = living()
     lead(engine, slow.pid, -1)
-    ControllerProcess(settings).stop()
+    ControllerProcess(StoreHost(engine), settings).stop()
     assert wait_until(lambda: has_ended(slow), 10)
 
 
@@ -585,7 +588,7 @@ def test_one_of_a_killed_scheduler_that_begins_while_another_one_stops_is_stoppe
     monkeypatch.setattr(controller_process, "SECONDS_BETWEEN_LOOKS", 0.1)
     other = living()
     lead(engine, killed_controller(), -1)
-    process = ControllerProcess(settings)
+    process = ControllerProcess(StoreHost(engine), settings)
     process.ensure()
     assert wait_until((tmp_path / "begun").exists, 60)
     stopping = threading.Thread(target=process.stop)
@@ -614,7 +617,7 @@ def test_a_controller_learns_that_airflow_stops_even_if_a_second_signal_interrup
     before = signal.signal(signal.SIGTERM, end)
     try:
         with pytest.raises(SystemExit):
-            ControllerProcess(settings).stop()
+            ControllerProcess(StoreHost(engine), settings).stop()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert settings.stopped.exists()

@@ -19,17 +19,16 @@ from sqlalchemy import select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.agent.tasks import probe
-from lading.executors.controller import controller, housekeeping, leadership, shares
+from lading.executors.controller import shares
 from lading.executors.controller.controller import Controller
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.store import JobRow, State
 from lading.hooks.conformance.site_suite import close
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from tests.clusters.driven import HEALTH, asked
-from tests.clusters.sites import make_settings, make_store
+from tests.clusters.sites import StoreHost, make_settings, make_store
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 
@@ -41,7 +40,7 @@ BUDGET = '[[budgets]]\nname = "b"\nteam = "b"\ncpu_hours = 10\nper = "month"\n'
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(shares, "SECONDS_BETWEEN_NOTES", 0.0)
     monkeypatch.setattr(AirflowOrchestrator, "note", lambda self, session, notes: None)  # the log has no table here
-    return make_store(tmp_path, monkeypatch, controller, process, housekeeping, leadership)
+    return make_store(tmp_path)
 
 
 @pytest.fixture
@@ -79,7 +78,9 @@ def test_what_has_not_started_when_its_budget_is_spent_does_not_start(
     site = LocalSite("here", LocalConfig(accept_untargeted=True, cpus=1, memory=1000, kill_grace=2), tmp_path / "here")
     settings = make_settings(tmp_path / "state", sites_file=path)
     settings.state_folder.mkdir()
-    made = Controller({"here": site}, lambda subject, seconds: "jwt", settings, True, lambda changes: None)
+    made = Controller(
+        StoreHost(engine), {"here": site}, lambda subject, seconds: "jwt", settings, True, lambda changes: None
+    )
     made.parent = 0
     api.gates[HEALTH] = gate = threading.Event()
 

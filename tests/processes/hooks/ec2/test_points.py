@@ -39,6 +39,7 @@ from lading.hooks.ec2.life import LifePhase
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.ec2.termination import Termination
+from lading.plugin.host import AirflowHost
 from lading.scheduling import billing
 from tests.clusters.driven import HEALTH, asked, asking, run_commands
 from tests.clusters.sites import make_settings
@@ -142,7 +143,9 @@ class House:
             POINTS[point].make()
         site = EC2Site("cloud", self.config, folder / "spool" / "cloud")
         settings = make_settings(folder)
-        controller = Controller({"cloud": site}, lambda subject, seconds: "", settings, False, lambda changes: None)
+        controller = Controller(
+            AirflowHost(), {"cloud": site}, lambda subject, seconds: "", settings, False, lambda changes: None
+        )
         signal.signal(signal.SIGTERM, lambda number, frame: controller.stop())
         controller.run()
 

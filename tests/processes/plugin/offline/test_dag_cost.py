@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import State
-from lading.plugin import database, hint_checks
+from lading.plugin import hint_checks
+from lading.plugin.host import AirflowHost
 from lading.plugin.offline.command import main
 from tests.services.ec2 import FakeEC2
 
@@ -114,7 +115,7 @@ def home(service: FakeEC2, airflow_database: Engine, tmp_path: Path, monkeypatch
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "")  # which Airflow leaves behind
     monkeypatch.setattr(hint_checks, "_read_sites", hint_checks._read_sites.__wrapped__)
-    monkeypatch.setattr(database, "store_fault", lambda session: None)  # its tables have no mark of alembic's
+    monkeypatch.setattr(AirflowHost, "store_fault", lambda self, session: None)  # its tables have no mark of alembic's
     return airflow_database
 
 

@@ -24,7 +24,7 @@ from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import LaunchBatch
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import Order
-from lading.plugin import database
+from lading.plugin.host import AirflowHost
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import instances as command
 from lading.plugin.subcommands.instances import instances as instances_command
@@ -144,7 +144,7 @@ def house(
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(database, "store_fault", lambda session: None)  # its tables come from no migration
+    monkeypatch.setattr(AirflowHost, "store_fault", lambda self, session: None)  # its tables come from no migration
     yield House(service, airflow_database, capsys)
     service.allow()
     if living := service.living():

@@ -19,6 +19,7 @@ from lading.executors import store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, Lease, State
+from lading.plugin.host import AirflowHost
 from lading.scheduling.reasons import free_text
 from tests.clusters.sites import FINISHED, FakeElasticSite, FakeSite, close_all_but, make_settings, rest
 from tests.reasons import told
@@ -43,7 +44,9 @@ def make(airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         settings = make_settings(tmp_path / "state", on_shutdown=on_shutdown, shutdown_seconds=600)
         settings.state_folder.mkdir()
         named = {site.name: site for site in sites}
-        made.append(Controller(named, lambda subject, seconds: "jwt", settings, True, lambda changes: None))
+        made.append(
+            Controller(AirflowHost(), named, lambda subject, seconds: "jwt", settings, True, lambda changes: None)
+        )
         with Session(airflow_database) as session:
             amounts: dict[str, Any] = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0, "priority": 0}
             place = {"state": State.RUNNING, "site": sites[0].name, "location": "here", "placed_at": time.time()}
@@ -158,7 +161,9 @@ def test_one_that_is_stopped_before_it_has_led_lets_go_of_what_a_killed_one_has_
     killed.leadership.leads_until = 0.0  # as after SIGKILL: its lease stays
     monkeypatch.setattr(leadership, "is_dead", lambda lease: lease.holder == killed.leadership.holder)
     looks = site.looks
-    begins = Controller({"a": site}, lambda subject, seconds: "jwt", killed.settings, True, lambda changes: None)
+    begins = Controller(
+        AirflowHost(), {"a": site}, lambda subject, seconds: "jwt", killed.settings, True, lambda changes: None
+    )
     begins.stop()
     begins.run()
     assert site.looks > looks, "only what is known there can be ended"
@@ -176,7 +181,9 @@ def test_one_that_begins_only_after_an_orderly_stop_lets_go_and_ends(
     killed.settings.stopped.touch()
     killed.leadership.leads_until = 0.0
     monkeypatch.setattr(leadership, "is_dead", lambda lease: lease.holder == killed.leadership.holder)
-    begins = Controller({"a": site}, lambda subject, seconds: "jwt", killed.settings, True, lambda changes: None)
+    begins = Controller(
+        AirflowHost(), {"a": site}, lambda subject, seconds: "jwt", killed.settings, True, lambda changes: None
+    )
     begins.run()
     assert site.closed == ["cancel"]
     assert state(airflow_database) == State.CANCELLED

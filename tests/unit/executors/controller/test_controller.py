@@ -23,14 +23,12 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
-from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import answers, controller, housekeeping, site_memory, site_threads
 from lading.executors.controller.answers import SiteAnswer
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.site_threads import MOST_EVENTS
 from lading.executors.decisions import Decision
-from lading.executors.orchestrator import current
 from lading.executors.orchestrator.orchestrator import OrderedScript, ScriptEnd
 from lading.executors.settings import Settings
 from lading.executors.sizing.estimator import Estimator
@@ -43,14 +41,14 @@ from lading.scheduling import location
 from lading.scheduling.insight.auto import SizeChoice, as_text
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
-from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
+from tests.clusters.sites import FINISHED, FakeSite, StoreHost, make_settings, make_store, rest
 from tests.reasons import told
 
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
-    return make_store(tmp_path, monkeypatch, controller, process, housekeeping)
+    return make_store(tmp_path)
 
 
 @pytest.fixture
@@ -93,7 +91,9 @@ def house(engine: Engine, settings: Settings, sites: Sequence[Site[Any]], jobs: 
     """
     settings.state_folder.mkdir(exist_ok=True)
     told: list[Change] = []
-    made = Controller({site.name: site for site in sites}, lambda subject, seconds: "", settings, True, told.extend)
+    made = Controller(
+        StoreHost(engine), {site.name: site for site in sites}, lambda subject, seconds: "", settings, True, told.extend
+    )
     with Session(engine) as session:
         for token, site in jobs.items():
             amounts = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
@@ -209,8 +209,8 @@ def test_an_order_that_cannot_be_stored_does_not_undo_what_its_site_reports(
         return [OrderedScript("run", "s", "t", ScriptRequest(site="a", queue="\ud800"))]
 
     refused = list[str]()
-    monkeypatch.setattr(current.orchestrator(), "ordered_scripts", ordered)
-    monkeypatch.setattr(current.orchestrator(), "refuse_script", lambda session, order, _: refused.append(order.token))
+    monkeypatch.setattr(StoreHost, "ordered_scripts", lambda self, *asked: ordered(*asked))
+    monkeypatch.setattr(StoreHost, "refuse_script", lambda self, session, order, _: refused.append(order.token))
     site = FakeSite("a", tmp_path, [FINISHED | {"cause": None, "exit_code": 0}])
     here = house(engine, settings, [site], {"t": "a"})
     assert [seen.site.name for seen in here.observe()] == ["a"]
@@ -227,7 +227,7 @@ def test_a_script_ends_before_a_job_of_its_task_can_be_placed_again(
     with Session(engine) as session:
         session.get_one(JobRow, "run").kind = JOB_SCRIPT
         session.commit()
-    orchestrator, real, at_act, has_resumed = current.orchestrator(), here.controller.decide, list[str](), False
+    host, real, at_act, has_resumed = here.controller.host, here.controller.decide, list[str](), False
 
     def ended(session: Session, tokens: Sequence[str]) -> list[ScriptEnd]:
         assert [*tokens] == ["run"]
@@ -238,8 +238,8 @@ def test_a_script_ends_before_a_job_of_its_task_can_be_placed_again(
         has_resumed = True  # meanwhile, so that the next queue has the job of the resumed task
         return real(*arguments)
 
-    monkeypatch.setattr(orchestrator, "ordered_scripts", lambda *_: [])
-    monkeypatch.setattr(orchestrator, "ended_scripts", ended)
+    monkeypatch.setattr(host, "ordered_scripts", lambda *_: [])
+    monkeypatch.setattr(host, "ended_scripts", ended)
     monkeypatch.setattr(here.controller, "decide", decide)
     monkeypatch.setattr(here.controller, "act", lambda _: at_act.append(here.job("run").state))
     here.controller.leadership.leads_until = time.monotonic() + 20
@@ -584,7 +584,9 @@ def test_a_location_that_is_gone_ends_its_jobs_unless_their_tasks_live(
         now = time.time()
         beat = None if heartbeat is None else datetime.fromtimestamp(now - heartbeat, tz=timezone.utc)
         add_running(session, "t", beat)
-        housekeeping.fail_orphaned_jobs(session, lambda site, place, token, state: place != "gone", now)
+        housekeeping.fail_orphaned_jobs(
+            StoreHost(airflow_database), session, lambda site, place, token, state: place != "gone", now
+        )
         job = session.get_one(JobRow, "t")
         session.refresh(job)
         assert job.state == (State.FAILED if lost else State.RUNNING)
@@ -600,7 +602,7 @@ def test_a_location_that_is_gone_ends_jobs_which_a_controller_with_another_clock
         now = time.time()
         add_running(session, "t", None, placed_at=now - 90 + ahead)
         add_running(session, "young", None, placed_at=now - 5)
-        housekeeping.fail_orphaned_jobs(session, lambda *_: False, now)
+        housekeeping.fail_orphaned_jobs(StoreHost(airflow_database), session, lambda *_: False, now)
         states = {job.token: job.state for job in session.scalars(select(JobRow))}
     assert states == {"t": State.FAILED, "young": State.RUNNING}
 

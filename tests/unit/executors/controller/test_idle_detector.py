@@ -18,6 +18,7 @@ from lading.executors.controller import controller, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.decisions import Decision
 from lading.executors.store import JobRow, State
+from lading.plugin.host import AirflowHost
 from tests.clusters.sites import FINISHED, FakeSite, make_settings, rest
 
 
@@ -26,7 +27,9 @@ class House:
 
     def __init__(self, site: FakeSite, engine: Engine, folder: Path) -> None:
         self.site, self.engine = site, engine
-        self.controller = Controller({"a": site}, lambda *_: "jwt", make_settings(folder), False, lambda changes: None)
+        self.controller = Controller(
+            AirflowHost(), {"a": site}, lambda *_: "jwt", make_settings(folder), False, lambda changes: None
+        )
         self.decisions = 0
         decide = self.controller.decide
 

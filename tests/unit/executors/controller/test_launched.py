@@ -28,6 +28,7 @@ from lading.executors.store.requests import RequestKind
 from lading.executors.store.tables import RequestRow
 from lading.hooks.site import LocationState, Observation, ObservedLocation, Order, Site
 from lading.hooks.spool.spool import Envelope
+from lading.plugin.host import AirflowHost
 from lading.scheduling.gangs.room import GangRoom
 from lading.scheduling.location import Location
 from lading.scheduling.matching import market
@@ -60,7 +61,7 @@ class House:
             session.query(store.Lease).delete()
             session.commit()
         sites = {site.name: site for site in self.sites}
-        made = Controller(sites, lambda subject, seconds: "jwt", self.settings, True, self.told.extend)
+        made = Controller(AirflowHost(), sites, lambda subject, seconds: "jwt", self.settings, True, self.told.extend)
         self.living.append(made)
         return made
 
@@ -571,7 +572,7 @@ def test_a_living_instance_is_work_and_one_that_has_ended_is_forgotten_in_time(
 
     def needless() -> bool:
         time.sleep(0.01)
-        return keeping.due(Metrics(), {}, house.controller.queued)
+        return keeping.due(Metrics(AirflowHost().metrics()), {}, house.controller.queued)
 
     site.see("L1")
     house.tick()

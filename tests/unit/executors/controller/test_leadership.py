@@ -17,6 +17,7 @@ from lading.executors.controller import leadership
 from lading.executors.controller.leadership import Leadership, LeaseClock
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.store import JobRow, State, strikes
+from lading.plugin.host import AirflowHost
 from tests.reasons import told
 
 
@@ -26,7 +27,7 @@ def mark(tmp_path: Path) -> PluginMark:
 
 
 def make_leadership(mark: PluginMark) -> Leadership:
-    return Leadership(("local",), True, lambda: None, mark)
+    return Leadership(AirflowHost(), ("local",), True, lambda: None, mark)
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.metrics import Metrics
-from lading.executors.orchestrator import current
 from lading.executors.store import Change, State, share_rows
 from lading.executors.store.figures import LiveKey, count_live
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queued import QueuedJobs
+from lading.plugin.host import AirflowHost
 from lading.scheduling.reason_codes import CAUSES, CODES
 from lading.scheduling.reasons import because, free_text
 from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget
@@ -58,7 +58,7 @@ class Recorder:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, dict[str, str]]]:
     recorder = Recorder()
-    monkeypatch.setattr(current.orchestrator(), "metrics", lambda: recorder)
+    monkeypatch.setattr(AirflowHost, "metrics", lambda self: recorder)
     return recorder.told
 
 
@@ -79,7 +79,7 @@ def test_a_job_is_counted_once_when_it_starts_and_once_when_it_ends(
     store.add_job(session, token="a", team=team, state=State.FAILED, queued_at=1.0, cpus=1.0, priority=0, **job)
     session.flush()
     ended = {"state": State.FAILED, "cause": "out_of_memory", "cpu_seconds": 1.5}
-    metrics = Metrics()
+    metrics = Metrics(AirflowHost().metrics())
     for values in ({"state": State.PLACED}, {"reason": free_text("waits")}, {"state": State.RUNNING}, ended):
         metrics.count([Change("a", values)])
     metrics.round(session, {})
@@ -91,7 +91,7 @@ def test_a_job_is_counted_once_when_it_starts_and_once_when_it_ends(
 
 
 def test_the_gauge_goes_back_to_zero(told: list[Any], session: Session) -> None:
-    gauges = Metrics()
+    gauges = Metrics(AirflowHost().metrics())
     gauges.round(session, {LiveKey("local", "running", None): 3})
     gauges.round(session, {})
     tags = {"site": "local", "state": "running"}
@@ -132,7 +132,7 @@ def everything(
         **job,
     )
     store.add_job(session, token="c", state=State.QUEUED, queued_at=now, cpus=1.0, team=team, **job)
-    metrics = Metrics()
+    metrics = Metrics(AirflowHost().metrics())
     order = {"site": site, "kind": "", "disk": 0, "seconds": 60.0, "state": "draining", "usd_per_hour": None}
     session.add(InstanceRow(token="L", ordered_at=now + 29, ready_at=now + 60, **order, **{**amounts, "cpus": 0.0}))
     share_rows.save_means(session, {share: Mean(0.2, 0.5)}, now)
@@ -192,7 +192,7 @@ def test_airflow_takes_every_metric_whatever_teams_and_budgets_are_called(
         statsd_influxdb_enabled=handler is None,
         stat_name_handler=handler,
     )
-    monkeypatch.setattr(current.orchestrator(), "metrics", lambda: backend)
+    monkeypatch.setattr(AirflowHost, "metrics", lambda self: backend)
     long = 50 * "lång, "
     everything(session, site="hpc, old", team=f"team genomics={long}", budget="hpc@hpc_genomics", share="")
     assert caplog.text == "", "a metric that is not taken is logged and lost"
@@ -205,7 +205,7 @@ def test_airflow_takes_every_metric_whatever_teams_and_budgets_are_called(
 
 
 def test_names_that_become_the_same_tag_show_the_larger_value(told: list[Any], session: Session) -> None:
-    metrics = Metrics()
+    metrics = Metrics(AirflowHost().metrics())
     metrics.round(session, {LiveKey("local", "running", "team a"): 3, LiveKey("local", "running", "team@a"): 2})
     metrics.round(session, {LiveKey("local", "running", "team@a"): 2})
     tags = {"site": "local", "state": "running", "team": "team_a"}

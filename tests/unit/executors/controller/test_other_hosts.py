@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,12 @@ from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.requests import RequestKind
 from lading.scheduling.matching.waiting import WaitingJob
-from tests.clusters.sites import FakeSite, make_settings, rest
+from tests.clusters.sites import FakeSite, StoreHost, make_settings, rest
 from tests.services.outside_clocks import off, set_clock
 
 
 @pytest.fixture
 def engine(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    @contextlib.contextmanager
-    def open_session() -> Iterator[Session]:
-        with Session(airflow_database) as session:
-            yield session
-            session.commit()
-
-    monkeypatch.setattr(leadership, "open_session", open_session)
     monkeypatch.setattr(leadership.socket, "gethostname", lambda: "elsewhere")
     return airflow_database
 
@@ -49,19 +41,19 @@ def mark(tmp_path: Path) -> PluginMark:
     return PluginMark(tmp_path / "mark")
 
 
-def standing_by(mark: PluginMark) -> Leadership:
-    return Leadership((), True, lambda: None, mark)
+def standing_by(engine: Engine, mark: PluginMark) -> Leadership:
+    return Leadership(StoreHost(engine), (), True, lambda: None, mark)
 
 
 @off
 def test_a_lease_that_is_renewed_cannot_be_taken(
     engine: Engine, mark: PluginMark, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
-    acting = standing_by(mark)
+    acting = standing_by(engine, mark)
     assert acting.lead()
     monkeypatch.setattr(leadership.socket, "gethostname", lambda: "here")
     set_clock(monkeypatch, ahead)
-    assert not standing_by(mark).lead()
+    assert not standing_by(engine, mark).lead()
     with Session(engine) as session:
         lease = store.lease(session)
         assert lease is not None
@@ -75,7 +67,7 @@ def test_a_lease_that_has_run_out_is_taken_at_once(
 ) -> None:
     with monkeypatch.context() as elsewhere:
         set_clock(elsewhere, ahead)
-        assert standing_by(mark).lead()
+        assert standing_by(engine, mark).lead()
     with Session(engine) as session:  # it is dead, and its seconds are over
         session.execute(update(store.Lease).values(expires_at=store.Lease.expires_at - LEASE_SECONDS - 1))
         session.commit()
@@ -83,7 +75,7 @@ def test_a_lease_that_has_run_out_is_taken_at_once(
         assert lease is not None
         assert not lives(lease)
     monkeypatch.setattr(leadership.socket, "gethostname", lambda: "here")
-    assert standing_by(mark).lead()
+    assert standing_by(engine, mark).lead()
 
 
 def test_the_databases_clock_is_in_seconds_since_the_epoch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +112,9 @@ def test_a_controller_dates_jobs_by_its_own_clock(
     settings = make_settings(tmp_path / "state")
     settings.state_folder.mkdir()
     site = FakeSite("a", tmp_path / "a")
-    controller = Controller({"a": site}, lambda subject, seconds: "jwt", settings, True, lambda changes: None)
+    controller = Controller(
+        StoreHost(engine), {"a": site}, lambda subject, seconds: "jwt", settings, True, lambda changes: None
+    )
     seen: list[Sequence[WaitingJob]] = []
     assign = controller.placing.assign
 
@@ -159,7 +153,7 @@ def test_what_airflow_does_not_want_is_ended_after_a_while_by_the_databases_cloc
     with Session(engine) as session:
         add(session, "old", kind="ExecuteTask", queued_at=true() - housekeeping.SECONDS_UNTIL_UNWANTED - 1)
         add(session, "young", kind="ExecuteTask", queued_at=true() + 600)
-        housekeeping.drop_unwanted(session, ["old", "young"], time.time())
+        housekeeping.drop_unwanted(StoreHost(engine), session, ["old", "young"], time.time())
         states = {row.token: row.state for row in session.execute(select(JobRow.token, JobRow.state))}
     assert states["old"] == State.CANCELLED
     assert states["young"] == State.QUEUED

@@ -14,9 +14,8 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import controller, housekeeping, placing, site_threads
+from lading.executors.controller import placing, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Extensions, PlacementAttempts, Placing
 from lading.executors.store import JobRow, State, strikes
@@ -28,7 +27,7 @@ from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.policies import JobAllocation
 from lading.scheduling.resources import Resources
-from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
+from tests.clusters.sites import FINISHED, FakeSite, StoreHost, make_settings, make_store, rest
 from tests.reasons import told
 
 ONE = Resources(1, 512)
@@ -64,7 +63,9 @@ class House:
         settings = make_settings(folder / "state")
         settings.state_folder.mkdir()
         sites = {"a": self.site}
-        self.controller = Controller(sites, lambda *_: "", settings, True, lambda _: None, extensions)
+        self.controller = Controller(
+            StoreHost(engine), sites, lambda *_: "", settings, True, lambda _: None, extensions
+        )
 
     def add(self, token: str, state: State = State.QUEUED, location: str | None = None, **columns: object) -> None:
         amounts = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
@@ -95,7 +96,7 @@ class House:
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
-    return make_store(tmp_path, monkeypatch, controller, process, housekeeping)
+    return make_store(tmp_path)
 
 
 @pytest.fixture

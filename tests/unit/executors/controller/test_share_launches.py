@@ -12,9 +12,8 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import controller, housekeeping, leadership, site_threads
+from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.store import JobRow, State, durations, requests
@@ -22,7 +21,7 @@ from lading.executors.store.requests import RequestKind
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import FORECAST, InstanceLimits
 from tests.clusters.bought import BoughtSite, Clock
-from tests.clusters.sites import make_settings, make_store, rest
+from tests.clusters.sites import StoreHost, make_settings, make_store, rest
 from tests.services.at_once import AtOnce
 from tests.services.packing import catalogue
 
@@ -46,7 +45,9 @@ class House:
 
     def begin(self) -> None:
         settings = make_settings(self.folder, sites_file=self.path)
-        self.made = Controller({"cloud": self.site}, lambda subject, seconds: "", settings, False, lambda _: None)
+        self.made = Controller(
+            StoreHost(self.engine), {"cloud": self.site}, lambda subject, seconds: "", settings, False, lambda _: None
+        )
         self.made.housekeeping.due = lambda *_: False  # type: ignore[method-assign]  # it asks Airflow's tables
 
     def queue(self, *names: str, seconds: float = 10 * HOUR, **columns: Any) -> None:
@@ -105,7 +106,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[House
 def house(
     made: list[House], folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, policy: str = "forecast", **limits: Any
 ) -> House:
-    engine = make_store(folder, monkeypatch, controller, process, housekeeping, leadership)
+    engine = make_store(folder)
     found = House(folder, engine, file, policy, **limits)
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(durations, "SECONDS_UNTIL_STALE", 0.0)

@@ -13,9 +13,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import controller, housekeeping, leadership
 from lading.executors.controller.controller import Controller
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.orchestrator.airflow_facts import DagFacts
@@ -31,7 +29,7 @@ from lading.scheduling.shares.table import Shares
 from lading.scheduling.shares.usage import Mean, Standing
 from lading.scheduling.shares.who import Who
 from tests.clusters.agents import AgentSite
-from tests.clusters.sites import make_settings, make_store, rest
+from tests.clusters.sites import StoreHost, make_settings, make_store, rest
 
 NOW = 1_790_000_000.0
 JOB: dict[str, Any] = {
@@ -43,7 +41,7 @@ JOB: dict[str, Any] = {
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    return make_store(tmp_path, monkeypatch, controller, process, housekeeping, leadership)
+    return make_store(tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +71,16 @@ def jobs(engine: Engine, state: State) -> list[JobRow]:
 class Machine:
     """A controller that leads one machine of eight cpus."""
 
-    def __init__(self, folder: Path, file: str) -> None:
+    def __init__(self, engine: Engine, folder: Path, file: str) -> None:
         folder.mkdir(exist_ok=True)
         self.site = AgentSite("lab", folder)
         path = folder / "sites.toml"
         path.write_text(f'[sites.lab]\nkind = "fake"\n{file}')
         settings = make_settings(folder / "state", sites_file=path)
         settings.state_folder.mkdir(exist_ok=True)
-        self.made = Controller({"lab": self.site}, lambda subject, seconds: "", settings, True, lambda some: None)
+        self.made = Controller(
+            StoreHost(engine), {"lab": self.site}, lambda subject, seconds: "", settings, True, lambda some: None
+        )
 
     def tick(self) -> None:
         made = self.made
@@ -114,7 +114,7 @@ def test_whose_cpu_hours_are_used_waits_until_the_next_period_or_a_lift(
     queue(engine, "old", 1, cpus=50.0, **spent)
     queue(engine, "b", 4, team="b")
     queue(engine, "a", 4, team="a")
-    machine = Machine(tmp_path, '[[budgets]]\nteam = "b"\ncpu_hours = 1.5\nper = "month"\n')
+    machine = Machine(engine, tmp_path, '[[budgets]]\nteam = "b"\ncpu_hours = 1.5\nper = "month"\n')
     machine.tick()
     machine.tick()
     assert {token.partition("-")[0] for token in machine.site.jobs} == {"a"}
@@ -175,7 +175,7 @@ def test_what_shares_have_used_outlives_the_controller(engine: Engine, tmp_path:
         session.commit()
     queue(engine, "a", 20, team="a")
     queue(engine, "b", 20, team="b")
-    machine = Machine(tmp_path, '[[shares]]\nteam = "a"\n[[shares]]\nteam = "b"\n')
+    machine = Machine(engine, tmp_path, '[[shares]]\nteam = "a"\n[[shares]]\nteam = "b"\n')
     machine.tick()
     machine.tick()
     assert Counter(token[0] for token in machine.site.jobs)["b"] >= 7
@@ -190,7 +190,7 @@ def test_what_shares_have_used_outlives_the_controller(engine: Engine, tmp_path:
 
 def test_what_shares_have_is_stored_and_forgotten_with_the_table(engine: Engine, tmp_path: Path) -> None:
     queue(engine, "a", 3, team="a")
-    machine = Machine(tmp_path / "one", '[[shares]]\nteam = "a"\ncpus = 2\n')
+    machine = Machine(engine, tmp_path / "one", '[[shares]]\nteam = "a"\ncpus = 2\n')
     for _ in range(3):
         machine.made.shares._next_note = 0.0
         machine.tick()
@@ -199,14 +199,14 @@ def test_what_shares_have_is_stored_and_forgotten_with_the_table(engine: Engine,
     assert (row.name, row.who, row.entitled, row.lately) == ("team a", "team a", 1.0, None)
     [guarantee] = json.loads(row.kept)
     assert guarantee == {"site": None, "what": "cpus", "kept": 2, "used": 3.0}
-    Machine(tmp_path / "two", "").tick()
+    Machine(engine, tmp_path / "two", "").tick()
     with Session(engine) as session:
         assert share_rows.standings(session) == []
 
 
 def test_what_does_not_borrow_stays_within_what_is_kept(engine: Engine, tmp_path: Path) -> None:
     queue(engine, "a", 20, team="a")
-    machine = Machine(tmp_path, '[[shares]]\nteam = "a"\ncpus = 3\nborrow = false\n')
+    machine = Machine(engine, tmp_path, '[[shares]]\nteam = "a"\ncpus = 3\nborrow = false\n')
     for _ in range(3):
         machine.tick()
     assert len(machine.site.jobs) + len(machine.site.inbox) == 3
@@ -219,7 +219,7 @@ def test_what_does_not_borrow_stays_within_what_is_kept(engine: Engine, tmp_path
 
 def test_what_is_not_lent_stays_free(engine: Engine, tmp_path: Path) -> None:
     queue(engine, "b", 20, team="b")
-    machine = Machine(tmp_path, '[[shares]]\nteam = "a"\ncpus = 3\nlend = false\n')
+    machine = Machine(engine, tmp_path, '[[shares]]\nteam = "a"\ncpus = 3\nlend = false\n')
     for _ in range(3):
         machine.tick()
     assert len(machine.site.jobs) + len(machine.site.inbox) == 5
@@ -240,12 +240,12 @@ def test_where_none_of_many_may_start_none_is_read(engine: Engine) -> None:
 def test_what_the_sites_file_has_no_more_is_forgotten(engine: Engine, tmp_path: Path) -> None:
     queue(engine, "b", 1, team="b")
     shares = '[[shares]]\nteam = "a"\n[[shares]]\nteam = "b"\n'
-    Machine(tmp_path / "one", shares + '[[budgets]]\nteam = "b"\nusd = 5\n').tick()
+    Machine(engine, tmp_path / "one", shares + '[[budgets]]\nteam = "b"\nusd = 5\n').tick()
     with Session(engine) as session:
         share_rows.save_means(session, {"team a": Mean(0.5, 1.0)}, time.time())
         session.commit()
         assert [each.name for each in share_rows.budgets(session)] == ["team b"]
-    Machine(tmp_path / "two", "").tick()
+    Machine(engine, tmp_path / "two", "").tick()
     with Session(engine) as session:
         assert (share_rows.budgets(session), share_rows.means(session)) == ([], ({}, None))
 
@@ -260,14 +260,14 @@ def test_the_tags_of_dags_are_asked_for_where_a_budget_goes_by_them(
         for dag in ("one", "two"):
             usage.row_of(session, dag, "t", int(time.time() // 86400), 0, "lab")
         session.commit()
-    machine = Machine(tmp_path, f"[[budgets]]\n{who}\nusd = 5\n")
+    machine = Machine(engine, tmp_path, f"[[budgets]]\n{who}\nusd = 5\n")
     machine.tick()
     assert len(asked) == questions
 
 
 def test_promised_cpu_hours_count(engine: Engine, tmp_path: Path) -> None:
     queue(engine, "b", 8, team="b", time_limit=7200)
-    machine = Machine(tmp_path, '[[budgets]]\nname = "b"\nteam = "b"\ncpu_hours = 5\nper = "month"\n')
+    machine = Machine(engine, tmp_path, '[[budgets]]\nname = "b"\nteam = "b"\ncpu_hours = 5\nper = "month"\n')
     for _ in range(3):
         machine.tick()
     assert len(machine.site.jobs) == 2, "two hours of each: a third one would need more than what is left"
@@ -283,7 +283,7 @@ def test_promised_cpu_hours_count(engine: Engine, tmp_path: Path) -> None:
 
 def test_one_job_may_use_more_than_is_left_but_only_one(engine: Engine, tmp_path: Path) -> None:
     queue(engine, "b", 3, team="b", time_limit=36000)
-    machine = Machine(tmp_path, '[[budgets]]\nteam = "b"\ncpu_hours = 5\nper = "month"\n')
+    machine = Machine(engine, tmp_path, '[[budgets]]\nteam = "b"\ncpu_hours = 5\nper = "month"\n')
     for _ in range(3):
         machine.tick()
     assert len(machine.site.jobs) == 1

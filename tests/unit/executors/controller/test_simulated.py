@@ -12,9 +12,8 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import controller, housekeeping, leadership, site_threads
+from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.answers import SECONDS_UNTIL_MOVED
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow as Row
@@ -29,7 +28,7 @@ from lading.scheduling.simulation.simulated_machines import SimulatedMachine
 from lading.scheduling.simulation.simulator import Simulation
 from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import BoughtSite, Clock, Diary
-from tests.clusters.sites import make_settings, make_store, rest
+from tests.clusters.sites import StoreHost, make_settings, make_store, rest
 from tests.services.at_once import AtOnce
 from tests.services.packing import catalogue
 
@@ -73,7 +72,7 @@ def simulated(trace: Sequence[Arrival], policy: str) -> Diary:
 
 def live(trace: Sequence[Arrival], policy: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Diary:
     """The same by a controller with a store, on a clock that is moved by a tick at a time."""
-    engine = make_store(folder, monkeypatch, controller, process, housekeeping, leadership)
+    engine = make_store(folder)
     clock = Clock()
     start = clock.now
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
@@ -85,7 +84,9 @@ def live(trace: Sequence[Arrival], policy: str, folder: Path, monkeypatch: pytes
     lengths = {each.job.name: each.duration for each in trace}
     site = BoughtSite(folder, market, clock, lengths, policy)
     settings = make_settings(folder)
-    house = Controller({"cloud": site}, lambda subject, seconds: "", settings, False, lambda changes: None)
+    house = Controller(
+        StoreHost(engine), {"cloud": site}, lambda subject, seconds: "", settings, False, lambda changes: None
+    )
     house.housekeeping.due = lambda *_: False  # type: ignore[method-assign]  # it asks Airflow's tables
     house.site_plans.threads = AtOnce()  # however slow the machine is
     coming = list(trace)

@@ -24,6 +24,7 @@ from lading.executors.controller.site_threads import SiteThread
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State
 from lading.hooks.files.logs import Trouble
+from lading.plugin.host import AirflowHost
 from lading.scheduling.reasons import free_text
 from tests.clusters.sites import FakeSite, close_all_but, make_settings, rest
 from tests.reasons import told
@@ -67,7 +68,7 @@ def sites(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sites]:
 
 @pytest.fixture
 def controller(sites: Sites, settings: Settings, engine: Engine) -> Iterator[Controller]:
-    made = Controller(sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
+    made = Controller(AirflowHost(), sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
     yield made
     for site in sites.values():
         site.go_on()
@@ -322,7 +323,8 @@ def test_of_a_loop_that_hangs_the_lease_is_abandoned_and_it_never_takes_it_again
     monkeypatch.setattr(leadership, "is_dead", lambda lease: False)  # both are of this process
     hangs, goes_on = threading.Event(), threading.Event()
     first, second = (
-        Controller(sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None) for _ in range(2)
+        Controller(AirflowHost(), sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
+        for _ in range(2)
     )
 
     def hang() -> bool:

@@ -23,6 +23,7 @@ from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.run_rows import RunForecast, RunKey
+from lading.plugin.host import AirflowHost
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.forecast.fleet_work import Fleet
@@ -181,7 +182,7 @@ def test_how_long_allocations_take_to_begin_is_measured_as_they_begin() -> None:
 def test_what_is_to_come_is_not_read_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looks = Clock(0.0), []
     site = SiteView(name="hpc", market=MARKET)
-    plans = SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits())
+    plans = SitePlans(AirflowHost(), make_settings(tmp_path), Ways(), lambda: None, PastWaits())
 
     def coming_runs(*_: object, **known: object) -> list[ComingRun]:
         looks.append(clock.now)

@@ -27,6 +27,7 @@ from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.tables import GangRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.site import LocationState
+from lading.plugin.host import AirflowHost
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask
 from lading.scheduling.forecast.forecast import Forecast
@@ -90,7 +91,9 @@ class Requests:
 
     def __init__(self, session: Session, folder: Path) -> None:
         self.session, self.terms = session, NO_BUDGETS
-        self.plans = SitePlans(make_settings(folder), Ways(), lambda: None, PastWaits(), lambda tenant: self.terms)
+        self.plans = SitePlans(
+            AirflowHost(), make_settings(folder), Ways(), lambda: None, PastWaits(), lambda tenant: self.terms
+        )
         self.plans.threads = AtOnce()
         self.live_runs = self.plans.live_runs
         self.starts: dict[str, float] = {}
@@ -521,7 +524,7 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
 def test_what_is_to_come_in_allocations_is_found_out_no_sooner_for_what_is_launched_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plans, clock = SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits()), Clock(0.0)
+    plans, clock = SitePlans(AirflowHost(), make_settings(tmp_path), Ways(), lambda: None, PastWaits()), Clock(0.0)
     b = ComingTask([ComingJob("d r b -1", Prediction(60.0), "cloud", PlannedJob("b", NODE))], ("a",), ahead=True)
     a = ComingTask([ComingJob("d r a -1", Prediction(60.0), begun=NOW)])
     runs, looks = [ComingRun("d r", NOW, {"a": a, "b": b})], list[int]()

@@ -35,6 +35,7 @@ from lading.executors.store import JobRow, State, queue
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
+from lading.plugin.host import AirflowHost
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.location import Location
@@ -67,7 +68,7 @@ class House:
     """A Dag ``d``: a >> b >> c, a >> branch >> c, a >> empty >> last, many (mapped) after b."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
-        self.engine, self.live_runs = engine, LiveRuns(make_settings(folder), Ways(), PastWaits())
+        self.engine, self.live_runs = engine, LiveRuns(AirflowHost(), make_settings(folder), Ways(), PastWaits())
         with DAG("d", schedule=None, start_date=datetime(2020, 1, 1, tzinfo=ZONE), max_active_tasks=7) as dag:
             tasks = {each: BashOperator(task_id=each, bash_command=":") for each in ("a", "b", "branch", "c", "last")}
             many = BashOperator.partial(task_id="many").expand(bash_command=["1", "2"])
@@ -224,7 +225,7 @@ def test_hints_say_what_a_run_is_worth_and_on_how_many_machines_it_may_be(house:
     assert (run.tasks["c"].jobs[0].site, run.tasks["c"].max_instances) == ("cloud", 2)
     assert run.tasks["last"].jobs[0].site is None, "what it asks for is not known"
     house.job("last", State.SUCCEEDED, "old", cpus=1.5, started_at=NOW - 100, ended_at=NOW - 70)
-    later = LiveRuns(house.live_runs.settings, Ways(), PastWaits())
+    later = LiveRuns(AirflowHost(), house.live_runs.settings, Ways(), PastWaits())
     house.live_runs = later
     [last] = house.jobs(NOW + 1)["last"]
     assert last.need is not None
@@ -280,7 +281,7 @@ def test_waiting_jobs_go_by_the_rest_of_their_run_where_nothing_is_bought(house:
     house.job(None, State.QUEUED, queued_at=NOW - 20)
 
     def order(by: str, now: float) -> list[str]:
-        plans = SitePlans(make_settings(tmp_path, order=by), Ways(), lambda: None, PastWaits())
+        plans = SitePlans(AirflowHost(), make_settings(tmp_path, order=by), Ways(), lambda: None, PastWaits())
         with Session(house.engine) as session:
             if by == "critical_path":
                 plans.read(session, [LAB], now, by_dag=False)
@@ -304,7 +305,7 @@ def test_what_is_forecast_of_a_run_is_stored_until_nothing_is_bought_by_it(
     machine = Location("m", Resources(2, 4096), Resources(2, 512), instance_type="small", usd_per_hour=0.36)
     cloud, plans = (
         replace(CLOUD, launched=[machine]),
-        SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits()),
+        SitePlans(AirflowHost(), make_settings(tmp_path), Ways(), lambda: None, PastWaits()),
     )
     plans.threads = AtOnce()
     with Session(house.engine) as session:
@@ -418,7 +419,9 @@ def budget(unit: Unit, spent: float, lifted_by: str | None = None) -> BudgetUse:
 
 def foreseen(house: House, folder: Path, *uses: BudgetUse) -> list[tuple[str, ...]]:
     """The jobs of each machine that is launched for what is to come, and for what waits and is not looked at."""
-    plans = SitePlans(make_settings(folder), Ways(), lambda: None, PastWaits(), partial(budget_terms, uses))
+    plans = SitePlans(
+        AirflowHost(), make_settings(folder), Ways(), lambda: None, PastWaits(), partial(budget_terms, uses)
+    )
     plans.threads = AtOnce()
     with Session(house.engine) as session:
         found = plans.foresee(session, [FULL_CLOUD], [], NOW, by_dag=False).actions["cloud"]

@@ -12,9 +12,8 @@ from airflow.models.log import Log
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import controller, housekeeping, site_threads
+from lading.executors.controller import site_threads
 from lading.executors.gangs import gang_controller
 from lading.executors.store import JobRow, State, requests
 from lading.executors.store.gangs import rows
@@ -40,7 +39,7 @@ def lab(tmp_path: Path) -> HoldingSite:
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: HoldingSite) -> House:
     monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
-    engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
+    engine = make_store(tmp_path)
     Log.__table__.create(engine)  # in which it is said by which rule a job has less
     return House(engine, make_settings(tmp_path / "state"), [lab])
 

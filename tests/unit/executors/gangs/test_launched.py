@@ -11,8 +11,7 @@ from airflow.models.log import Log
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from lading.executors import controller_process as process
-from lading.executors.controller import controller, housekeeping, site_threads
+from lading.executors.controller import site_threads
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.store import JobRow, State, requests
 from lading.executors.store.requests import RequestKind
@@ -51,7 +50,7 @@ def hpc(tmp_path: Path) -> Cluster:
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hpc: Cluster) -> House:
     for name in ("SECONDS_AFTER_TROUBLE", "SECONDS_BETWEEN_LOOKS"):
         monkeypatch.setattr(site_threads, name, 0.0)
-    engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
+    engine = make_store(tmp_path)
     Log.__table__.create(engine)
     return House(engine, make_settings(tmp_path / "state"), [hpc])
 

@@ -16,8 +16,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import controller_process as process
-from lading.executors.controller import controller, housekeeping, leadership, site_threads
+from lading.executors.controller import site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.orchestrator.orchestrator import Roster
@@ -29,7 +28,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.resources import Resources
 from tests.clusters.agents import AgentSite
-from tests.clusters.sites import make_settings, make_store, rest
+from tests.clusters.sites import StoreHost, make_settings, make_store, rest
 
 CPUS = 8
 WEIGHTS = '[[shares]]\nteam = "honest"\nweight = 9\n[[shares]]\nteam = "hostile"\nweight = 1\n'
@@ -100,7 +99,9 @@ class Machine:
         path.write_text(f'[sites.lab]\nkind = "fake"\n{tables}')
         settings = make_settings(folder / "state", sites_file=path)
         settings.state_folder.mkdir()
-        self.made = Controller({"lab": self.site}, lambda subject, seconds: "", settings, True, lambda some: None)
+        self.made = Controller(
+            StoreHost(engine), {"lab": self.site}, lambda subject, seconds: "", settings, True, lambda some: None
+        )
         self.made.gangs.read_roster = lambda session, wanted: dict.fromkeys(wanted, Roster(frozenset(), frozenset()))
 
     def queue(self, name: str, number: int, *, terms: GangTerms | None = None, **columns: Any) -> None:
@@ -138,7 +139,7 @@ class Machine:
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(AirflowOrchestrator, "note", lambda self, session, notes: None)
-    return make_store(tmp_path, monkeypatch, controller, process, housekeeping, leadership)
+    return make_store(tmp_path)
 
 
 def test_attempts_give_no_precedence(engine: Engine, tmp_path: Path) -> None:

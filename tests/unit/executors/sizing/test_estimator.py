@@ -25,6 +25,7 @@ from lading.executors.sizing.estimator import Estimator
 from lading.executors.sizing.file_sizes import FileSizes
 from lading.executors.sizing.inputs import LONGEST_VALUE, kept
 from lading.executors.store import JobRow, State, strikes
+from lading.plugin.host import AirflowHost
 from lading.scheduling.reasons import Reason
 from tests.reasons import told
 from tests.services.processes import wait_until
@@ -42,7 +43,7 @@ class House:
         self.engine = engine
         self.rings = 0
         self.starts = 0
-        self.estimator = Estimator(Settings.load(Conf()), self.ring, lambda site: None, {}, holder)
+        self.estimator = Estimator(AirflowHost(), Settings.load(Conf()), self.ring, lambda site: None, {}, holder)
         start = self.estimator._start
 
         def counted(jobs: Any, **options: Any) -> None:

@@ -20,6 +20,7 @@ from lading.executors.sizing.inputs import Inputs
 from lading.executors.sizing.sizing import JobFacts, SizingQuestion, UnsizedJob, size_job
 from lading.executors.store import Change, JobRow, State
 from lading.hooks.ec2.config import EC2Config
+from lading.plugin.host import AirflowHost
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints, largest_of
 from lading.scheduling.insight import auto
@@ -188,11 +189,11 @@ def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
                 **amounts, **times, **names,
             )  # fmt: skip
         session.commit()
-    [question] = sizing.read([job(memory="auto")]).questions
+    [question] = sizing.read(AirflowHost(), [job(memory="auto")]).questions
     assert question.needs.tries == 20
     change, [lesson] = sizing.answer(question, FileSizes(), SETTINGS, None)
     assert (change.values["memory"], lesson.entry().event) == (107, "lading sizes the task")
-    assert sizing.read([job(memory="1 GiB", cpus=1)]).questions[0].needs.tries == 0, "no job asks for it"
+    assert sizing.read(AirflowHost(), [job(memory="1 GiB", cpus=1)]).questions[0].needs.tries == 0, "no job asks for it"
 
 
 def test_what_was_found_of_inputs_is_kept(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import State
+from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.advice import remarks, row, short_row
 from lading.plugin.ui.queries.advice import advice, advised
 
@@ -36,17 +37,17 @@ def test_it_says_what_the_page_says_and_what_the_line_would_have_wasted(session:
         add(session, f"a{number}", "align")
     add(session, "b", "call", state=State.FAILED, cause="out_of_memory", memory=1024, memory_limit=1024)
     session.flush()
-    align, call = (row(task) for task in advised(session, "d"))
+    align, call = (row(AirflowHost(), task) for task in advised(session, "d"))
     assert align == {
         "task_id": "align", "tries": 20, "short": 0, "cpus_asked": 4.0, "cpus": 1.5, "memory_asked": 8192,
         "memory": 1624, "time": 4380, "wasted": 128.75, "wasted_by_line": 0.469,
         "line": 'executor_config=resources(cpus=1.5, memory="1624 MiB", time="1 h 13 min")',
     }  # fmt: skip
     assert (call["tries"], call["short"], call["line"], call["wasted"]) == (1, 1, None, None)
-    short = short_row(advised(session, "d")[0])
+    short = short_row(AirflowHost(), advised(session, "d")[0])
     assert (short["memory_asked"], short["memory"], short["time"]) == ("8 GiB", "1624 MiB", "1 h 13 min")
     assert (short["wasted"], short["wasted_by_line"]) == ("128.75 GiB-hours", "0.469 GiB-hours")
-    assert short_row(advised(session, "d")[1])["wasted"] is None
+    assert short_row(AirflowHost(), advised(session, "d")[1])["wasted"] is None
     on_page = advice(session, "d").tasks
     assert [(task.task_id, task.line, task.memory.nearly_all) for task in on_page] == [
         (each["task_id"], each["line"], each["memory"]) for each in (align, call)

@@ -27,7 +27,7 @@ from lading.hooks.ec2.account import connection_checks
 from lading.hooks.files import host, version
 from lading.hooks.site import Check
 from lading.hooks.ssh.paramiko_transport import SSHTransport
-from lading.plugin.database import store_fault
+from lading.plugin.host import AirflowHost
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import check, controller_state
 from lading.plugin.subcommands.check import (
@@ -207,19 +207,19 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, managed: bool
 ) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=managed, expires_at=1e12)
-    monkeypatch.setattr(controller_state, "current_lease", lambda: lease)
+    monkeypatch.setattr(controller_state, "current_lease", lambda host: lease)
     monkeypatch.setattr(controller_state, "lives", lambda lease: True)
     path = tmp_path / "sites.toml"
     path.write_text(CLUSTER)
     settings = replace(settings, sites_file=path)
-    housekeeping = Housekeeping(settings, managed, load_sites(settings))
+    housekeeping = Housekeeping(AirflowHost(), settings, managed, load_sites(settings))
     housekeeping._look_at_the_file()
-    assert controller_finding(settings).good
+    assert controller_finding(AirflowHost(), settings).good
     path.write_text(f"# a remark\n{CLUSTER}")
-    assert controller_finding(settings).good, "it says the same"
+    assert controller_finding(AirflowHost(), settings).good, "it says the same"
     for text in (CLUSTER.replace("32", "64"), "[", "a = " + "[" * 9999, None):
         path.unlink() if text is None else path.write_text(text)
-        found = controller_finding(settings)
+        found = controller_finding(AirflowHost(), settings)
         assert not found.good
         assert (
             f"pid 77 on {lease.host} is active, but it still uses an older version of the sites file" in found.message
@@ -231,10 +231,10 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
         housekeeping._look_at_the_file()
         assert caplog.text.count("keeps using the sites file") == 1
     path.write_text(CLUSTER)
-    assert controller_finding(settings).good
+    assert controller_finding(AirflowHost(), settings).good
     monkeypatch.setattr(lease, "host", "elsewhere")
     path.write_text("[")
-    assert "run the check on that host" in controller_finding(settings).message
+    assert "run the check on that host" in controller_finding(AirflowHost(), settings).message
 
 
 @pytest.mark.parametrize(("managed", "starter"), [(True, "Airflow's scheduler"), (False, "the controller's service")])
@@ -242,7 +242,7 @@ def test_a_controller_with_another_sites_file_is_not_told_to_be_killed(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, managed: bool, starter: str
 ) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=managed, expires_at=1e12)
-    monkeypatch.setattr(controller_state, "current_lease", lambda: lease)
+    monkeypatch.setattr(controller_state, "current_lease", lambda host: lease)
     monkeypatch.setattr(controller_state, "lives", lambda lease: True)
     mine, its = tmp_path / "mine.toml", tmp_path / "its.toml"
     mine.write_text(CLUSTER)
@@ -254,20 +254,20 @@ def test_a_controller_with_another_sites_file_is_not_told_to_be_killed(
         (its, None, f"it uses {its}, and this command uses none"),
     ):
         theirs = replace(settings, sites_file=used)
-        Housekeeping(theirs, managed, load_sites(theirs))._look_at_the_file()
-        assert controller_finding(theirs).good
-        found = controller_finding(replace(settings, sites_file=command))
+        Housekeeping(AirflowHost(), theirs, managed, load_sites(theirs))._look_at_the_file()
+        assert controller_finding(AirflowHost(), theirs).good
+        found = controller_finding(AirflowHost(), replace(settings, sites_file=command))
         assert not found.good
         assert found.message == f"pid 77 on {lease.host} is active, but {words}: {remedy}"
 
 
 def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=True, expires_at=1e12)
-    monkeypatch.setattr(controller_state, "current_lease", lambda: lease)
+    monkeypatch.setattr(controller_state, "current_lease", lambda host: lease)
     monkeypatch.setattr(controller_state, "lives", lambda lease: True)
     for text in ("{}", "[", '{"edition": 5}'):
         settings.published_sites.write_text(text)
-        assert controller_finding(settings).good
+        assert controller_finding(AirflowHost(), settings).good
 
 
 def test_a_cluster_is_checked_with_all_its_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_a_cluster_is_checked_with_all_its_accounts(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(check, "site_findings", lambda each, *_: looked_at.append(each.name) or [])
     for name in ("executor_finding", "store_finding", "key_finding"):
         monkeypatch.setattr(check, name, lambda: Check("x", True, ""))
-    monkeypatch.setattr(check, "controller_finding", lambda settings: Check("x", True, ""))
+    monkeypatch.setattr(check, "controller_finding", lambda host, settings: Check("x", True, ""))
     found = list(check.findings(["hpc", "hpc@genes", "hpc@none"], 1.0))
     assert [each.what for each in found if "no such site" in each.message] == ["site hpc@none"]
     assert looked_at == ["hpc", "hpc@genes", "hpc@genes"]
@@ -538,7 +538,7 @@ def test_tables_of_another_version(airflow_database: Engine) -> None:
     session = Session(airflow_database)
     session.execute(sql(f"CREATE TABLE {LadingDBManager.version_table_name} (version_num VARCHAR(32))"))
     session.execute(sql(f"INSERT INTO {LadingDBManager.version_table_name} VALUES ('ffff')"))
-    fault = store_fault(session)
+    fault = AirflowHost().store_fault(session)
     assert fault is not None
     assert fault.startswith("The tables of Lading are at revision 'ffff'; this version knows ")
     assert "Install the version that created them" in fault

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.store import JobRow, LocationRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.cost import amounts, format_parts, short_amounts, unpriced
 from lading.plugin.subcommands.records import unknown
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
@@ -91,12 +92,14 @@ def test_what_idle_machines_cost_is_shared_by_what_was_used(session: Session) ->
 
 def test_what_is_unknown(session: Session) -> None:
     assert "There is no record of a job of Dag 'd'; Dags with jobs: none. Records are kept for 30 days" in unknown(
-        session, "d", None, NOW
+        AirflowHost(), session, "d", None, NOW
     )
     add(session, "a", "one", "align", "lab")
     session.flush()
-    assert "Dags with jobs: d." in unknown(session, "e", "one", NOW)
-    assert "There is no record of run 'two' of Dag 'd'; its newest runs: one." in unknown(session, "d", "two", NOW)
+    assert "Dags with jobs: d." in unknown(AirflowHost(), session, "e", "one", NOW)
+    assert "There is no record of run 'two' of Dag 'd'; its newest runs: one." in unknown(
+        AirflowHost(), session, "d", "two", NOW
+    )
 
 
 def test_jobs_from_before_their_site_had_a_price_are_told_from_those_of_a_site_without_one(session: Session) -> None:

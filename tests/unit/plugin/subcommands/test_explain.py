@@ -25,6 +25,7 @@ from lading.executors.store import JobRow, LocationRow, SiteRow, State, site_row
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
+from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.explain import no_job, report
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.reasons import because
@@ -79,7 +80,9 @@ class Known:
             run_id="r", state=state, priority=1, unreported=False, news=0, try_number=1,
             **{"task_id": "t", "map_index": -1, "queued_at": 0.0, **asked, **columns},
         )  # fmt: skip
-        return report(self.session, self.session.get_one(JobRow, "t"), self.settings)
+        host = AirflowHost()
+        host.settings = lambda: self.settings  # type: ignore[method-assign]
+        return report(host, self.session, self.session.get_one(JobRow, "t"))
 
 
 @pytest.fixture

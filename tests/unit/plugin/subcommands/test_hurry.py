@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.store import run_rows
 from lading.executors.store.run_rows import RunForecast, RunRequest
-from lading.plugin import database
+from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.hurry import hurry
 from lading.scheduling.hints.finish_by import parse_finish_by
 from tests.unit.plugin.subcommands.test_cli import parsed
@@ -27,7 +27,7 @@ from tests.unit.plugin.subcommands.test_cli import parsed
 def session(airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setenv("AIRFLOW__LADING__STATE_FOLDER", str(tmp_path))
     # The tables are there, made without a migration.
-    monkeypatch.setattr(database, "store_fault", lambda session: None)
+    monkeypatch.setattr(AirflowHost, "store_fault", lambda self, session: None)
     session = Session(airflow_database)
     session.add(DagBundleModel(name="b"))
     session.flush()

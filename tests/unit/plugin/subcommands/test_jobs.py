@@ -17,6 +17,7 @@ from lading.executors import store
 from lading.executors.agent.tasks.api_client import ApiOutOfReach
 from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.store import JobRow, State
+from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.jobs import group_rows, job_row, short_job_row
 
@@ -167,7 +168,7 @@ def test_errors_of_several_lines_are_one(
         httpx.Response(503, request=request).raise_for_status()
     assert "\n" in str(caught.value)
     for output in ("table", "plain", "csv"):
-        show([{"reason": str(caught.value)}], output)
+        show(AirflowHost(), [{"reason": str(caught.value)}], output)
     complain(str(caught.value))
     out, err = capsys.readouterr()
     assert "\\n" not in out + err

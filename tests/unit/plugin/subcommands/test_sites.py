@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import LocationRow, State
+from lading.plugin.host import AirflowHost
 from lading.plugin.published import PublishedSite
 from lading.plugin.subcommands.console import show
 from lading.plugin.subcommands.sites import InUse, in_it, in_use, location_row, short_row, short_rows
@@ -22,7 +23,7 @@ def test_allocations_are_rows_beside_that_of_their_site(capsys: pytest.CaptureFi
         LocationRow(site="hpc", name="Lb", kind="slurm", state="booting", note="it waits in queue batch", **amounts),
     ]
     used = {("hpc", "La"): InUse(3, 3, Resources(1.5, 1000)), ("lab", "lab"): InUse(1, 1)}
-    show([location_row(each, in_it(each, used), None, None) for each in found], "json")
+    show(AirflowHost(), [location_row(each, in_it(each, used), None, None) for each in found], "json")
     site, running, waiting = json.loads(capsys.readouterr().out)
     assert (site["location"], site["batch_job"], site["running_jobs"], site["cpus_used"]) == ("hpc", None, 3, 1.5)
     assert (running["state"], running["batch_job"], running["node"]) == ("up", "17", "n1")

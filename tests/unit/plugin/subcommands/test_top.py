@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import SiteRow, State
+from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.top import screen
 from lading.plugin.ui.queries.now import summary, waits
 from lading.plugin.ui.queries.sight import EVERYTHING
@@ -30,7 +31,7 @@ def test_the_waiting_jobs_of_sites_and_those_of_none_add_up() -> None:
             )  # fmt: skip
         session.flush()
         things = summary(session, EVERYTHING, now)
-        shown = screen(things, waits(session, EVERYTHING, now))
+        shown = screen(AirflowHost(), things, waits(session, EVERYTHING, now))
     assert (things.waiting, [site.waiting for site in things.sites], things.waiting_for_any) == (4, [1], 3)
     output = io.StringIO()
     Console(file=output, width=200).print(shown)
@@ -52,7 +53,7 @@ def test_sites_and_waits_in_a_terminal() -> None:
                 reason=because("max_allocations", used=4, most=4),
             )  # fmt: skip
         session.flush()
-        shown = screen(summary(session, EVERYTHING, now), waits(session, EVERYTHING, now))
+        shown = screen(AirflowHost(), summary(session, EVERYTHING, now), waits(session, EVERYTHING, now))
     output = io.StringIO()
     Console(file=output, width=200).print(shown)
     said = output.getvalue()

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.hooks.files.logs import plain_formatter
+from lading.plugin.host import AirflowHost
 from lading.plugin.offline.command import main
 from lading.scheduling.catalogue import COLUMNS
 from lading.scheduling.text.printable import cut, json_beginning, printable, printable_lines, shortened
@@ -102,7 +103,7 @@ def test_the_tables_of_commands(capsys: pytest.CaptureFixture[str], output: str,
 
     from lading.plugin.subcommands.console import complain, show
 
-    show([{"task": f"a{text}b", "number": 1, "none": None}], output)
+    show(AirflowHost(), [{"task": f"a{text}b", "number": 1, "none": None}], output)
     complain(f"a{text}b")
     captured = capsys.readouterr()
     assert all(line.isprintable() for line in f"{captured.out}{captured.err}".split("\n"))
