@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from lading.executors.controller import sites_file
 from lading.executors.settings import Settings
-from lading.hooks.deployment import current
+from lading.hooks.deployment.airflow import AIRFLOW
+from lading.hooks.deployment.deployment import Deployment
 from lading.hooks.files import table_model
 from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites, read_sites_document
 from lading.hooks.site import RemoteConfig, Site, SiteConfig, sites_accepting_untargeted
@@ -40,7 +41,7 @@ IMPLICIT = {"kind": "local"}
 COMMON = frozenset(SiteConfig.model_fields) - {"kind"}
 
 
-def load_sites(settings: Settings) -> dict[str, Site[Any]]:
+def load_sites(settings: Settings, deployment: Deployment = AIRFLOW) -> dict[str, Site[Any]]:
     """Load the sites by name, in the order of the file, with ``accept_untargeted`` resolved for each.
 
     :raises SitesError: the file cannot be read or is not valid
@@ -49,16 +50,21 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
     kinds = site_kinds()
     tables = declared(settings, kinds)
     # A cluster with several accounts has a table for each.
-    errors = [error for name, table in tables.items() for error in faults(declared_name(name), table, kinds)]
+    errors = [
+        error for name, table in tables.items() for error in faults(declared_name(name), table, kinds, deployment)
+    ]
     if errors:
         raise SitesError(f"{where}: " + "; ".join(dict.fromkeys(errors)))
-    tables = {name: with_own_work_dir(table, kinds[table["kind"]].config_model) for name, table in tables.items()}
+    tables = {
+        name: with_own_work_dir(table, kinds[table["kind"]].config_model, deployment) for name, table in tables.items()
+    }
+    models = {kind: site.config_model for kind, site in kinds.items()}
     # Other sections, such as shares and budgets, refer to sites by name, so no sites are implied next to them.
     if settings.sites_file and read_sites_document(settings.sites_file).keys() == {"sites"}:
-        models = {kind: site.config_model for kind, site in kinds.items()}
-        implied = current.deployment().implied_sites(tables, models)
-        tables |= {name: table for name, table in implied.items() if not faults(name, table, kinds)}
-    configs = {name: kinds[table["kind"]].config_model(**table) for name, table in tables.items()}
+        implied = deployment.implied_sites(tables, models)
+        tables |= {name: table for name, table in implied.items() if not faults(name, table, kinds, deployment)}
+    context = {"deployment": deployment}
+    configs = {name: models[table["kind"]].model_validate(table, context=context) for name, table in tables.items()}
     configs = {name: config for name, config in configs.items() if getattr(config, "enabled", True)}
     if not configs:
         raise SitesError(f"{where} leaves no site: [sites.{LOCAL}] is disabled, and there is no other site")
@@ -91,14 +97,14 @@ def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[s
     return {LOCAL: IMPLICIT, **tables}
 
 
-def with_own_work_dir(table: Mapping[str, Any], model: type[SiteConfig]) -> Mapping[str, Any]:
+def with_own_work_dir(table: Mapping[str, Any], model: type[SiteConfig], deployment: Deployment) -> Mapping[str, Any]:
     """Return a valid table with the deployment's own folder as its ``work_dir``, where deployments share machines."""
     if not (issubclass(model, RemoteConfig) and model.machines_are_shared):
         return table
-    return {**table, "work_dir": current.deployment().own_work_dir(table["work_dir"])}
+    return {**table, "work_dir": deployment.own_work_dir(table["work_dir"])}
 
 
-def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str]:
+def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]], deployment: Deployment = AIRFLOW) -> list[str]:
     if not SITE_NAME.fullmatch(name):
         return [f"site name {shortened(name)} is not valid; valid: up to 64 letters, digits, - and _"]
     if not isinstance(table, dict):
@@ -110,7 +116,7 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
         ]
     model = kinds[kind].config_model
     try:
-        config = model(**table)
+        config = model.model_validate(table, context={"deployment": deployment})
         if config.policy not in (valid := (*model.built_in_policies, *policies())):
             words = "is not a policy of this kind of site" if config.policy in BUILT_IN else "is unknown"
             raise ValueError(
@@ -154,7 +160,7 @@ def keys(model: type[SiteConfig]) -> list[str]:
     return sorted(written, key=lambda name: (name in COMMON, not fields[name].is_required(), name not in own))
 
 
-def known_sites(settings: Settings) -> dict[str, PublishedSite]:
+def known_sites(settings: Settings, deployment: Deployment = AIRFLOW) -> dict[str, PublishedSite]:
     """Return what is known of each site.
 
     The controller publishes what it sees. If there is no published file, because no controller has run on this machine,
@@ -167,4 +173,4 @@ def known_sites(settings: Settings) -> dict[str, PublishedSite]:
     try:
         return published(settings)
     except FileNotFoundError:
-        return {name: known(sites_file.declared(site)) for name, site in load_sites(settings).items()}
+        return {name: known(sites_file.declared(site)) for name, site in load_sites(settings, deployment).items()}

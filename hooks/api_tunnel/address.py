@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from lading.hooks.deployment import current
 from lading.hooks.files.safe_files import read_regular
 from lading.scheduling.text.printable import shortened
 
@@ -64,17 +63,20 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def environment(setup: str, url: str, file: str | None) -> list[str]:
+def environment(setup: str, url: str, file: str | None, heartbeat_timeout: int | None) -> list[str]:
     """Return the shell lines that point the processes of jobs to Airflow's API, after the site's own lines.
 
     :param url: of the API; empty: there is none
     :param file: the file with the tunnel's address; None: there is no tunnel
+    :param heartbeat_timeout: how many seconds a job can go without a heartbeat; None: no limit
     """
     lines = [setup, *([f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(url)}"] if url else ())]
     if file is not None:
         lines.append(f"export {VARIABLE}={shlex.quote(file)}")
-    if (timeout := current.deployment().heartbeat_timeout()) is not None:
-        lines.append(f'export {HEARTBEAT_TIMEOUT}="${{{HEARTBEAT_TIMEOUT}:-{timeout}}}"')  # `setup` can override it
+    if heartbeat_timeout is not None:
+        lines.append(
+            f'export {HEARTBEAT_TIMEOUT}="${{{HEARTBEAT_TIMEOUT}:-{heartbeat_timeout}}}"'
+        )  # `setup` can override it
     return lines
 
 
@@ -86,15 +88,6 @@ def line(url: str) -> str:
     return f'{option} = "{meant if meant != url else "http://ADDRESS:PORT/execution/"}"' + (
         "" if OPTION in os.environ else " in [core]"
     )
-
-
-def execution_api(configured: str | None) -> str:
-    """Return the URL of the API that jobs report to, such as Airflow's execution API; empty: they report to none.
-
-    :param configured: the URL in the site's table; None: that of the deployment is used
-    """
-    own = current.deployment().api_url()
-    return (configured or own) if own else ""
 
 
 def endpoint(url: str) -> tuple[str, int]:

@@ -17,6 +17,8 @@ from pydantic import Field, field_validator, model_validator
 
 from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, Unsupported, given
 from lading.hooks.batch.system import BatchSystem
+from lading.hooks.deployment.airflow import AIRFLOW
+from lading.hooks.deployment.deployment import Deployment
 from lading.hooks.files import accounts
 from lading.hooks.files.table_model import Seconds, TableModel, Texts
 from lading.hooks.ssh.connect import connect
@@ -177,8 +179,8 @@ class BatchSiteConfig(TableModel):
         pause = SECONDS_BETWEEN_QUESTIONS if is_small else SECONDS_BETWEEN_LARGE_QUESTIONS
         return questions * min(pause, self.max_poll_interval)
 
-    def transport(self) -> Transport:
-        return connect(self.ssh_conn_id, self.control_master, self.login_setup)
+    def transport(self, deployment: Deployment = AIRFLOW) -> Transport:
+        return connect(self.ssh_conn_id, self.control_master, self.login_setup, deployment)
 
 
 class NotAllowed(Unsupported):

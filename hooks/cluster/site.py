@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.batch.submit_limits import largest_array
 from lading.hooks.batch.system import BatchJobRequest, BatchSystem
 from lading.hooks.cleanup import leftovers
@@ -28,7 +27,6 @@ from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.cluster.jobs.job_script import ScriptWriter, named_clusters, named_queues, whole
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.poller import ClusterPoller, questions_to
-from lading.hooks.deployment import current
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import visible
 from lading.hooks.polling.rounds import Rounds
@@ -92,7 +90,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     @property
     def poller(self) -> ClusterPoller:
         if self._poller is None:
-            transport, api = self.connect(), execution_api(self.config.api_url)
+            transport, api = self.connect(), self.config.execution_api
             if self.config.needs_tunnel(api):
                 file = ClusterFolder(self.config.work_dir).api_address
                 self.tunnel = self.config.tunnel(transport, api, file, self._shared_tunnel)
@@ -101,12 +99,12 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self.system,
                 transport,
                 api,
-                LogCopies(current.deployment().log_folder(), self._log_copies),
+                LogCopies(self.config.deployment.log_folder(), self._log_copies),
                 self._excluded_nodes(),
                 RejectedFiles(self._rejected),
             )
             self._poller.questions = questions_to(self.system, self.config)
-            self._poller.owner = Owner.from_key(*current.deployment().identity())
+            self._poller.owner = Owner.from_key(*self.config.deployment.identity())
             self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
         return self._poller
 
@@ -121,7 +119,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         return StagingArea("", self.poller.transport, self.config.work_dir)
 
     def connect(self) -> Transport:
-        return self.config.transport()
+        return self.config.transport(self.config.deployment)
 
     @classmethod
     def refuse(cls, config: ClusterConfig) -> None:
@@ -225,7 +223,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     def script(self, envelope: Envelope) -> str | None:
         kind = AllocationWriter if self.config.mode == "allocation" else ScriptWriter
-        writer = kind(self.system, self.config, execution_api(self.config.api_url))
+        writer = kind(self.system, self.config, self.config.execution_api)
         return writer.of_one(envelope.at(self.config), tuple(self._excluded_nodes().reasons()))
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
@@ -333,7 +331,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def checks(self) -> Iterator[Check]:
         transport = self.connect()
         try:
-            api, owner = execution_api(self.config.api_url), Owner.from_key(*current.deployment().identity())
+            api, owner = self.config.execution_api, Owner.from_key(*self.config.deployment.identity())
             yield from cluster_checks.cluster_checks(self.config, self.system, transport, api, owner)
         finally:
             transport.close()

@@ -58,7 +58,10 @@ class AirflowDeployment(Deployment):
         return str(get_execution_api_server_url())
 
     def token_verifier(self) -> TokenVerifier:
-        """Verify with the keys of Airflow's API server: ``trusted_jwks_url``, the private key, or the secret."""
+        """Create a verifier of the tokens that jobs present to the API. It is bound to one event loop.
+
+        It uses the keys of Airflow's API server: ``trusted_jwks_url``, the private key, or the secret.
+        """
         validator: JWTValidator | None = None
         next_try = 0.0
 
@@ -121,6 +124,10 @@ class AirflowDeployment(Deployment):
                 '`airflow connections list`, or set aws_conn_id = "" if that is intended'
             )
         return _wrong_type(name, found.conn_type, AWS_TYPES)
+
+
+# It has no state. Airflow, its triggers and the scripts of Dag authors use sites without naming a deployment.
+AIRFLOW = AirflowDeployment()
 
 
 class HookLogin(Login):

@@ -125,14 +125,6 @@ class Deployment(ABC):
     def api_url(self) -> str:
         """Return the URL that jobs report to, unless their site's table overrides it; empty: jobs do not report."""
 
-    def token_verifier(self) -> TokenVerifier:
-        """Create a verifier of the tokens that jobs present to the API. It is bound to one event loop."""
-
-        async def verify(token: str) -> str:
-            raise TokenUnverifiedError("this deployment issues no tokens to jobs")
-
-        return verify
-
     @abstractmethod
     def heartbeat_timeout(self) -> int | None:
         """Return how many seconds a job can go without a heartbeat before it is failed; None: no limit."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from lading.hooks.deployment import current
+from lading.hooks.deployment.deployment import Deployment
 from lading.hooks.ec2.client import EC2, EC2Error
 from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.site import Check
@@ -93,9 +93,9 @@ def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
     return Check("prices", True, f"{text}; {offers.note}" if offers.note else text, warns=offers.note is not None)
 
 
-def connection_checks(name: str) -> Iterator[Check]:
+def connection_checks(deployment: Deployment, name: str) -> Iterator[Check]:
     """Check that Airflow's AWS connection exists; otherwise its hook silently uses other credentials."""
-    if fault := current.deployment().aws_connection_fault(name):
+    if fault := deployment.aws_connection_fault(name):
         yield Check("connection", True, fault, warns=True)
 
 

@@ -25,7 +25,7 @@ from enum import Enum
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
-from lading.hooks.deployment import current
+from lading.hooks.deployment.deployment import Deployment
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.scheduling.catalogue import LEAST_USD, MOST_USD
@@ -219,7 +219,7 @@ class EC2:
 
     def __init__(self, config: EC2Config, make: Callable[..., Any] | None = None) -> None:
         self.config = config
-        self._make = make or (lambda *asked: _client(config.aws_conn_id, *asked))
+        self._make = make or (lambda *asked: _client(config.deployment, config.aws_conn_id, *asked))
         self._images: dict[str, str] = {}
         self._pictures: dict[str, ImageFacts] = {}
         self._zones: Mapping[str, tuple[str, ...]] | None = None
@@ -478,9 +478,11 @@ def whole_gib(mib: int) -> int:
     return -(-mib // 1024)
 
 
-def _client(aws_conn_id: str, service: str, region: str | None, options: Mapping[str, Any]) -> Any:
+def _client(
+    deployment: Deployment, aws_conn_id: str, service: str, region: str | None, options: Mapping[str, Any]
+) -> Any:
     try:
-        return current.deployment().aws_client(aws_conn_id, service, region, options)
+        return deployment.aws_client(aws_conn_id, service, region, options)
     except ImportError as error:
         raise EC2Error(AWSTrouble.PERMANENT, "", str(error)) from error
 

@@ -148,7 +148,12 @@ class Connector:
             identity.host_key(ec2_machine.token).public,
             config.jump_host,
         )
-        transport = SSHTransport(server, setup=config.login_setup, backoff=Backoff(longest=LONGEST_LOGIN_PAUSE))
+        transport = SSHTransport(
+            server,
+            setup=config.login_setup,
+            backoff=Backoff(longest=LONGEST_LOGIN_PAUSE),
+            deployment=config.deployment,
+        )
         table: dict[str, object] = {
             "ssh_conn_id": ec2_machine.name,
             "instance_type": kind,

@@ -10,8 +10,6 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-from lading.hooks.api_tunnel.address import execution_api
-from lading.hooks.deployment import current
 from lading.hooks.ec2 import account, boot, permissions
 from lading.hooks.ec2.client import EC2, EC2Error
 from lading.hooks.ec2.config import EC2Config
@@ -65,9 +63,9 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     @cached_property
     def fleet(self) -> EC2Fleet:
-        here = current.deployment()
+        here = self.config.deployment
         logs, ours = here.log_folder(), identities(here.identity().secret)
-        api = execution_api(self.config.api_url)
+        api = self.config.execution_api
         return EC2Fleet(self.name, self.scope, self.config, EC2(self.config), ours, api, self.folder, logs)
 
     @cached_property
@@ -244,7 +242,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def checks(self) -> Iterator[Check]:
         if self.config.aws_conn_id:
-            yield from account.connection_checks(self.config.aws_conn_id)
+            yield from account.connection_checks(self.config.deployment, self.config.aws_conn_id)
         if self.config.prices is not None:
             try:
                 read_file(self.config.prices)

@@ -9,11 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
-from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.api_tunnel.tunnel import DirectTunnel
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_files
-from lading.hooks.deployment import current
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import visible
 from lading.hooks.machines import introduction
@@ -55,14 +53,21 @@ class FixedSite(Site[SSHConfig], Holding):
     @cached_property
     def connections(self) -> dict[str, Connection]:
         """The machines by the names of their locations."""
-        logs = current.deployment().log_folder()
+        logs = self.config.deployment.log_folder()
         return {host.ssh_conn_id: self._reach(host, logs) for host in self.config.hosts}
 
     def _reach(self, host: HostConfig, logs: Path) -> Connection:
-        transport, api = self.connect(host), execution_api(self.config.api_url)
+        transport, api = self.connect(host), self.config.execution_api
         folder = self.folder / host.ssh_conn_id
         machine = Machine(
-            self.name, self.config, host, transport, api, folder, logs, Owner.from_key(*current.deployment().identity())
+            self.name,
+            self.config,
+            host,
+            transport,
+            api,
+            folder,
+            logs,
+            Owner.from_key(*self.config.deployment.identity()),
         )
         tunnel = None
         if self.config.needs_tunnel(api):
@@ -71,7 +76,7 @@ class FixedSite(Site[SSHConfig], Holding):
         return Connection(machine, rounds)
 
     def connect(self, host: HostConfig) -> Transport:
-        return connect(host.ssh_conn_id, setup=self.config.login_setup)
+        return connect(host.ssh_conn_id, setup=self.config.login_setup, deployment=self.config.deployment)
 
     @classmethod
     def exclusive(cls, config: SSHConfig) -> Mapping[str, str]:
@@ -189,11 +194,11 @@ class FixedSite(Site[SSHConfig], Holding):
     def _check(self, host: HostConfig) -> Check:
         what = f"machine {host.ssh_conn_id}"
         transport = self.connect(host)
-        api = execution_api(self.config.api_url)
+        api = self.config.execution_api
         spool = introduction.spool_connection(transport, self.config, host, api)
         try:
             found = introduction.introduce(
-                spool, self.config, host, api, Owner.from_key(*current.deployment().identity()), look=True
+                spool, self.config, host, api, Owner.from_key(*self.config.deployment.identity()), look=True
             )
         except TransportError as error:
             return Check(what, False, str(error))

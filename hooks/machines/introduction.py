@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.api_tunnel import address
-from lading.hooks.deployment import current
 from lading.hooks.files.json_model import JsonModel, Text, checked
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
@@ -106,14 +105,14 @@ def introduce(
         try:
             return _asked(spool, config, host, asked)
         except SessionEnded:
-            if agent_archive.brought() is None:
+            if agent_archive.brought(config.deployment) is None:
                 raise
         # The agent archive may be all that is missing.
         agent_archive.bring(spool.transport, config.python, config.root(host), spool.setup)
         return _asked(spool, config, host, asked)
     except SessionEnded as error:
         text = f"Lading does not answer on the machine: {' '.join(str(error).split())}"
-        if "No module named 'lading" in text and agent_archive.brought() is None:
+        if "No module named 'lading" in text and agent_archive.brought(config.deployment) is None:
             text += f"; install the same version for {config.python}, next to Airflow's Task SDK: pip install "
             text += f"airflow-lading=={VERSION}"
         raise MachineRefused(text) from error
@@ -128,7 +127,7 @@ def _asked(spool: SpoolConnection, config: MachinesConfig, host: HostConfig, ask
     :raises TransportError: it has not answered
     """
     root = config.root(host)
-    _, *options = agent_archive.command(config.python, root, MODULE)
+    _, *options = agent_archive.command(config.deployment, config.python, root, MODULE)
     asked_at = time.time()
     line = spool.begin([*options, f"{root}/spool"], json.dumps(asked), asked["mark"], TIMEOUT)
     return read_introduction(line, asked_at, time.time())
@@ -151,7 +150,7 @@ def wanted(config: MachinesConfig, host: HostConfig, api: str, owner: Owner | No
         "is_spot": config.reads_notices and host.capacity_type == SPOT,
         "stamp": stamp(config, host, api),
         "logs": f"{root}/logs",
-        "runner": current.deployment().runner_options(),
+        "runner": config.deployment.runner_options(),
         "owner": None if owner is None else owner.to_json(),
         "look": look,
     }
@@ -169,15 +168,15 @@ def setup(config: MachinesConfig, host: HostConfig, api: str) -> str:
 
 def stamp(config: MachinesConfig, host: HostConfig, api: str) -> str:
     """Return a hash of the version and setup of an agent, which shows whether a running one still has them."""
-    found = agent_archive.brought()
+    found = agent_archive.brought(config.deployment)
     parts = [VERSION if found is None else found.digest, config.python, *_environment(config, host, api)]
-    parts += current.deployment().runner_options()
+    parts += config.deployment.runner_options()
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _environment(config: MachinesConfig, host: HostConfig, api: str) -> list[str]:
     file = f"{config.root(host)}/api_address" if config.needs_tunnel(api) else None
-    return address.environment(config.agent_setup, api, file)
+    return address.environment(config.agent_setup, api, file, config.deployment.heartbeat_timeout())
 
 
 def read_introduction(line: str, asked_at: float, answered_at: float) -> Introduction:

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from pydantic import Field, StrictBool
 
 from lading.hooks.cleanup.cleaning import clean_files
-from lading.hooks.deployment import current
 from lading.hooks.files import hardware, host
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import make_private, visible
@@ -101,7 +100,7 @@ class LocalSite(Site[LocalConfig], Holding):
         self.host = socket.gethostname()
         self.spool = Spool(folder)
         self.rejected = RejectedFiles(self.spool.rejected)
-        self.agent_host = AgentHost(self.spool, self.rejected, options=current.deployment().runner_options())
+        self.agent_host = AgentHost(self.spool, self.rejected, options=config.deployment.runner_options())
         self.closed = False
         self.next_ring = 0.0
 
@@ -241,7 +240,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
     @cached_property
     def _owner(self) -> Owner:
-        return Owner.from_key(*current.deployment().identity())
+        return Owner.from_key(*self.config.deployment.identity())
 
     def _configured(self, found: Resources) -> Resources:
         return replace(found, **{name: amount for name, amount in self._amounts.items() if amount is not None})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PlainValidator, StrictBool, field_validator, model_validator
+from pydantic import Field, PlainValidator, PrivateAttr, StrictBool, field_validator, model_validator
 
 from lading.hooks.api_tunnel.address import endpoint
+from lading.hooks.deployment.airflow import AIRFLOW
+from lading.hooks.deployment.deployment import Deployment
 from lading.hooks.files.addresses import checked_scheme
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
 from lading.scheduling.hints.gang_hints import AttemptSchedule
@@ -28,7 +30,20 @@ VARIABLE = re.compile(r"\$(\w+|\{\w+\})(/|$)")
 
 
 class SiteConfig(TableModel):
-    """The keys that every kind of site has in the sites file."""
+    """The keys that every kind of site has in the sites file.
+
+    The validation context can have the ``deployment`` that the site belongs to. It is Airflow's by default, because
+    Airflow and Dag authors create sites, too.
+    """
+
+    _deployment: Deployment = PrivateAttr(AIRFLOW)
+
+    def model_post_init(self, context: Any) -> None:
+        self._deployment = (context or {}).get("deployment", AIRFLOW)
+
+    @property
+    def deployment(self) -> Deployment:
+        return self._deployment
 
     kind: str
     accept_untargeted: StrictBool | None = Field(
@@ -210,6 +225,12 @@ class RemoteConfig(EnforcingConfig):
         "names. `sync`: in `work_dir`; the controller copies a bundle there whenever its content has changed.",
     )
     max_bundle_size: Memory = Field(100, description='With `dags = "sync"`: the maximum total size of a bundle.')
+
+    @property
+    def execution_api(self) -> str:
+        """The URL of the API that jobs report to, such as Airflow's execution API; empty: they report to none."""
+        own = self.deployment.api_url()
+        return (self.api_url or own) if own else ""
 
     def needs_tunnel(self, api: str) -> bool:
         """Check whether jobs reach the API through the SSH connection.

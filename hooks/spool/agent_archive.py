@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import lading
-from lading.hooks.deployment import current
+from lading.hooks.deployment.deployment import Deployment
 from lading.hooks.spool.command import COMMAND_RUNNER
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import Put, RemoteStep, RunCommand
@@ -129,9 +129,9 @@ class AgentNotBrought(TransportError):
     """The site is reachable, but the node agent cannot be copied there or run by the site's Python."""
 
 
-def brought() -> AgentArchive | None:
+def brought(deployment: Deployment) -> AgentArchive | None:
     """Return the archive if machines get it from here; None: Lading is installed there, with what its jobs need."""
-    return archive() if current.deployment().brings_agent() else None
+    return archive() if deployment.brings_agent() else None
 
 
 @cache
@@ -149,14 +149,14 @@ def archive() -> AgentArchive:
     return AgentArchive(content, hashlib.sha256(content).hexdigest())
 
 
-def command(python: str, root: str, module: str, *, without_site: bool = False) -> list[str]:
+def command(deployment: Deployment, python: str, root: str, module: str, *, without_site: bool = False) -> list[str]:
     """Return the command that runs a module of the node agent at a site, without its arguments.
 
     :param root: Lading's folder at the site
     :param without_site: whether the module needs no packages in addition to the archive. Python then starts without its
         module ``site``, which finds installed packages and takes a third of Python's start
     """
-    found = brought()
+    found = brought(deployment)
     if found is None:
         return [python, "-m", module]
     return [python, *(["-S"] if without_site else ()), found.path(root), module]

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import paramiko
 from paramiko.config import SSH_PORT
 
-from lading.hooks.deployment import current
-from lading.hooks.deployment.deployment import Login
+from lading.hooks.deployment.airflow import AIRFLOW
+from lading.hooks.deployment.deployment import Deployment, Login
 from lading.hooks.ssh import session
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
@@ -40,6 +40,7 @@ class SSHTransport(Transport):
     :param setup: see :class:`Transport`
     :param connect_timeout: seconds for each stage of a new connection (TCP, greeting, login) and for a new session
     :param backoff: decides when a failed connection is tried again
+    :param deployment: the one that has the connection
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class SSHTransport(Transport):
         setup: str = "",
         connect_timeout: int = 15,
         backoff: Backoff | None = None,
+        deployment: Deployment = AIRFLOW,
     ) -> None:
         super().__init__(setup=setup)
+        self.deployment = deployment
         self.server = ssh_conn_id if isinstance(ssh_conn_id, Server) else None
         self.ssh_conn_id = ssh_conn_id.name if isinstance(ssh_conn_id, Server) else ssh_conn_id
         self.connect_timeout = connect_timeout
@@ -167,7 +170,7 @@ class SSHTransport(Transport):
     def _open(self) -> paramiko.SSHClient:
         where, login = "", None
         try:
-            login = current.deployment().ssh_login(
+            login = self.deployment.ssh_login(
                 self.server or self.ssh_conn_id, self.connect_timeout, KEEPALIVE, connected
             )
             where = f" to {login.username}@{login.remote_host}:{login.port}"
@@ -183,7 +186,7 @@ class SSHTransport(Transport):
             if login is not None:
                 said, self.unusable = None, _is_lasting(error)
             else:
-                said, self.unusable = current.deployment().ssh_fault(self.ssh_conn_id, error)
+                said, self.unusable = self.deployment.ssh_fault(self.ssh_conn_id, error)
             message = f"cannot {'log in' if refused else 'connect'}{where}: {said or _message(error)}"
             if self.server is not None and isinstance(error, paramiko.BadHostKeyException):
                 message += (

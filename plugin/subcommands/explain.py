@@ -108,7 +108,7 @@ def report(host: Host, session: Session, job: JobRow) -> list[str]:
 def decision_steps(host: Host, session: Session, job: JobRow) -> list[ExplanationStep]:
     """Return the steps that decide where an unfinished job runs."""
     settings = host.settings()
-    sites = load_sites(settings)
+    sites = load_sites(settings, host)
     most, rules = most_nodes(settings), rules_of(settings.sites_file, plugins_rules())
     views = [view(session, site, job.token, most.get(site.name, ())) for site in sites.values()]
     waits, has_place = as_it_asked(job), job.site is not None

@@ -60,7 +60,7 @@ def sites(host: Host, args: Namespace) -> None:
 def tables(host: Host) -> dict[str, PublishedSite]:
     """Return the sites as declared in the sites file; empty if it cannot be read, which is reported on stderr."""
     try:
-        return known_sites(host.settings())
+        return known_sites(host.settings(), host)
     except (OSError, ValueError, KeyError, TypeError) as error:
         complain(f"The tables of the sites cannot be read: {error}")
         return {}

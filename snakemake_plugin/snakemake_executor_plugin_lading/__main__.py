@@ -30,7 +30,7 @@ def main() -> None:
     raise_open_files_limit()
     try:
         check_versions()
-        sites = load_sites(found)
+        sites = load_sites(found, host)
     except (MixedVersions, SitesError) as error:
         log.critical("%s", error)  # has to be the last line, because the executor quotes it
         sys.exit(1)

@@ -183,7 +183,7 @@ class Engine:
         from lading.plugin.sites import SitesError, load_sites
 
         try:
-            sites = load_sites(self.settings)
+            sites = load_sites(self.settings, self.host)
             chosen = [each for name, each in sites.items() if self.options.site in (None, name)]
             [only] = chosen if len(chosen) == 1 else [None]
             here = only.capacity if isinstance(only, LocalSite) else None

@@ -37,7 +37,6 @@ from lading.executors.store import LIVE, JobRow, State, chunks
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.run_rows import RunForecastRow, RunKey, RunRequest, RunTerms
-from lading.hooks.deployment import current
 from lading.hooks.deployment.deployment import BatchDefaults, DeploymentIdentity, Login, OpenSocket
 from lading.hooks.files import child_processes
 from lading.hooks.spool.command import COMMAND_RUNNER
@@ -98,9 +97,7 @@ class SnakemakeHost(Host):
         :param only_reads: whether to leave the store as it is, without creating or migrating tables
         :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading created the store
         """
-        host = cls(state.open() if only_reads else state.connect(), state)
-        current.use(host)
-        return host
+        return cls(state.open() if only_reads else state.connect(), state)
 
     def runner_options(self) -> list[str]:
         return ["--runner", COMMAND_RUNNER]
@@ -119,7 +116,7 @@ class SnakemakeHost(Host):
         for name, table in tables.items():
             if "mode" not in models[table["kind"]].model_fields or "mode" in table or ACCOUNT in name:
                 continue
-            config = models[table["kind"]](**table)
+            config = models[table["kind"]].model_validate(table, context={"deployment": self})
             own = {"max_jobs", "node_gpus", "gpu_types"}
             found[allocations_of(name)] = {
                 **{key: value for key, value in table.items() if key not in own},

@@ -10,7 +10,6 @@ from snakemake_executor_plugin_lading.host import SnakemakeHost, jump_command, m
 from snakemake_executor_plugin_lading.state_folder import ControllerOptions, StateFolder
 
 from lading.hooks.cluster.site import ClusterSite
-from lading.hooks.deployment import current
 from lading.hooks.machines.fixed import FixedSite
 from lading.plugin.sites import load_sites
 
@@ -63,11 +62,11 @@ def test_only_a_site_that_names_no_profile_has_the_credentials_that_boto3_finds(
         host.aws_client("lba", "ec2", "eu-west-1", {})
 
 
-def test_jobs_that_report_to_no_api_have_no_tunnel_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_report_to_no_api_have_no_tunnel_to_one(tmp_path: Path) -> None:
     state, sites_file = StateFolder(tmp_path / "lading"), tmp_path / "sites.toml"
     sites_file.write_text(SITES_OF_AIRFLOW)
-    monkeypatch.setattr(current, "_named", [SnakemakeHost(state.open(), state)])
-    sites = load_sites(make_settings(state, ControllerOptions(str(sites_file))))
+    host = SnakemakeHost(state.open(), state)
+    sites = load_sites(make_settings(state, ControllerOptions(str(sites_file))), host)
     machines, cluster = sites["lab"], sites["hpc"]
     assert isinstance(machines, FixedSite)
     assert isinstance(cluster, ClusterSite)

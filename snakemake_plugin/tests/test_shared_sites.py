@@ -14,7 +14,6 @@ from flows import PATIENCE, Workflow, remove_state, wait_until
 from snakemake_executor_plugin_lading.host import SnakemakeHost, make_settings
 from snakemake_executor_plugin_lading.state_folder import ControllerOptions, StateFolder
 
-from lading.hooks.deployment import current
 from lading.plugin.sites import load_sites
 from tests.services import node_python
 from tests.services.account import Account, NeedsRootError
@@ -150,15 +149,14 @@ def test_a_run_whose_state_was_removed_cancels_the_jobs_that_it_finds(site: Shar
     assert len(list((site.account.home / "lading").iterdir())) == 1
 
 
-def test_a_workflow_has_a_folder_of_its_own_where_others_can_use_the_machines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workflow_has_a_folder_of_its_own_where_others_can_use_the_machines(tmp_path: Path) -> None:
     (tmp_path / "sites.toml").write_text(DECLARED)
 
     def folders(flow: str) -> dict[str, str]:
         state = StateFolder(tmp_path / flow / ".snakemake/lading")
-        monkeypatch.setattr(current, "_named", [SnakemakeHost(state.open(), state)])
-        sites = load_sites(make_settings(state, ControllerOptions(str(tmp_path / "sites.toml"))))
+        sites = load_sites(
+            make_settings(state, ControllerOptions(str(tmp_path / "sites.toml"))), SnakemakeHost(state.open(), state)
+        )
         return {name: site.config.work_dir for name, site in sites.items() if name != "local"}
 
     first, second = folders("first"), folders("second")

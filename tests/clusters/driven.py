@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import pytest
 
 from lading.executors.controller.site_driver import SiteDriver
-from lading.hooks.deployment import current
 from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.site import Site
+from lading.hooks.site import config as site_config
 from lading.hooks.spool.command import COMMAND_RUNNER, CommandWork
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Layout, Resources
@@ -52,7 +52,7 @@ def asking() -> dict[str, Any]:
 
 def run_commands(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Let sites that are made from now on have node agents that run commands; the workload of :func:`asking`."""
-    patch.setattr(current, "_named", [OfCommands()])
+    patch.setattr(site_config, "AIRFLOW", OfCommands())
     return asking()
 
 

@@ -17,7 +17,6 @@ from lading.hooks.cluster.jobs.job_script import (
     named_queues,
     whole,
 )
-from lading.hooks.deployment import current
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.market import Market, need
@@ -109,8 +108,10 @@ class AllocationWriter(ScriptWriter):
         named = shape.queue or ",".join(named_queues(self.config, self.system))
         shape = shape.within(longest(named, dict(shape.native)), f"queue {named!r}" if named else "the default queue")
         root = folder.cluster.root
-        agent = agent_archive.command(self.config.python, root, "lading.executors.agent.allocation_agent")
-        agent += [root, folder.name, *current.deployment().runner_options()]
+        agent = agent_archive.command(
+            self.config.deployment, self.config.python, root, "lading.executors.agent.allocation_agent"
+        )
+        agent += [root, folder.name, *self.config.deployment.runner_options()]
         last = [f"exec {shlex.join(agent)}"]
         return self.script(folder.name, 1, shape, folder.root, shlex.quote(folder.output), last, excluded)
 

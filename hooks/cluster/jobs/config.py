@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from lading.hooks.api_tunnel.address import HOST
 from lading.hooks.batch.site_config import BatchSiteConfig, SiteRules
 from lading.hooks.batch.system import Profile
-from lading.hooks.deployment import current
 from lading.hooks.deployment.deployment import BatchDefaults
 from lading.hooks.files import table_model
 from lading.hooks.files.table_model import (
@@ -272,13 +271,13 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
         """Memory of a supervisor, or of the agent of an allocation, MiB."""
         if self.memory_overhead is not None:
             return self.memory_overhead
-        found = BatchDefaults() if self.mode == "allocation" else current.deployment().batch_defaults()
+        found = BatchDefaults() if self.mode == "allocation" else self.deployment.batch_defaults()
         return found.memory_overhead
 
     @property
     def time_of_the_rest(self) -> int | None:
         """The time limit of batch jobs whose task has none, seconds; None: that of their queue."""
-        return self.time or current.deployment().batch_defaults().time
+        return self.time or self.deployment.batch_defaults().time
 
     def tunnel(self, transport: Transport, api: str, file: str, shared: str | None) -> ApiTunnel:
         """Return the tunnel from nodes to Airflow's API; see :class:`lading.hooks.api_tunnel.tunnel.ApiTunnel`."""

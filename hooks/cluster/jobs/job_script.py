@@ -18,7 +18,6 @@ from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.deployment import current
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import NODES_VARIABLE, Layout, Resources
@@ -142,7 +141,8 @@ def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> l
 
     :param api: URL of the API
     """
-    return address.environment(config.setup, api, folder.api_address if config.needs_tunnel(api) else None)
+    file = folder.api_address if config.needs_tunnel(api) else None
+    return address.environment(config.setup, api, file, config.deployment.heartbeat_timeout())
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +180,12 @@ class ScriptWriter:
         config, folder = self.config, self.folder.submission(name)
         index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
         module = "lading.executors.agent.batch_job"
-        agent = agent_archive.command(config.python, self.folder.root, module, without_site=not shape.runner)
+        agent = agent_archive.command(
+            config.deployment, config.python, self.folder.root, module, without_site=not shape.runner
+        )
         command = [*agent, self.folder.root, name]
         options = [
-            *current.deployment().runner_options(),
+            *config.deployment.runner_options(),
             "--keep-failed",
             str(config.keep_failed_scratch),
             *(["--scratch", config.scratch] if config.scratch else ()),

@@ -57,7 +57,7 @@ class Submitter(ClusterPart):
         bundles = DagBundles(self.config.max_bundle_size) if self.config.dags == "sync" else None
         self.bundles = BundleSync(self.folder.bundles, bundles) if bundles else None
         self._given: dict[str, Envelope] = {}
-        archive = agent_archive.brought()
+        archive = agent_archive.brought(self.config.deployment)
         self._agent = None if archive is None else archive.path(self.folder.root)
         self._has_agent = False
 

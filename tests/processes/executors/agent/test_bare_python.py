@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from lading.executors.agent import process_tree
-from lading.hooks.deployment import current
 from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed_config import SSHConfig
+from lading.hooks.site import config as site_config
 from lading.hooks.spool.agent_archive import archive
 from lading.hooks.spool.command import COMMAND_RUNNER, CommandWork
 from lading.hooks.spool.connection import SpoolConnection
@@ -53,7 +53,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 def machine(
     tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[SSHConfig, SpoolConnection]]:
-    monkeypatch.setattr(current, "_named", [Commands()])
+    monkeypatch.setattr(site_config, "AIRFLOW", Commands())
     config = SSHConfig(kind="ssh", hosts=[{"ssh_conn_id": "lab1"}], work_dir=str(tmp_path / "work"), python=python)
     [host] = config.hosts
     spool = introduction.spool_connection(ShellTransport(), config, host, "")

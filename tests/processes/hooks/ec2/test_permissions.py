@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.deployment.airflow import AIRFLOW
 from lading.hooks.ec2 import account, boot, cost_tags
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
@@ -113,8 +114,8 @@ def test_without_credentials_that_alone_is_said(ec2: FakeEC2, monkeypatch: pytes
 
 def test_a_connection_that_there_is_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_HERE", "aws://")
-    assert list(account.connection_checks("here")) == []
-    [found] = account.connection_checks("nowhere")
+    assert list(account.connection_checks(AIRFLOW, "here")) == []
+    [found] = account.connection_checks(AIRFLOW, "nowhere")
     assert (found.good, found.warns) == (True, True)
     assert "there is no connection 'nowhere'" in found.message
 

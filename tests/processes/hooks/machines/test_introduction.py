@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lading.hooks.deployment import current
+from lading.hooks.deployment.airflow import AIRFLOW
 from lading.hooks.files.owner import Owner
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
@@ -132,7 +132,7 @@ def test_a_check_says_that_a_machine_s_folder_is_another_deployment_s(
     server.claim(site.config.root(site.config.hosts[0]), THEIRS.ids, THEIRS.name)
     [found] = site.checks()
     assert (found.what, found.good) == ("machine lab1", False)
-    ours = Owner.from_key(*current.deployment().identity())
+    ours = Owner.from_key(*AIRFLOW.identity())
     for words in (f"{THEIRS.name} ({THEIRS.ids[0]})", f"this one is {ours.name} ({ours.ids[0]})"):
         assert words in found.message
 

@@ -13,9 +13,9 @@ from lading.hooks.batch.submit_limits import chunks, largest_array
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.job_script import ArrayShape, ScriptWriter, shape
-from lading.hooks.deployment import current
 from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.deployment.deployment import BatchDefaults
+from lading.hooks.site import config as site_config
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.manager import batch_systems
 from lading.scheduling.resources import Layout, Resources
@@ -209,7 +209,7 @@ def test_jobs_of_snakemake_ask_for_little_more_than_their_rules(monkeypatch: pyt
         def batch_defaults(self) -> BatchDefaults:
             return BatchDefaults(48, time=None)
 
-    monkeypatch.setattr(current, "_named", [Other()])
+    monkeypatch.setattr(site_config, "AIRFLOW", Other())
     free = Envelope("a", {}, Resources(1, 1000), None, None, 0, 0.0, 0.0)
     assert shape(free, config()) == ArrayShape(Layout(), memory=1048, gpus=0, time=None)
     lines = ScriptWriter(SYSTEMS["slurm"], config(), "http://api").of_one(free).splitlines()

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.deployment import current
-from lading.hooks.deployment.airflow import AirflowDeployment
+from lading.hooks.deployment.airflow import AIRFLOW, AirflowDeployment
 from lading.hooks.spool import agent_archive
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.local_transport import ShellTransport
@@ -64,13 +63,16 @@ def test_what_a_module_imports_when_it_is_used_is_in_the_file_too() -> None:
     assert names - files == NOT_IN_IT
 
 
-def test_machines_get_it_where_jobs_are_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert agent_archive.brought() is None
-    assert agent_archive.command("python3", "/w", "lading.executors.host") == ["python3", "-m", "lading.executors.host"]
-    monkeypatch.setattr(AirflowDeployment, "brings_agent", lambda _: True)
-    assert isinstance(current.deployment(), AirflowDeployment)
+def test_machines_get_it_where_jobs_are_commands() -> None:
+    class OfCommands(AirflowDeployment):
+        def brings_agent(self) -> bool:
+            return True
+
+    host = ("python3", "/w", "lading.executors.host")
+    assert agent_archive.brought(AIRFLOW) is None
+    assert agent_archive.command(AIRFLOW, *host) == ["python3", "-m", "lading.executors.host"]
     path = agent_archive.archive().path("/w")
-    assert agent_archive.command("python3", "/w", "lading.executors.host") == ["python3", path, "lading.executors.host"]
+    assert agent_archive.command(OfCommands(), *host) == ["python3", path, "lading.executors.host"]
 
 
 def test_a_python_that_is_too_old_says_so() -> None:

@@ -23,6 +23,7 @@ from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.settings import Settings
 from lading.executors.store import Lease
 from lading.executors.store.usage import FreedAmounts
+from lading.hooks.deployment.airflow import AIRFLOW
 from lading.hooks.ec2.account import connection_checks
 from lading.hooks.files import host, version
 from lading.hooks.site import Check
@@ -510,9 +511,9 @@ def test_a_connection_to_something_else_is_none_for_ssh(monkeypatch: pytest.Monk
 def test_a_connection_to_something_else_is_none_for_aws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WEB", "http://127.0.0.1:1")
     monkeypatch.setenv("AIRFLOW_CONN_CLOUD", "aws://")
-    [found] = connection_checks("web")
+    [found] = connection_checks(AIRFLOW, "web")
     assert (found.warns, found.message) == (True, "the connection 'web' is of type 'http'; name one of type aws")
-    assert list(connection_checks("cloud")) == []
+    assert list(connection_checks(AIRFLOW, "cloud")) == []
 
 
 @pytest.mark.parametrize("text", [None, "instance_type,zone\n", "no prices"])

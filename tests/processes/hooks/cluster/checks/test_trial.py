@@ -24,7 +24,7 @@ from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
-from lading.hooks.deployment import current
+from lading.hooks.deployment.airflow import AIRFLOW
 from lading.hooks.files.owner import Owner
 from lading.hooks.site import Check
 from lading.hooks.ssh.answer import CommandResult
@@ -59,7 +59,7 @@ def test_jobs_that_have_ended_do_not_count(tmp_path: Path) -> None:
     paper = Paper(tmp_path)
     states = ("RUNNING", "PENDING", "COMPLETING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT")
     paper.write("queue", "".join(f"{number}|{state}|n1|None|x\n" for number, state in enumerate(states, 1)))
-    found = before_a_trial(paper, Owner.from_key(*current.deployment().identity()))["batch system"]
+    found = before_a_trial(paper, Owner.from_key(*AIRFLOW.identity()))["batch system"]
     assert (found.good, found.message) == (True, "slurm answers; 3 jobs of this user wait or run")
 
 
