@@ -92,7 +92,7 @@ def test_what_idle_machines_cost_is_shared_by_what_was_used(session: Session) ->
 
 def test_what_is_unknown(session: Session) -> None:
     assert "There is no record of a job of Dag 'd'; Dags with jobs: none. Records are kept for 30 days" in unknown(
-        session, "d", None, NOW
+        AirflowHost(), session, "d", None, NOW
     )
     add(session, "a", "one", "align", "lab")
     session.flush()
