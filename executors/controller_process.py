@@ -189,17 +189,12 @@ class ControllerProcess:
         would clean up there. A controller of a killed scheduler may still be starting and not be visible yet; it learns
         from a file that Airflow was stopped.
         """
-        # Ctrl-C in the terminal of `airflow standalone` sends its scheduler SIGINT and at once SIGTERM, which may
-        # interrupt all that follows. By then, the file is written, which the controller looks for in each tick.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
-            is_shared = another_scheduler_lives(self.host, self.settings, self.job_id)
-            if not is_shared:
-                with contextlib.suppress(OSError):  # a full disk must not prevent stopping the others
-                    make_private(self.settings.state_folder)
-                    self.settings.stopped.touch(mode=0o600)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            is_shared = self._note_stop()
+        except (KeyboardInterrupt, SystemExit):
+            # Ctrl-C in the terminal of `airflow standalone` sends its scheduler SIGINT and at once SIGTERM.
+            self._note_stop()
+            raise
         lease = current_lease(self.host)
         acting = _acting_here(lease)
         # A child killed at this moment cannot be waited for until the last of its threads has ended.
@@ -228,6 +223,16 @@ class ControllerProcess:
                 for pid in _acting_here(current_lease(self.host)) - pids:
                     _ask_to_end(pid)
                     pids.add(pid)
+
+    def _note_stop(self) -> bool:
+        """Write the file from which a controller learns in each tick that Airflow was stopped, unless another scheduler
+        lives; return whether one does."""
+        is_shared = another_scheduler_lives(self.host, self.settings, self.job_id)
+        if not is_shared:
+            with contextlib.suppress(OSError):  # a full disk must not prevent stopping the others
+                make_private(self.settings.state_folder)
+                self.settings.stopped.touch(mode=0o600)
+        return is_shared
 
 
 def _acting_here(lease: store.Lease | None) -> set[int]:

@@ -257,7 +257,7 @@ new PerformanceObserver(list => { for (const entry of list.getEntries()) window.
   .observe({type: 'layout-shift', buffered: true});
 // Cost shows what it has after 3 s, and then moves: here it waits for a slow machine.
 const timeout = window.setTimeout;
-window.setTimeout = (call, milliseconds, ...rest) => timeout(call, milliseconds === 3000 ? 180000 : milliseconds, ...rest);
+window.setTimeout = (call, wait, ...rest) => timeout(call, wait === 3000 ? 180000 : wait, ...rest);
 """
 
 

@@ -606,20 +606,16 @@ def test_a_controller_learns_that_airflow_stops_even_if_a_second_signal_interrup
 ) -> None:
     """Ctrl-C in the terminal of ``airflow standalone`` sends its scheduler SIGINT and at once SIGTERM."""
 
-    def at_once(*_: object) -> bool:
-        os.kill(os.getpid(), signal.SIGTERM)
+    interruptions = iter([SystemExit(0)])
+
+    def interrupted(*_: object) -> bool:
+        for each in interruptions:
+            raise each
         return False
 
-    def end(*_: object) -> None:
-        raise SystemExit(0)
-
-    monkeypatch.setattr(controller_process, "another_scheduler_lives", at_once)
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        with pytest.raises(SystemExit):
-            ControllerProcess(StoreHost(engine), settings).stop()
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    monkeypatch.setattr(controller_process, "another_scheduler_lives", interrupted)
+    with pytest.raises(SystemExit):
+        ControllerProcess(StoreHost(engine), settings).stop()
     assert settings.stopped.exists()
 
 
