@@ -75,8 +75,8 @@ def main() -> None:
     def tick() -> int:
         nonlocal now
         now += 1.0
-        coming = work.coming_work(runs, site, waits, known, now, pools={}, turns={}, is_blind=False)
-        return len(decide([], site.launched, market, now=now, coming=coming).launches)
+        plan = work.next_plan(runs, site, market, waits, known, now, pools={}, turns={}, is_blind=False)
+        return len(decide([], site.launched, market, now=now, foreseen=plan).launches)
 
     tick()  # with the search
     measure(f"{options.dag_runs} runs of {options.tasks} tasks, a tick", 10, tick)

@@ -9,9 +9,8 @@ and 128 GiB. There are at most 4 allocations at a time, of 4 h each; ``idle_seco
 is twice the longest recorded duration of its kind, at least 10 minutes. A task is queued 2 s after the tasks before it
 have finished, with Airflow's default priority: 1 plus the number of jobs behind it. ``now`` requests allocations for
 waiting jobs. The others use the forecast, with each duration ``known``, only those of tasks of the same name (``task``,
-as in a second run), or none (``unknown``, as in a first run). ``--unplanned``: do not plan the size and number of
-allocations. ``--spread``: the standard deviation of the logarithm of actual over expected waits. ``--hurry``: how much
-finishing early is worth.
+as in a second run), or none (``unknown``, as in a first run). ``--spread``: the standard deviation of the logarithm of
+actual over expected waits. ``--hurry``: how much finishing early is worth.
 """
 
 from __future__ import annotations
@@ -44,9 +43,10 @@ from lading.scheduling.provisioning.allocation_plan import (
     allocation_plan,
     as_machine,
     as_machines,
-    needed_soon,
+    margin,
+    sure_steps,
 )
-from lading.scheduling.provisioning.coming_work import ComingWork, sure_steps
+from lading.scheduling.provisioning.launch import AllocationPlan
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.trace import Arrival
@@ -107,7 +107,6 @@ class Cluster:
     """A cluster and one run, played to its end.
 
     :param lengths: what is known of lengths, one of ``LENGTHS``; None: nothing is forecast
-    :param is_planned: whether allocations go by a plan
     :param hurry: what an early end is worth in cpu-hours
     :param spread: of the waits in the queue: the standard deviation of their logarithms
     """
@@ -119,12 +118,11 @@ class Cluster:
         lengths: str | None,
         *,
         unlimited: bool,
-        is_planned: bool = True,
         spread: float = 0.0,
         hurry: float = 1.0,
     ) -> None:
         self.random, self.spread = random.Random(0), spread
-        self.planner = Planner(queue, hurry, most_boot_paid=SECONDS_PAID) if is_planned else None
+        self.planner = Planner(queue, hurry, most_boot_paid=SECONDS_PAID)
         self.spending = Spending()
         seconds = HOURS - 130
         self.market = Market(NODE, OVERHEAD, seconds, seconds / 2, MOST, idle_seconds=IDLE, queue_seconds=queue)
@@ -207,9 +205,9 @@ class Cluster:
             if name not in self.begun
         ]
         live = [each.location(name, now) for name, each in self.there.items()]
-        coming = self._planned(waiting, live, now)
-        if coming is not None and coming.plan is not None:
-            waiting = in_planned_order(waiting, coming.plan.starts)
+        plan = self._planned(waiting, live, now)
+        if plan is not None:
+            waiting = in_planned_order(waiting, plan.starts)
         for job, name in run_now(waiting, [each for each in live if not each.booting], now=now).items():
             its, length = self.there[name], self.arrivals[job].duration
             self.begun[job] = now, name
@@ -218,7 +216,7 @@ class Cluster:
             its.idle_since = None
         waiting = [job for job in waiting if job.name not in self.begun]
         live = [each.location(name, now) for name, each in self.there.items()]
-        found = decide(waiting, live, self.market, now=now, coming=coming)
+        found = decide(waiting, live, self.market, now=now, foreseen=plan)
         assert not found.refused, found.refused
         for name in found.releases:
             if not self.there[name].ends:
@@ -229,9 +227,7 @@ class Cluster:
         self.found.allocations += len(found.launches)
         return len(found.launches)
 
-    def _coming(self) -> ComingWork | None:
-        if self.lengths is None:
-            return None
+    def _forecast(self) -> Forecast:
         steps: dict[str, WorkflowStep] = {}
         for name, its in self.arrivals.items():
             if name not in self.ended:
@@ -245,41 +241,38 @@ class Cluster:
                     where,
                     expected.spread,
                 )
-        tokens = {name: name for name in self.queued if name not in self.begun}
-        return ComingWork(
-            Forecast(steps, {RUN: 0.0}), tokens, known=frozenset([RUN]), foreseen=frozenset(self.there), begins_in=0.0
-        )
+        return Forecast(steps, {RUN: 0.0})
 
-    def _planned(self, waiting: Sequence[PlannedJob], live: Sequence[Location], now: float) -> ComingWork | None:
-        """The upcoming work, and what the plan requests for it."""
-        coming = self._coming()
-        if coming is None or self.planner is None:
-            return coming
-        kinds = {str(each.instance_type) for each in self.needs.values()}
-        market = as_machines(self.market, dict.fromkeys(kinds, self.queue))
+    def _planned(self, waiting: Sequence[PlannedJob], live: Sequence[Location], now: float) -> AllocationPlan | None:
+        """What the plan requests for the upcoming work; None: nothing is forecast."""
+        if self.lengths is None:
+            return None
+        forecast = self._forecast()
+        waits = dict.fromkeys((str(each.instance_type) for each in self.needs.values()), self.queue)
+        market = as_machines(self.market, waits)
         there = []
         for each in live:
             its = self.there[each.name]
             there.append(as_machine(each, its.ordered, None if each.booting else its.starts, self.queue, now))
         self.spending.see({each.name: (each.launched_at or now, each.usd_per_hour) for each in there}, now)
         problem = pose([], there, market.catalogue, market.limits, Objective(), now, None)
-        spent = self.spending.usd(coming.forecast, now)
+        spent = self.spending.usd(forecast, now)
         names = [each.name for each in waiting]
-        actions = self.planner.decide(coming.forecast, names, there, problem, spent=spent, now=now)
-        planned = frozenset(names) - actions.refused.keys()
-        schedule = self.planner.schedule
+        actions = self.planner.decide(forecast, names, there, problem, spent=spent, now=now)
         plan = allocation_plan(
             actions,
-            planned,
-            coming.forecast,
+            frozenset(names) - actions.refused.keys(),
+            forecast,
             dict(zip(names, names, strict=True)),
-            {} if schedule is None else schedule.starts,
-            sure_steps(coming, self.market, now),
-            needed_soon(actions, there, dict.fromkeys(kinds, self.queue), now),
+            {} if self.planner.schedule is None else self.planner.schedule.starts,
+            sure_steps(forecast, names, [RUN], waits, now),
+            there,
+            waits,
             self.market,
-            coming.margin,
+            margin(0.0),
+            now,
         )
-        return replace(coming, plan=plan)
+        return replace(plan, known=frozenset([RUN]))
 
     def _levels(self, name: str) -> tuple[tuple[str, str], ...]:
         task = str(self.arrivals[name].job.task)
@@ -298,7 +291,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--queue", type=float, default=600.0, help="seconds that an allocation waits")
     parser.add_argument("--scale", type=float, default=20.0)
     parser.add_argument("--unlimited", action="store_true")
-    parser.add_argument("--unplanned", action="store_true")
     parser.add_argument("--spread", type=float, default=0.0)
     parser.add_argument("--hurry", type=float, default=1.0)
     args = parser.parse_args(argv)
@@ -313,7 +305,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 args.queue,
                 None if how == "now" else how,
                 unlimited=args.unlimited,
-                is_planned=not args.unplanned,
                 spread=args.spread,
                 hurry=args.hurry,
             )

@@ -52,6 +52,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.plan import FORECAST
+from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.resources import Resources
 
 # Tasks of a run in a row; each comes after two of the row before.
@@ -162,7 +163,9 @@ class House:
         plans = self.plans.foresee(session, [site], waiting, now, by_dag=False)
         self.placing.assign(session, waiting, [site], [], now, {}, plans)
         self.cpu.append(time.thread_time() - cpu)
-        return time.perf_counter() - begun, plans.actions["cloud"].is_of_now
+        actions = plans["cloud"]
+        assert isinstance(actions, ForeseenActions)
+        return time.perf_counter() - begun, actions.is_of_now
 
 
 def main() -> None:

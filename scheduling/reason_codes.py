@@ -1353,13 +1353,7 @@ _TABLE = (
     _release("empty", "it is empty"),
     _release("not_wanted", "no waiting job needs it"),
     _release("not_needed", "no job is expected to need it"),
-    _release(
-        "not_needed_for", "no job is expected to need it for {seconds:.0f} s, and a new one boots faster than that"
-    ),
-    _release(
-        "allocation_not_needed_for",
-        "no job is expected to need it for {seconds:time}, and a new one waits in the queue for less than that",
-    ),
+    _release("not_needed_for", "no job is expected to need it for {seconds:time}, and a new one would be ready sooner"),
     _release("gang_gone", "the gang for which it was requested no longer looks for room"),
     _release("makes_way", "it makes way for a machine on which the waiting jobs can run"),
     _release(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors.forecast.site_plans import Foreseen
 from lading.executors.locality.allocation_history import AllocationHistory
 from lading.executors.store import ENDED, Change, data
 from lading.executors.store.durations import PastWaits
@@ -28,6 +27,7 @@ from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.policies import DATA_LOCALITY, Policy, PolicyContext
 from lading.scheduling.placing.rooms import stacks
+from lading.scheduling.provisioning.foreseen import Foreseen
 from lading.scheduling.reasons import Reason, free_text
 from lading.scheduling.shares.bounds import ShareBounds
 from lading.scheduling.text.printable import shortened
@@ -189,14 +189,14 @@ class Placing:
         at_work: Sequence[AtWork],
         now: float,
         wanted: Mapping[str, Sequence[WaitingJob]],
-        foreseen: Foreseen = Foreseen(),  # noqa: B008 (frozen)
+        foreseen: Mapping[str, Foreseen],
         bounds: ShareBounds | None = None,
     ) -> Assignment:
         """Decide where jobs go, by a plugin or by Lading.
 
         :param now: epoch seconds
         :param wanted: waiting gang members to launch capacity for, by site; the gang pass places them
-        :param foreseen: conclusions from the forecast
+        :param foreseen: by site, what the plan of all upcoming work requests
         :param bounds: what is left for each share's jobs; None: everything
         """
         sites = [
@@ -214,9 +214,7 @@ class Placing:
                     filters=self.extensions.filters,
                     rules=self.extensions.rules,
                     rank=self.rank,
-                    choice=replace(
-                        self._choice(session, some, sites, now), foreseen=foreseen.actions, coming=foreseen.coming
-                    ),
+                    choice=replace(self._choice(session, some, sites, now), foreseen=foreseen),
                     wanted=wanted,
                     bounds=None if bounds is None else bounds.anew(),
                 )

@@ -1,4 +1,4 @@
-"""The upcoming work at each site that uses allocations, as input for decisions about them."""
+"""The plan of each site that uses allocations, for the upcoming work there."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from lading.executors.forecast.held_up import HeldUpSteps
 from lading.executors.forecast.site_plan import SitePlan
-from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
+from lading.scheduling.forecast.coming import ComingRun, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.location import Location
-from lading.scheduling.matching.market import Market
+from lading.scheduling.matching.market import Market, queue_of
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.provisioning.allocation_plan import allocation_plan, as_machine, as_machines, needed_soon
-from lading.scheduling.provisioning.coming_work import ComingWork, sure_steps
+from lading.scheduling.provisioning.allocation_plan import (
+    allocation_plan,
+    as_machine,
+    as_machines,
+    margin,
+    sure_steps,
+)
 from lading.scheduling.provisioning.launch import AllocationPlan
 
 # How many of the latest allocations are used to measure how long their first jobs had to wait.
@@ -56,27 +60,23 @@ class BeginTimes:
 
 
 class AllocationWork:
-    """The upcoming work at one site that uses allocations, and the allocations requested for it.
+    """The plan of one site that uses allocations, and the allocations requested by it."""
 
-    :param plan: the plan of the site; None: allocations are requested only for waiting jobs
-    """
-
-    def __init__(self, plan: SitePlan | None = None) -> None:
+    def __init__(self, plan: SitePlan) -> None:
         self.plan = plan
         self.begins = BeginTimes()
         self.seen: dict[str, tuple[float, float | None]] = {}
         """When each allocation was first seen, and when it was first up, in epoch seconds; None: it is not up yet."""
-        self.at_site: dict[str, RunAtSite] = {}
-        self.held_up = HeldUpSteps()
         self.foreseen: dict[str, bool] = {}
         """For each allocation that had jobs: whether all of them belonged to runs whose remaining steps are known."""
         self.prefetched: frozenset[str] = frozenset()
         """The tokens of jobs that were prefetched according to a plan, or can be now."""
 
-    def coming_work(
+    def next_plan(
         self,
         runs: Sequence[ComingRun],
         site: SiteView,
+        market: Market,
         waits: QueueWaits,
         known: Collection[str],
         now: float,
@@ -87,8 +87,8 @@ class AllocationWork:
         held: Collection[str] = (),
         barred: Collection[str] = (),
         not_ahead: Collection[str] = (),
-    ) -> ComingWork:
-        """Return the upcoming work of the site.
+    ) -> AllocationPlan:
+        """Return what the plan requests now for the runs whose remaining steps are known.
 
         :param waits: how long allocations have waited in their queues
         :param known: the runs whose remaining steps are known
@@ -99,87 +99,65 @@ class AllocationWork:
         :param held: the runs whose jobs cannot start; ``barred``: the tokens of jobs that cannot; ``not_ahead``: the
             runs for which nothing is requested before their jobs wait
         """
-        self.at_site = parts_at(runs, site.name, self.at_site)
-        its = site_forecast(self.at_site.values(), pools, turns)
-        _, held_up = self.held_up.update(its, now)
-        left_out = [*held_up, *its.held(held, barred)]
-        there = {each.name for each in site.launched}
-        self.foreseen = {name: value for name, value in self.foreseen.items() if name in there}
-        for name, are_known in located(its.forecast, known).items():
-            if name in there:
-                self.foreseen[name] = self.foreseen.get(name, True) and are_known
-        coming = ComingWork(
-            its.forecast.without(left_out) if left_out else its.forecast,
-            {token: name for name, token in its.waiting.items()},
-            frozenset(known),
-            frozenset(name for name, value in self.foreseen.items() if value),
-            is_blind or bool(held_up),  # held-up steps can continue at any time
-            site.name,
-            waits,
-            self.begins.measure(site.launched, now),
-            frozenset(not_ahead),
+        every = site_forecast(self.plan.parts(runs, site.name), pools, turns)
+        self._note(every.forecast, site, known, now)
+        strange = [name for name, step in every.forecast.steps.items() if step.job.run not in known]
+        its = every.without(strange)
+        tokens = {token: name for name, token in its.waiting.items()}
+        forecast = its.forecast
+        kinds = {step.job.instance_type for step in forecast.steps.values() if not step.elsewhere}
+        kinds |= {each.instance_type for each in site.launched}
+        expected = {str(kind): queue_wait(waits, site.name, str(kind), market) for kind in kinds}
+        there = [
+            as_machine(each, *self.seen[each.name], expected[str(each.instance_type)], now) for each in site.launched
+        ]
+        sure = sure_steps(forecast, tokens.values(), set(known).difference(not_ahead), expected, now)
+        foreseen = self.plan.next_actions(
+            its,
+            replace(site, launched=there),
+            as_machines(market, expected),
+            now,
+            is_blind=is_blind,
+            held=held,
+            barred=barred,
+            # It is unknown which other jobs may need these.
+            kept=[each.name for each in there if not self.foreseen.get(each.name, False)],
+            unsure=forecast.steps.keys() - sure,
         )
-        if self.plan is None or not isinstance(site.market, Market):
-            return coming
-        cut = {its.forecast.steps[name].job.run for name in left_out}
-        return replace(coming, plan=self._planned(self.plan, its, coming, site, site.market, cut, now))
+        schedule = self.plan.planner.schedule
+        given = {job.name for each in site.launched for job in each.prefetched}
+        self.prefetched = self.prefetched.intersection(given).union(foreseen.prefetch_to)
+        found = allocation_plan(
+            foreseen.actions,
+            foreseen.planned | foreseen.pending,
+            forecast,
+            tokens,
+            {} if schedule is None else schedule.starts,
+            sure - foreseen.not_ahead,
+            there,
+            expected,
+            market,
+            margin(self.begins.measure(site.launched, now)),
+            now,
+        )
+        return replace(found, prefetch_to=foreseen.prefetch_to, prefetched=self.prefetched, known=frozenset(known))
 
-    def _planned(
-        self,
-        plan: SitePlan,
-        its: SiteForecast,
-        coming: ComingWork,
-        site: SiteView,
-        market: Market,
-        cut: Collection[str | None],
-        now: float,
-    ) -> AllocationPlan:
-        """Return what the plan requests now for the runs whose remaining steps are known.
-
-        :param cut: the runs with steps that are left out
-        """
+    def _note(self, forecast: Forecast, site: SiteView, known: Collection[str], now: float) -> None:
+        """Record when allocations were first seen and up, and of which runs their jobs were."""
         before, self.seen = self.seen, {}
         for each in site.launched:
             seen_at, up_at = before.get(each.name, (now, None))
             self.seen[each.name] = seen_at, None if each.booting else (now if up_at is None else up_at)
-        steps = coming.forecast.steps
-        strange = [name for name, step in steps.items() if step.job.run not in coming.known]
-        forecast = coming.forecast.without(strange) if strange else coming.forecast
-        waiting = {name: token for name, token in its.waiting.items() if name in forecast.steps}
-        kinds = {step.job.instance_type for step in forecast.steps.values() if not step.elsewhere}
-        kinds |= {each.instance_type for each in site.launched}
-        waits = {str(kind): coming.wait(str(kind), market.capacity.cpus, market) for kind in kinds}
-        there = [as_machine(each, *self.seen[each.name], waits[str(each.instance_type)], now) for each in site.launched]
-        sure = sure_steps(replace(coming, forecast=forecast), market, now)
-        foreseen = plan.next_actions(
-            replace(
-                its,
-                forecast=forecast,
-                waiting=waiting,
-                come=frozenset(name for name in its.come if name in forecast.steps),
-                ready=frozenset(name for name in its.ready if name in forecast.steps),
-            ),
-            replace(site, launched=there),
-            as_machines(market, waits),
-            now,
-            is_blind=coming.is_blind,
-            # It is unknown which other jobs may need these.
-            kept=[each.name for each in there if each.name not in coming.foreseen],
-            unsure=forecast.steps.keys() - sure,
-            cut=cut,
-        )
-        schedule = plan.planner.schedule
-        begins = {} if schedule is None else schedule.starts
-        sure -= foreseen.not_ahead
-        tokens = {token: name for name, token in waiting.items()}
-        planned = foreseen.planned | foreseen.pending
-        needed = needed_soon(foreseen.actions, there, waits, now)
-        given = {job.name for each in site.launched for job in each.prefetched}
-        self.prefetched = self.prefetched.intersection(given).union(foreseen.prefetch_to)
-        found = allocation_plan(
-            foreseen.actions, planned, forecast, tokens, begins, sure, needed, market, coming.margin
-        )
-        return replace(found, prefetch_to=foreseen.prefetch_to, prefetched=self.prefetched)
+        self.foreseen = {name: value for name, value in self.foreseen.items() if name in self.seen}
+        for name, are_known in located(forecast, known).items():
+            if name in self.seen:
+                self.foreseen[name] = self.foreseen.get(name, True) and are_known
+
+
+def queue_wait(waits: QueueWaits, site: str, kind: str, market: Market) -> float:
+    """Return the expected queue wait in seconds: measured on earlier allocations, or else from the sites file."""
+    known = waits.expected(site, queue_of(kind), market.capacity.cpus)
+    return market.queue_seconds if known is None else known
 
 
 def located(forecast: Forecast, known: Collection[str]) -> Mapping[str, bool]:

@@ -136,7 +136,6 @@ class SitePlan:
         barred: Collection[str] = (),
         kept: Collection[str] = (),
         unsure: Collection[str] = (),
-        cut: Collection[str | None] = (),
     ) -> ForeseenActions:
         """Return what the plan does now.
 
@@ -147,7 +146,6 @@ class SitePlan:
         :param kept: the names of machines that the plan does not release
         :param unsure: the steps for which nothing is launched before they wait, in addition to those that Airflow could
             have queued by now
-        :param cut: the runs with steps that are already left out, so that their end cannot be predicted
         :raises Exception: any error in planning
         """
         self.planner.hurry = market.hurry
@@ -187,7 +185,7 @@ class SitePlan:
         prefetch_to = {} if schedule is None else find_prefetches(schedule, forecast, planned, now, until, withheld)
         self.starts = {tokens[name]: known[name] for name in waiting if name in known and name not in withheld}
         # It is unknown when these continue.
-        unsure_runs = {*cut, *(its.forecast.steps[name].job.run for name in (*withheld, *left_out))}
+        unsure_runs = {its.forecast.steps[name].job.run for name in (*withheld, *left_out)}
         self.ends = {run: end for run, end in self.planned_ends.items() if run not in unsure_runs}
         return ForeseenActions(
             with_tokens(actions, tokens),

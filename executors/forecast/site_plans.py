@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -35,10 +35,9 @@ from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.plan import FORECAST
-from lading.scheduling.provisioning.allocation_plan import SECONDS_PAID
-from lading.scheduling.provisioning.coming_work import ComingWork, after_unknown
-from lading.scheduling.provisioning.foreseen import ForeseenActions
-from lading.scheduling.provisioning.launch import Provision
+from lading.scheduling.provisioning.allocation_plan import SECONDS_PAID, after_unknown
+from lading.scheduling.provisioning.foreseen import Foreseen, ForeseenActions
+from lading.scheduling.provisioning.launch import AllocationPlan, Provision
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
 from lading.scheduling.shares.who import Tenant
 from lading.scheduling.text.units import format_moment
@@ -63,19 +62,6 @@ NO_STARTS: Mapping[str, float] = MappingProxyType({})
 
 class PlanningEnded(Exception):
     """The running search is no longer needed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Foreseen:
-    """What follows from the upcoming work, by site.
-
-    :param actions: at sites that launch machines: what the plans do now; at sites with another policy, only what is
-        launched ahead
-    :param coming: at sites that use allocations: the upcoming work
-    """
-
-    actions: Mapping[str, ForeseenActions] = field(default_factory=dict)
-    coming: Mapping[str, ComingWork] = field(default_factory=dict)
 
 
 class SitePlans:
@@ -104,8 +90,8 @@ class SitePlans:
         self.ring, self.waits, self.launches = ring, waits, launches
         self.plans: dict[str, SitePlan] = {}
         self.work: dict[str, AllocationWork] = {}
-        self.coming: dict[str, ComingWork] = {}
-        """The last result."""
+        self.allocations: dict[str, AllocationPlan] = {}
+        """The last result at sites that use allocations."""
         self.due_at = -math.inf
         """When to compute it again, on the monotonic clock."""
         self.threads: Executor = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
@@ -147,8 +133,8 @@ class SitePlans:
         *,
         by_dag: bool,
         database_ahead: float = 0.0,
-    ) -> Foreseen:
-        """Return what the plans do now, and the upcoming work.
+    ) -> dict[str, Foreseen]:
+        """Return what the plans request now, by site; at sites with another policy, only what is launched ahead.
 
         :param sites: all sites in their order, with holds counted as taken
         :param waiting: the jobs to place, with the budgets of their runs
@@ -165,12 +151,12 @@ class SitePlans:
         if not (by_forecast or allocating):
             self._note(session, {})
         if not self.launches:
-            return Foreseen()
+            return {}
         begun = time.monotonic()
-        has_chosen = any(work.plan is not None and work.plan.has_chosen for work in self.work.values())
+        has_chosen = any(work.plan.has_chosen for work in self.work.values())
         is_early = not by_forecast and begun < self.due_at and not has_chosen
         if is_early and not self.plans:
-            return Foreseen(coming=self._as_before(allocating))
+            return {**self._as_before(allocating)}
         runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         self.terms = self._terms()
         others = launching_ahead(sites, runs)
@@ -182,7 +168,7 @@ class SitePlans:
         are_shared = len({job.share for job in waiting}) > 1
         turns = {job.name: (job.priority, job.turn) for job in waiting} if are_shared else {}
         barred = {site: with_alike(tokens, waiting, runs) for site, tokens in self.barred.items()}
-        found = {}
+        found = dict[str, Foreseen]()
         for name, (site, market) in {**by_forecast, **others}.items():
             start = at_once if name in others else self._start
             plan = self.plans.setdefault(name, SitePlan(market, start, self.ring))
@@ -211,26 +197,26 @@ class SitePlans:
                 actions = actions.ahead_only(its.waiting.values())
             found[name] = self._within_budgets(actions, its, budgets, {job.name for job in waiting})
         if is_early:
-            return Foreseen(found, self._as_before(allocating))
-        self.coming = self._coming(session, runs, allocating, barred, turns, now) if allocating else {}
+            return found | self._as_before(allocating)
+        self.allocations = self._allocation_plans(session, runs, allocating, barred, turns, now) if allocating else {}
         ends: dict[str, float] = {}
         starts: dict[str, float] = {}
         planning = (self.plans[name] for name in by_forecast if name in self.plans)
-        for some in (*planning, *(work.plan for work in self.work.values() if work.plan is not None)):
+        for some in (*planning, *(work.plan for work in self.work.values())):
             starts.update(some.starts)
             for run, end in some.ends.items():
                 ends[run] = max(end, ends.get(run, end))
         if by_forecast or allocating:
             self._note(session, self.live_runs.forecasts(ends), starts)
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
-        return Foreseen(found, self.coming)
+        return found | self.allocations
 
-    def _as_before(self, sites: Iterable[SiteView]) -> dict[str, ComingWork]:
+    def _as_before(self, sites: Iterable[SiteView]) -> dict[str, AllocationPlan]:
         """Return the last result for sites that use allocations, without its launches."""
-        there = (site.name for site in sites if site.name in self.coming)
-        return {name: self.coming[name].without_launches() for name in there}
+        there = (site.name for site in sites if site.name in self.allocations)
+        return {name: self.allocations[name].without_launches() for name in there}
 
-    def _coming(
+    def _allocation_plans(
         self,
         session: Session,
         runs: Sequence[ComingRun],
@@ -238,21 +224,22 @@ class SitePlans:
         barred: Mapping[str, frozenset[str]],
         turns: Mapping[str, tuple[int, float]],
         now: float,
-    ) -> dict[str, ComingWork]:
-        """Return the upcoming work at sites that use allocations."""
+    ) -> dict[str, AllocationPlan]:
+        """Return what the plans of sites that use allocations request now."""
         unclear = self.live_runs.without_structure | self.live_runs.without_needs
         known = self.live_runs.names - unclear
         self.waits.read(session)
         found = {}
-        for site in sites:
+        for site, market in ((site, site.market) for site in sites if isinstance(site.market, Market)):
             trouble = NO_WORK.format(site=site.name)
             if (work := self.work.get(site.name)) is None:
                 plan = SitePlan(MachineMarket(Catalogue({})), self._start, self.ring, most_boot_paid=SECONDS_PAID)
                 work = self.work[site.name] = AllocationWork(plan)
             try:
-                found[site.name] = work.coming_work(
+                found[site.name] = work.next_plan(
                     runs,
                     site,
+                    market,
                     self.waits.launches,
                     known,
                     now,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lading.scheduling.forecast.forecast import Forecast, RoomWait, WorkflowStep
 from lading.scheduling.job import PlannedJob
@@ -131,6 +131,19 @@ class SiteForecast:
         """
         of_runs = [name for name, step in self.forecast.steps.items() if step.begun is None and step.job.run in runs]
         return of_runs + [name for name, token in self.waiting.items() if token in jobs]
+
+    def without(self, names: Collection[str]) -> SiteForecast:
+        """The same work without these steps and all steps that wait for them."""
+        if not names:
+            return self
+        forecast = self.forecast.without(names)
+        return replace(
+            self,
+            forecast=forecast,
+            waiting={name: token for name, token in self.waiting.items() if name in forecast.steps},
+            come=self.come & forecast.steps.keys(),
+            ready=self.ready & forecast.steps.keys(),
+        )
 
     def unqueued(self) -> list[str]:
         """The steps that Airflow could have started or queued but has not, although their runs and pools have room for

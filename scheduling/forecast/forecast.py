@@ -45,7 +45,6 @@ class WorkflowStep:
     :param parents: the steps that must finish before it can start; finished ones are omitted
     :param begun: since when it runs, epoch seconds; None: not started
     :param location: the machine on which it runs
-    :param rest: the longest path behind it, through omitted steps, to the end of its run, seconds
     :param elsewhere: whether it needs none of the planned machines, and only takes time
     :param room_wait: its wait for room, for a step elsewhere; None: there is room at once
     :param pool: its Airflow pool; None: irrelevant
@@ -65,7 +64,6 @@ class WorkflowStep:
     spread: float = 0.0
     elsewhere: bool = False
     room_wait: RoomWait | None = None
-    rest: float = 0.0
     pool: str | None = None
     pool_slots: int = 1
     ahead: bool | None = None
@@ -84,7 +82,6 @@ class WorkflowStep:
             spread=self.spread,
             elsewhere=self.elsewhere,
             room_wait=self.room_wait,
-            rest=self.rest,
             pool=self.pool,
             pool_slots=self.pool_slots,
             ahead=self.ahead,
@@ -199,8 +196,7 @@ class Forecast:
 
         :param rests: see :meth:`rests`; of the steps that wait for it
         """
-        ways = (rests[each] + self.steps[each].wait_to_come for each in self.children[name])
-        return max((self.steps[name].rest, *ways))
+        return max((rests[each] + self.steps[each].wait_to_come for each in self.children[name]), default=0.0)
 
     def soonest(self, now: float) -> dict[str, float]:
         """When each step starts if there are enough machines, epoch seconds; now if it is running."""
@@ -212,26 +208,6 @@ class Forecast:
             starts[name] = now if step.begun is not None else step.start(ready)
             ends[name] = starts[name] + step.left(now)
         return starts
-
-    def nearest(self, most: int, now: float) -> Forecast:
-        """The forecast reduced to the first ``most`` steps that have not started.
-
-        Their order assumes enough machines. The omitted steps are accounted for in :attr:`WorkflowStep.rest` of the
-        steps before them.
-        """
-        if sum(step.begun is None for step in self.steps.values()) <= most:
-            return self
-        soonest = self.soonest(now)
-        begins = [
-            (soonest[name], number, name) for number, name in enumerate(self.order) if self.steps[name].begun is None
-        ]
-        left_out = {name for _, _, name in sorted(begins)[most:]}
-        rests, kept = self.rests(now), dict[str, WorkflowStep]()
-        for name, step in self.steps.items():
-            if name not in left_out:
-                is_cut = any(each in left_out for each in self.children[name])
-                kept[name] = replace(step, rest=self.behind(name, rests)) if is_cut else step
-        return replace(self, steps=kept)
 
     def by_those_at_work(self, now: float) -> Forecast:
         """The forecast with longer lengths for steps whose running siblings already take longer.

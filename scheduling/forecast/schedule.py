@@ -65,5 +65,5 @@ class Schedule:
         ends: dict[str, float] = {}
         for name, step in forecast.steps.items():
             if (run := step.job.run) is not None:
-                ends[run] = max(ends.get(run, 0.0), self.until.get(name, math.inf) + step.rest)
+                ends[run] = max(ends.get(run, 0.0), self.until.get(name, math.inf))
         return {run: end for run, end in ends.items() if end < math.inf}

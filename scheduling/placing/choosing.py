@@ -28,8 +28,8 @@ from lading.scheduling.placing.policies import (
 from lading.scheduling.placing.rooms import Rooms, stacks
 from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.prediction import is_short
-from lading.scheduling.provisioning.coming_work import ComingWork
-from lading.scheduling.provisioning.foreseen import ForeseenActions
+from lading.scheduling.provisioning.foreseen import Foreseen, ForeseenActions
+from lading.scheduling.provisioning.launch import AllocationPlan
 from lading.scheduling.provisioning.machines import promised
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
@@ -43,8 +43,7 @@ class Choice:
     :param policies: third-party policies by name
     :param allocations: where jobs are; newly placed jobs are added
     :param trouble: by site and job: how the policy failed
-    :param foreseen: by site, the actions requested by the plan of all upcoming work
-    :param coming: by site of allocations, the upcoming work there
+    :param foreseen: by site, what the plan of all upcoming work requests
     """
 
     now: float
@@ -52,8 +51,7 @@ class Choice:
     files: Files = field(default_factory=Files)
     allocations: Allocations = field(default_factory=Allocations)
     trouble: dict[str, dict[str, Reason]] = field(default_factory=dict)
-    foreseen: Mapping[str, ForeseenActions] = field(default_factory=dict)
-    coming: Mapping[str, ComingWork] = field(default_factory=dict)
+    foreseen: Mapping[str, Foreseen] = field(default_factory=dict)
 
     def run(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
         """Return the location of each job that can run at once, or that a queue takes, by job name."""
@@ -98,20 +96,21 @@ class Choice:
 
     def _in_order(self, site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
         """Reorder jobs by the plan, if the site's allocations are requested by one."""
-        coming = self.coming.get(site.name)
-        return jobs if coming is None or coming.plan is None else in_planned_order(jobs, coming.plan.starts)
+        plan = self.foreseen.get(site.name)
+        return in_planned_order(jobs, plan.starts) if isinstance(plan, AllocationPlan) else jobs
 
     def _foreseen(self, site: SiteView) -> ForeseenActions | None:
         """Return the actions of the plan by which the site's jobs are placed; None: there is none."""
         is_planned = isinstance(site.market, MachineMarket) and site.market.policy == FORECAST
-        return self.foreseen.get(site.name) if is_planned else None
+        foreseen = self.foreseen.get(site.name)
+        return foreseen if is_planned and isinstance(foreseen, ForeseenActions) else None
 
     def _planned(self, site: SiteView) -> tuple[frozenset[str], Mapping[str, str]] | None:
         """Return the jobs of a plan, and the machines to which they can be prefetched; None without a plan."""
         if (foreseen := self._foreseen(site)) is not None:
             return foreseen.planned | foreseen.pending, foreseen.prefetch_to
-        coming = self.coming.get(site.name)
-        return None if coming is None or coming.plan is None else (coming.plan.planned, coming.plan.prefetch_to)
+        plan = self.foreseen.get(site.name)
+        return (plan.planned, plan.prefetch_to) if isinstance(plan, AllocationPlan) else None
 
     def _asked(self, policy: Policy, context: PolicyContext, job: PlannedJob, rooms: Rooms) -> str | None:
         """Ask a third-party policy for a location; a failure is recorded in ``trouble``."""

@@ -93,9 +93,7 @@ def assign(
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
     used = used_by_groups([*jobs, *(job for some in wanted.values() for job in some)], at_work, by_name)
-    this_pass = PlacementPass(
-        jobs, kinds, by_name, assignment, used, choice.trouble, wanted, choice.foreseen, choice.coming
-    )
+    this_pass = PlacementPass(jobs, kinds, by_name, assignment, used, choice.trouble, wanted, choice.foreseen)
     this_pass.bounds = bounds
     this_pass.visit(choice.run, now)
     this_pass.begin_prefetching()

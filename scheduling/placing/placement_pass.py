@@ -17,8 +17,7 @@ from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.job_classes import NAME, ApproachingClasses, ClassAtStop, JobClass
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import Provision, decide, decide_apart
-from lading.scheduling.provisioning.coming_work import ComingWork
-from lading.scheduling.provisioning.foreseen import ForeseenActions
+from lading.scheduling.provisioning.foreseen import Foreseen
 from lading.scheduling.reasons import Reason, because, combined
 from lading.scheduling.shares.bounds import ShareBounds
 
@@ -37,8 +36,7 @@ class PlacementPass:
     :param groups: the machines used by jobs of limited groups
     :param failures: by site and job: how the site's policy failed
     :param wanted: by site, further jobs for which it launches what they need
-    :param foreseen: by site, the actions requested by the plan of all upcoming work
-    :param coming: by site of allocations, the upcoming work there
+    :param foreseen: by site, what the plan of all upcoming work requests
     :param positions: each job's position among all jobs, by name
     :param hidden: jobs behind which jobs of their shape were not examined, each with its class
     :param resting: the jobs that go to no other site now, at the stop that turned them away last
@@ -57,8 +55,7 @@ class PlacementPass:
     groups: GroupMachines
     failures: Mapping[str, Mapping[str, Reason]]
     wanted: Mapping[str, Sequence[WaitingJob]] = field(default_factory=dict)
-    foreseen: Mapping[str, ForeseenActions] = field(default_factory=dict)
-    coming: Mapping[str, ComingWork] = field(default_factory=dict)
+    foreseen: Mapping[str, Foreseen] = field(default_factory=dict)
     positions: dict[str, int] = field(init=False)
     hidden: dict[str, JobClass] = field(init=False)
     resting: list[ClassAtStop] = field(default_factory=list)
@@ -281,8 +278,8 @@ class PlacementPass:
         first, kept = Provision(), frozenset[str]()
         if spread:
             first, launched, kept = decide_apart(spread, launched, market, since, limits, now=now)
-        foreseen, coming = self.foreseen.get(site.name), self.coming.get(site.name)
-        provision = decide(waiting, launched, market, since, limits, now=now, foreseen=foreseen, coming=coming)
+        foreseen = self.foreseen.get(site.name)
+        provision = decide(waiting, launched, market, since, limits, now=now, foreseen=foreseen)
         if spread:
             provision = replace(
                 provision,

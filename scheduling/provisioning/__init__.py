@@ -7,9 +7,14 @@ Pure; called by the controller alone, for jobs that no location has room for. Pl
 from __future__ import annotations
 
 from lading.scheduling.provisioning.allocation_plan import shaped
-from lading.scheduling.provisioning.allocations import SECONDS_TO_BEGIN
 from lading.scheduling.provisioning.decision import decide, decide_apart
-from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Launch, Provision
+from lading.scheduling.provisioning.launch import (
+    LONGEST_ARRIVAL,
+    SECONDS_TO_BEGIN,
+    SECONDS_UNTIL_SETTLED,
+    Launch,
+    Provision,
+)
 from lading.scheduling.provisioning.recall import recalls, suits, takes
 
 __all__ = [

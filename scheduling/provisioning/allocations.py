@@ -21,11 +21,9 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import Market
 from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.provisioning import coming_work
+from lading.scheduling.provisioning import planner
 from lading.scheduling.provisioning.allocation_plan import shaped
-from lading.scheduling.provisioning.coming_work import SECONDS_TO_BEGIN, ComingWork
-from lading.scheduling.provisioning.launch import Launch, Provision, settled
-from lading.scheduling.provisioning.planner import plan
+from lading.scheduling.provisioning.launch import SECONDS_TO_BEGIN, AllocationPlan, Launch, Provision, settled
 from lading.scheduling.provisioning.recall import suits
 from lading.scheduling.reasons import Reason, because
 
@@ -43,7 +41,7 @@ def decide(
     limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     now: float,
-    coming: ComingWork | None = None,
+    foreseen: AllocationPlan | None = None,
 ) -> Provision:
     """Decide what is launched and what makes way.
 
@@ -55,51 +53,34 @@ def decide(
     :param since: when each job first found no room, by name; without an entry, when it was queued
     :param limits: on the number of allocations, live or to be launched, with jobs of a task or a run
     :param now: epoch seconds
-    :param coming: what live runs still have to do here; None: unknown, or not used
+    :param foreseen: what the plan of all upcoming work requests; None: there is no plan
     """
+    plan = AllocationPlan() if foreseen is None else foreseen
     names = frozenset(each.name for each in live)
-    margin = SECONDS_TO_BEGIN if coming is None else coming.margin
     wanting = [*jobs, *(job for each in live for job in each.prefetched)]
-    needs = _needed(wanting, live, market, limits, now, margin)
-    near = None if coming is None else replace(coming, forecast=coming.within_reach(len(live), now))
-    begins: Mapping[str, float] = {}
-    awaits: Mapping[str, Reason] = {}
-    plan = None if near is None else near.plan
-    if near is not None:
-        launches = needs.launches
-        if plan is not None:
-            # To a plan, prefetched jobs are already running.
-            left_to_plan = plan.planned | plan.prefetched | _just_come(wanting, near.known, since, now)
-            launches = tuple(each for each in launches if not left_to_plan.issuperset(each.jobs))
-            if any(not left_to_plan.isdisjoint(each.jobs) for each in launches):
-                others = [job for job in wanting if job.name not in left_to_plan]
-                launches = _needed(others, live, market, limits, now, margin).launches
-        launches, awaits = coming_work.needed(launches, live, near, market, now)
-        if plan is not None:
-            room = max(0, market.most - len(live) - len(launches))
-            begins, awaits = plan.begins, {**awaits, **plan.awaits}
-            launches = (*launches, *plan.launches[:room])
-        needs = replace(needs, launches=launches)
+    needs = _needed(wanting, live, market, limits, now, plan.margin)
+    # To a plan, prefetched jobs are already running.
+    left_to_plan = plan.planned | plan.prefetched | _just_come(wanting, plan.known, since, now)
+    others = tuple(each for each in needs.launches if not left_to_plan.issuperset(each.jobs))
+    if any(not left_to_plan.isdisjoint(each.jobs) for each in others):
+        unplanned = [job for job in wanting if job.name not in left_to_plan]
+        others = _needed(unplanned, live, market, limits, now, plan.margin).launches
+    by_plan = plan.launches[: max(0, market.most - len(live) - len(others))]
+    needs = replace(needs, launches=(*others, *by_plan))
     if not (wanting or needs.launches):
-        return Provision(releases=_unused(live, names, market, now, coming), spare=names)
+        return Provision(releases=_unused(live, names, market, now, foreseen), spare=names)
     waiting = [job for job in jobs if job.name not in needs.refused]
-    releases = _unused(live, names - needs.used, market, now, coming)
+    releases = _unused(live, names - needs.used, market, now, foreseen)
     # Nothing makes way if nothing can be launched in its place, or if other launches or releases already help.
     may_give_way = market.held is None and not (needs.launches or releases)
     # A plan releases idle allocations itself if it needs others.
-    unplanned = [job for job in waiting if plan is None or job.name not in plan.planned]
+    unplanned = [job for job in waiting if job.name not in plan.planned]
     if may_give_way and (first := _giving_way(unplanned, live, needs.used, market, limits, now)) is not None:
         releases |= first
-    planned = () if plan is None else plan.launches
-    unsettled = tuple(each for each in needs.launches if each not in planned)
-    due = () if market.held is not None else _settled(unsettled, wanting, since, market, now)
-    if market.held is None:
-        due = (*due, *(each for each in needs.launches if each in planned))
-    if near is not None:
-        due = coming_work.timed(due, [each for each in live if each.name not in releases], near, market, now)
+    due = () if market.held is not None else (*_settled(others, wanting, since, market, now), *by_plan)
     waits = _waits(waiting, live, needs, market)
-    asked = {name: begins[name] for launch in due for name in launch.jobs if name in begins}
-    return Provision(due, releases, names - needs.used, waits, needs.refused, awaits=awaits, ahead=asked)
+    asked = {name: plan.begins[name] for launch in due for name in launch.jobs if name in plan.begins}
+    return Provision(due, releases, names - needs.used, waits, needs.refused, awaits=plan.awaits, ahead=asked)
 
 
 def _just_come(
@@ -150,7 +131,7 @@ def _needed(
     # Jobs cannot use other kinds, and the planner checks every location for every job.
     open_ones = [each for each in live if each.instance_type in kinds and not each.draining]
     # With equal prices the planner launches as few allocations as possible.
-    planned = plan(
+    planned = planner.plan(
         jobs,
         [replace(each, used=each.running, prefetched=(), usd_per_hour=1.0) for each in open_ones],
         Catalogue({kind: InstanceType(kind, market.capacity, (Offering(1.0),)) for kind in kinds}),
@@ -213,26 +194,23 @@ def _settled(
 
 
 def _unused(
-    live: Sequence[Location], spare: frozenset[str], market: Market, now: float, coming: ComingWork | None
+    live: Sequence[Location], spare: frozenset[str], market: Market, now: float, foreseen: AllocationPlan | None
 ) -> dict[str, Reason]:
-    """Return the queued allocations that nothing has needed for a while or will need, and the running ones that no
-    upcoming work needs. If upcoming work is unknown, running allocations end by themselves.
+    """Return the idle allocations that the plan does not need, and those that nothing has needed for a while. Without a
+    plan, running allocations end by themselves.
     """
-    ends, kept = ({}, frozenset()) if coming is None else coming_work.ended(live, spare, coming, market, now)
-    if coming is not None and coming.plan is not None:
-        needed = coming.plan.needed
-        free = {each.name for each in live if each.empty and not (each.draining or each.booting)} & spare
-        idle = (
-            {} if coming.is_blind else {name: coming.plan.releases[name] for name in coming.plan.releases.keys() & free}
-        )
-        idle = {name: reason for name, reason in idle.items() if name in coming.foreseen}
-        ends, kept = {name: reason for name, reason in ends.items() if name not in needed} | idle, kept | needed
-    return ends | {
-        each.name: because("not_wanted")
-        for each in live
-        if each.booting and each.name in spare - kept
-        if each.idle_since is not None and now - each.idle_since > market.idle_seconds
-    }
+    plan = AllocationPlan() if foreseen is None else foreseen
+    ends = dict[str, Reason]()
+    for each in live:
+        is_idle = each.booting or (foreseen is not None and each.empty and not each.draining)
+        if not is_idle or each.name not in spare or each.name in plan.needed:
+            continue
+        if each.name in plan.releases:
+            ends[each.name] = plan.releases[each.name]
+        elif each.idle_since is not None and now - each.idle_since > market.idle_seconds:
+            seconds = now - each.idle_since
+            ends[each.name] = because("not_wanted") if each.booting else because("idle", seconds=seconds)
+    return ends
 
 
 def abandoned(

@@ -13,9 +13,8 @@ from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import allocations, machines
 from lading.scheduling.provisioning import foreseen as by_forecast
 from lading.scheduling.provisioning.budgets import within
-from lading.scheduling.provisioning.coming_work import ComingWork
-from lading.scheduling.provisioning.foreseen import ForeseenActions
-from lading.scheduling.provisioning.launch import Provision
+from lading.scheduling.provisioning.foreseen import Foreseen, ForeseenActions
+from lading.scheduling.provisioning.launch import AllocationPlan, Provision
 
 
 def decide(
@@ -26,8 +25,7 @@ def decide(
     limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     now: float,
-    foreseen: ForeseenActions | None = None,
-    coming: ComingWork | None = None,
+    foreseen: Foreseen | None = None,
 ) -> Provision:
     """Decide what is launched and what makes way.
 
@@ -37,14 +35,14 @@ def decide(
     :param since: when each job first found no room, by name; without an entry, when it was queued
     :param limits: on the number of these locations, and of those to be launched, with jobs of a task or a run
     :param now: epoch seconds
-    :param foreseen: the actions requested by the plan of all upcoming work; None: the site has no plan
-    :param coming: the upcoming work at a site of allocations; None: unknown
+    :param foreseen: what the plan of all upcoming work requests; None: the site has no plan
     """
-    if isinstance(market, MachineMarket) and foreseen is not None:
+    if isinstance(market, MachineMarket) and isinstance(foreseen, ForeseenActions):
         return by_forecast.decide(jobs, live, market, since, limits, foreseen, now=now)
     if isinstance(market, MachineMarket):
         return machines.decide(jobs, live, market, since, limits, now=now)
-    found = allocations.decide(jobs, live, market, since, limits, now=now, coming=coming)
+    plan = foreseen if isinstance(foreseen, AllocationPlan) else None
+    found = allocations.decide(jobs, live, market, since, limits, now=now, foreseen=plan)
     prefetched = (job for each in live for job in each.prefetched)
     launches, over = within(found.launches, [*jobs, *prefetched], {})
     waits = {job.name: over[job.name] for job in jobs if job.name in over}

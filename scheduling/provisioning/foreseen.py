@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from lading.scheduling.forecast.policy import Actions
 from lading.scheduling.job import Budget, PlannedJob
@@ -21,7 +22,7 @@ from lading.scheduling.packing.problem import Bin
 from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.provisioning import machines
 from lading.scheduling.provisioning.budgets import coming, within
-from lading.scheduling.provisioning.launch import Launch, Provision
+from lading.scheduling.provisioning.launch import AllocationPlan, Launch, Provision
 from lading.scheduling.quotas import quota, vcpus
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
@@ -66,6 +67,10 @@ class ForeseenActions:
         launches = tuple(each for each in self.actions.launches if tokens.isdisjoint(launched_for[each.name]))
         actions = replace(self.actions, placements=(), launches=launches, releases=(), waits=())
         return ForeseenActions(actions, is_of_now=True, not_ahead=self.not_ahead, begins=self.begins)
+
+
+# What the plan of all upcoming work requests at a site: of machines, or of allocations.
+Foreseen: TypeAlias = ForeseenActions | AllocationPlan
 
 
 def decide(

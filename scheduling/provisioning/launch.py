@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.machine_traits import ON_DEMAND
@@ -14,6 +14,8 @@ from lading.scheduling.resources import Resources
 # job has arrived for SECONDS_UNTIL_SETTLED, but no longer than LONGEST_ARRIVAL (seconds) after the first of its jobs.
 SECONDS_UNTIL_SETTLED = 2.0
 LONGEST_ARRIVAL = 6.0
+# Seconds allowed from the start of an allocation to that of its jobs, at least.
+SECONDS_TO_BEGIN = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,16 @@ class AllocationPlan:
     :param launches: the allocations that are requested now
     :param planned: the waiting jobs that have a place in it, or for which it is being made: nothing else is requested
         for them
-    :param needed: the allocations that it needs sooner than a new one would leave its queue
+    :param needed: the queued allocations that it needs, and the running ones that it needs sooner than a new one would
+        leave its queue
     :param releases: the idle allocations that it does not need, each with the reason
     :param awaits: what some of the waiting jobs wait for
     :param begins: planned starts of upcoming jobs for which something is launched, epoch seconds
     :param starts: planned starts of waiting jobs, epoch seconds
     :param prefetch_to: the allocations to which waiting jobs can be prefetched before there is room, by job
     :param prefetched: the jobs that were prefetched in this way
+    :param known: the runs whose remaining steps it includes
+    :param margin: how many seconds a walltime exceeds the time limits of its jobs
     """
 
     launches: tuple[Launch, ...] = ()
@@ -65,6 +70,12 @@ class AllocationPlan:
     starts: Mapping[str, float] = field(default_factory=dict)
     prefetch_to: Mapping[str, str] = field(default_factory=dict)
     prefetched: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+    margin: float = SECONDS_TO_BEGIN
+
+    def without_launches(self) -> AllocationPlan:
+        """Return the plan after its launches have been made."""
+        return replace(self, launches=()) if self.launches else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from lading.executors.forecast import live_runs
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.conformance.site_suite import close
-from lading.scheduling.provisioning.coming_work import MINUTE, NOT_MEASURED, SECONDS_BETWEEN_STEPS
+from lading.scheduling.provisioning.allocation_plan import MINUTE, NOT_MEASURED, SECONDS_BETWEEN_STEPS
 from tests.clusters.dag_runs import add_run, job, task
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.models.log import Log
@@ -18,14 +19,14 @@ from lading.executors.forecast import site_plans
 from lading.executors.forecast.allocation_work import SECONDS_UNSEEN, AllocationWork, BeginTimes
 from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
 from lading.executors.forecast.site_plan import PlanningInput, SitePlan, chosen
-from lading.executors.forecast.site_plans import PAUSE_BETWEEN_LOOKS, Foreseen, SitePlans
+from lading.executors.forecast.site_plans import PAUSE_BETWEEN_LOOKS, SitePlans
 from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.plugin.host import AirflowHost
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, SiteForecast, alone
 from lading.scheduling.forecast.fleet_work import Fleet
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.insight.starts import StartSource
@@ -35,8 +36,9 @@ from lading.scheduling.matching.market import MachineMarket, Market, kind
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.prediction import Prediction
-from lading.scheduling.provisioning import coming_work
-from lading.scheduling.provisioning.coming_work import ComingWork
+from lading.scheduling.provisioning import allocation_plan
+from lading.scheduling.provisioning.foreseen import Foreseen, ForeseenActions
+from lading.scheduling.provisioning.launch import AllocationPlan
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
@@ -96,7 +98,7 @@ def test_a_walltime_covers_the_time_that_nodes_take_to_begin(
 ) -> None:
     """They have taken longer than was assumed, so too little is left of the first allocation."""
     with monkeypatch.context() as patch:
-        patch.setattr(coming_work, "NOT_MEASURED", 10.0)
+        patch.setattr(allocation_plan, "NOT_MEASURED", 10.0)
         house = WorkflowRuns(
             airflow_database, {"d": [task("a", 10)]}, MARKET, tmp_path, patch, queue=1.0, node_boots=70.0
         )
@@ -195,23 +197,22 @@ def test_what_is_to_come_is_not_read_all_the_time(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(plans.waits, "read", lambda _: None)
     monkeypatch.setattr(time, "monotonic", clock)
 
-    def found(at: float, *sites: SiteView) -> Foreseen:
+    def found(at: float, *sites: SiteView) -> dict[str, Foreseen]:
         clock.now = at
         return plans.foresee(None, sites, [], at, by_dag=False)  # type: ignore[arg-type]
 
     first = found(0.0, site)
-    assert (first.coming["hpc"].site, found(10.0, site).coming, looks) == ("hpc", first.coming, [0.0])
+    assert (first.keys(), found(10.0, site), looks) == ({"hpc"}, first, [0.0])
     found(2.0 + 2.0 * PAUSE_BETWEEN_LOOKS, site)
     assert looks == [0.0, 22.0]
     plan = plans.work["hpc"].plan
-    assert plan is not None
     plan.choosing = Future()
     found(23.0, site)
     assert looks == [0.0, 22.0], "the search still runs"
     plan.choosing.set_result(None)
     found(24.0, site)
     assert looks == [0.0, 22.0, 24.0], "what it has chosen is used at once"
-    assert found(23.0, replace(site, trouble=because("stopped"))) == Foreseen(), "it takes no jobs"
+    assert found(23.0, replace(site, trouble=because("stopped"))) == {}, "it takes no jobs"
     plans.close()
 
 
@@ -223,37 +224,51 @@ def job(name: str, **known: object) -> ComingJob:
     return ComingJob(name, Prediction(10.0), "hpc", NEED, **known)  # type: ignore[arg-type]
 
 
+def work() -> AllocationWork:
+    return AllocationWork(SitePlan(MachineMarket(Catalogue({})), site_plans.at_once, lambda: None))
+
+
 def test_what_has_been_in_an_allocation_is_kept() -> None:
-    work = AllocationWork()
+    made = work()
     site = SiteView(name="hpc", launched=[Location("a1", MARKET.capacity), Location("a2", MARKET.capacity)])
 
-    def look(*runs: ComingRun) -> ComingWork:
-        return work.coming_work(runs, site, QueueWaits(), {"r"}, 0.0, pools={}, turns={}, is_blind=False)
+    def look(*runs: ComingRun) -> dict[str, bool]:
+        made.next_plan(runs, site, MARKET, QueueWaits(), {"r"}, 0.0, pools={}, turns={}, is_blind=False)
+        return made.foreseen
 
-    first = look(run("r", job("x", token="t", begun=1.0, location="a1"), job("y", token="u")))
-    assert (first.tokens, first.known, first.foreseen) == ({"u": "y"}, {"r"}, {"a1"})
-    assert look().foreseen == {"a1"}, "its job has ended"
+    assert look(run("r", job("x", token="t", begun=1.0, location="a1"), job("y", token="u"))) == {"a1": True}
+    assert look() == {"a1": True}, "its job has ended"
     strange = alone(job("z", token="z", begun=1.0, location="a1"), 0.0)
-    assert look(strange).foreseen == frozenset()
-    assert look(run("r", job("x", token="t", begun=1.0, location="a1"))).foreseen == frozenset()
+    assert look(strange) == {"a1": False}
+    assert look(run("r", job("x", token="t", begun=1.0, location="a1"))) == {"a1": False}
 
 
 def test_what_is_held_up_keeps_no_allocation_and_ends_none() -> None:
     """A retry that is to come in hours, or what a full pool lets not begin."""
-    work, site = AllocationWork(), SiteView(name="hpc", launched=[Location("a1", MARKET.capacity)])
+    kind = NEED.instance_type
+    idle = Location("a1", MARKET.capacity, instance_type=kind, ends_at=3e3, idle_since=0.0)
+    made, site = work(), SiteView(name="hpc", launched=[idle])
+    made.foreseen = {"a1": True}
     runs = [run("r", job("x"))]
-    found = [
-        work.coming_work(runs, site, QueueWaits(), {"r"}, now, pools={}, turns={}, is_blind=False)
+    plans = [
+        made.next_plan(runs, site, MARKET, QueueWaits(), {"r"}, now, pools={}, turns={}, is_blind=False)
         for now in (0.0, SECONDS_UNTIL_HELD_UP)
     ]
-    assert [(len(each.forecast.steps), each.is_blind) for each in found] == [(1, False), (0, True)]
+    assert [(each.needed, each.releases) for each in plans] == [({"a1"}, {}), (frozenset(), {})]
 
 
-def test_the_turns_of_shares_hold_for_what_waits_for_allocations() -> None:
-    work, site = AllocationWork(), SiteView(name="hpc", launched=[Location("a1", MARKET.capacity)])
+def test_the_turns_of_shares_hold_for_what_waits_for_allocations(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, site = work(), SiteView(name="hpc", launched=[Location("a1", MARKET.capacity)])
     runs, turns = [run("r", job("x", token="t"), job("y"))], {"t": (3, 2.0), "of another site": (1, 1.0)}
-    found = work.coming_work(runs, site, QueueWaits(), {"r"}, 0.0, pools={}, turns=turns, is_blind=False)
-    assert found.forecast.turns == {"x": (3, 2.0)}
+    seen, next_actions = list[SiteForecast](), made.plan.next_actions
+
+    def noted(its: SiteForecast, *rest: Any, **known: Any) -> ForeseenActions:
+        seen.append(its)
+        return next_actions(its, *rest, **known)
+
+    monkeypatch.setattr(made.plan, "next_actions", noted)
+    made.next_plan(runs, site, MARKET, QueueWaits(), {"r"}, 0.0, pools={}, turns=turns, is_blind=False)
+    assert [each.forecast.turns for each in seen] == [{"x": (3, 2.0)}]
 
 
 class Cluster:
@@ -272,14 +287,14 @@ class Cluster:
         future.set_result(chosen(here, fleets, lambda: None))
         return future
 
-    def tick(self, now: float, barred: Sequence[str] = (), **jobs: ComingTask) -> ComingWork:
+    def tick(self, now: float, barred: Sequence[str] = (), **jobs: ComingTask) -> AllocationPlan:
         up = [each for each in self.launched if not each.booting]
         site = SiteView(name="hpc", market=self.market, locations=up, launched=list(self.launched))
         runs = [ComingRun("r", 0.0, jobs)]
-        found = self.work.coming_work(
-            runs, site, QueueWaits(), {"r"}, now, pools={}, turns={}, is_blind=False, barred=barred
+        found = self.work.next_plan(
+            runs, site, self.market, QueueWaits(), {"r"}, now, pools={}, turns={}, is_blind=False, barred=barred
         )
-        for each in found.plan.launches if found.plan is not None and self.is_paid else ():
+        for each in found.launches if self.is_paid else ():
             name = f"new-{len(self.launched)}"
             its = Location(name, each.capacity, instance_type=each.kind, ends_at=now + each.seconds, booting=True)
             self.launched.append(its)
@@ -305,7 +320,7 @@ def test_what_is_not_asked_for_ahead_is_not_planned_again_in_each_tick() -> None
     here.launched = [replace(busy, jobs=0, used=Resources())]
     waiting = {name: step(name, 600.0, spread=0.2, token=name) for name in coming}
     asked = [here.tick(300.0 + now, **waiting) for now in range(3)]
-    names = {name for each in asked if each.plan for launch in each.plan.launches for name in launch.jobs}
+    names = {name for each in asked for launch in each.launches for name in launch.jobs}
     assert len(names) == 2, "as soon as they wait, and one has the allocation that is there"
 
 
@@ -313,8 +328,8 @@ def test_what_no_budget_pays_for_is_asked_for_by_one_plan_until_one_does() -> No
     here = Cluster()
     waiting = {name: step(name, 600.0, token=name) for name in ("a", "b")}
     here.is_paid = False
-    asked = [here.tick(10.0 * number, **waiting).plan for number in range(100)]
-    assert all(each is not None and each.launches for each in asked)
+    asked = [here.tick(10.0 * number, **waiting) for number in range(100)]
+    assert all(each.launches for each in asked)
     assert here.made == [0.0]
     here.is_paid = True
     here.tick(1000.0, **waiting)
@@ -328,17 +343,15 @@ def test_what_its_share_keeps_from_a_cluster_is_not_planned_there() -> None:
     waiting = {name: step(name, 600.0, token=name) for name in ("a", "b")}
     for number in range(100):
         found = here.tick(float(number), ["a", "b"], **waiting)
-        assert found.plan is None or not found.plan.launches
+        assert not found.launches
     assert len(here.made) == 1
-    assert (found := here.tick(100.0, **waiting)).plan is not None
-    assert {name for launch in found.plan.launches for name in launch.jobs} == {"a", "b"}
+    assert {name for launch in here.tick(100.0, **waiting).launches for name in launch.jobs} == {"a", "b"}
 
 
 def test_when_a_run_ends_is_not_said_while_its_share_keeps_jobs_of_it_from_a_cluster() -> None:
     here = Cluster()
     waiting = {name: step(name, 600.0, token=name) for name in ("a", "b")}
     plan = here.work.plan
-    assert plan is not None
     here.tick(0.0, ["b"], **waiting)
     assert (plan.planned_ends.keys(), plan.ends) == ({"r"}, {})
     here.tick(1.0, **waiting)
@@ -352,7 +365,7 @@ def test_an_idle_allocation_that_stays_is_not_planned_again_in_each_tick() -> No
     jobs = {"a": step("a", 900.0, begun=0.0, token="a", location="a")}
     found = [here.tick(float(now), **jobs) for now in range(10)]
     assert here.made == [0.0]
-    assert not any(each.plan is None or each.plan.releases for each in found)
+    assert not any(each.releases for each in found)
 
 
 def test_what_a_plan_has_next_is_prefetched_and_stays_known_as_such() -> None:
@@ -361,17 +374,14 @@ def test_what_a_plan_has_next_is_prefetched_and_stays_known_as_such() -> None:
     full = Location("a", whole, instance_type=NEED.instance_type, jobs=1, used=whole, ends_at=3e3)
     here = Cluster(full)
     jobs = {"a": step("a", 2.0, begun=0.0, token="t-a", location="a"), "b": step("b", 3.0, token="t-b")}
-    plan = here.tick(1.0, **jobs).plan
-    assert plan is not None
+    plan = here.tick(1.0, **jobs)
     assert plan.prefetch_to == {"t-b": "a"}
     assert plan.prefetched == {"t-b"}
     given = PlannedJob("t-b", Resources(4, 500), run="r")
     here.launched = [full.given([given])]
     placed = {"a": jobs["a"], "b": step("b", 3.0, begun=1.0, token="t-b", location="a")}
-    plan = here.tick(1.5, **placed).plan
-    assert plan is not None
+    plan = here.tick(1.5, **placed)
     assert (plan.prefetch_to, plan.prefetched) == ({}, {"t-b"})
     here.launched = [replace(full, used=given.resources)]
-    plan = here.tick(2.0, b=placed["b"]).plan
-    assert plan is not None
+    plan = here.tick(2.0, b=placed["b"])
     assert plan.prefetched == frozenset(), "it has begun"

@@ -21,7 +21,8 @@ from lading.executors import store
 from lading.executors.controller import site_threads
 from lading.executors.forecast import live_runs
 from lading.executors.forecast.allocation_work import AllocationWork
-from lading.executors.forecast.site_plans import SitePlans
+from lading.executors.forecast.site_plan import SitePlan
+from lading.executors.forecast.site_plans import SitePlans, at_once
 from lading.executors.store import State
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.tables import GangRow
@@ -30,7 +31,6 @@ from lading.hooks.site import LocationState
 from lading.plugin.host import AirflowHost
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask
-from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.location import Location
@@ -40,7 +40,9 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning import Launch, Provision, decide
-from lading.scheduling.provisioning.coming_work import MINUTE, NOT_MEASURED, ComingWork
+from lading.scheduling.provisioning.allocation_plan import MINUTE, NOT_MEASURED
+from lading.scheduling.provisioning.foreseen import ForeseenActions
+from lading.scheduling.provisioning.launch import AllocationPlan
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, PeriodBudget, Unit, budget_terms
@@ -111,8 +113,7 @@ class Requests:
                 site.launched,
                 site.market,
                 now=now,
-                foreseen=foreseen.actions.get(site.name),
-                coming=foreseen.coming.get(site.name),
+                foreseen=foreseen.get(site.name),
             )
             for site in sites
             if site.market is not None
@@ -535,16 +536,17 @@ def test_what_is_to_come_in_allocations_is_found_out_no_sooner_for_what_is_launc
 
     plans.has_noted = False
     monkeypatch.setattr(plans.live_runs, "coming_runs", coming_runs)
-    work = AllocationWork()
-    monkeypatch.setattr(work, "coming_work", lambda *_, **known: looks.append(1) or ComingWork(Forecast({})))
+    work = AllocationWork(SitePlan(MachineMarket(Catalogue({})), at_once, lambda: None))
+    monkeypatch.setattr(work, "next_plan", lambda *_, **known: looks.append(1) or AllocationPlan())
     plans.work["hpc"] = work
     monkeypatch.setattr(plans.waits, "read", lambda _: None)
     monkeypatch.setattr(time, "monotonic", clock)
     found = [plans.foresee(None, [HPC, CLOUD], [], NOW + number, by_dag=False) for number in range(2)]  # type: ignore[arg-type]
-    assert (len(looks), found[1].coming) == (1, found[0].coming)
+    assert (len(looks), found[1]["hpc"]) == (1, found[0]["hpc"])
     runs.clear()
     later = plans.foresee(None, [HPC, CLOUD], [], NOW + 2, by_dag=False)  # type: ignore[arg-type]
-    names = [[*each.actions["cloud"].actions.launched_for.values()] for each in found]
+    actions = [each["cloud"] for each in found]
+    names = [[*each.actions.launched_for.values()] for each in actions if isinstance(each, ForeseenActions)]
     assert names == [[("d r b -1",)]] * 2
-    assert later.actions == {}
+    assert later.keys() == {"hpc"}
     plans.close()

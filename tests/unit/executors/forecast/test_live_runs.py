@@ -29,7 +29,7 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.forecast import live_runs, site_plans
 from lading.executors.forecast.live_runs import LiveRuns
-from lading.executors.forecast.site_plans import Foreseen, SitePlans, with_alike
+from lading.executors.forecast.site_plans import SitePlans, with_alike
 from lading.executors.orchestrator import airflow_run_requests, airflow_runs
 from lading.executors.store import JobRow, State, queue
 from lading.executors.store.durations import PastWaits
@@ -285,7 +285,7 @@ def test_waiting_jobs_go_by_the_rest_of_their_run_where_nothing_is_bought(house:
         with Session(house.engine) as session:
             if by == "critical_path":
                 plans.read(session, [LAB], now, by_dag=False)
-            assert plans.foresee(session, [LAB], [], now, by_dag=False) == Foreseen()
+            assert plans.foresee(session, [LAB], [], now, by_dag=False) == {}
             found = [job.name for job in queue.waiting(session, rests=plans.rests)]
         plans.close()
         return found
@@ -424,7 +424,7 @@ def foreseen(house: House, folder: Path, *uses: BudgetUse) -> list[tuple[str, ..
     )
     plans.threads = AtOnce()
     with Session(house.engine) as session:
-        found = plans.foresee(session, [FULL_CLOUD], [], NOW, by_dag=False).actions["cloud"]
+        found = plans.foresee(session, [FULL_CLOUD], [], NOW, by_dag=False)["cloud"]
     plans.close()
     made = decide([], [MACHINE], FULL_CLOUD.market, None, InstanceLimits(), now=NOW, foreseen=found)
     return [tuple(sorted(name.removeprefix("d r ") for name in each.jobs)) for each in made.launches]

@@ -178,21 +178,6 @@ def test_tasks_that_wait_for_each_other_are_named() -> None:
         _ = forecast_of(step("a", 1), step("b", 1, "c"), step("c", 1, "b")).order
 
 
-def test_the_nearest_steps_know_what_was_left_out_behind_them() -> None:
-    whole = forecast_of(
-        step("runs", 10, begun=100.0), step("a", 5, "runs"), step("b", 7, "a"), step("c", 1, "b"), step("d", 50, "runs")
-    )
-    found = whole.nearest(2, 100.0)
-    assert found.steps.keys() == {"runs", "a", "d"}
-    assert found.rests(100.0) == {"runs": 60, "a": 13, "d": 50}
-    assert whole.nearest(4, 100.0) is whole
-    # Of what follows a step only a part was left out.
-    both = forecast_of(step("p", 1), step("q", 5, "p"), step("r", 9, "p"), step("long", 1000, "r"))
-    assert both.nearest(2, 100.0).rests(100.0)["p"] == both.rests(100.0)["p"] == 1010
-    waits = {**whole.steps, "b": replace(whole.steps["b"], room_wait=RoomWait(40.0))}
-    assert Forecast(waits).nearest(2, 100.0).rests(100.0)["a"] == 5 + 40 + 8, "for which it waits elsewhere as well"
-
-
 def test_what_is_ready_waits_for_nothing_that_takes_time() -> None:
     nothing = PlannedJob("", Resources())
     steps = {

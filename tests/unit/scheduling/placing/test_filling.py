@@ -7,7 +7,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
@@ -16,7 +15,6 @@ from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.filling import in_planned_order
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.prediction import Prediction
-from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.launch import AllocationPlan
 from lading.scheduling.resources import Resources
 
@@ -61,7 +59,7 @@ def test_what_a_plan_has_first_goes_first() -> None:
     hpc, _ = site()
     waiting = [PlannedJob(name, ONE, time=100.0, queued_at=NOW) for name in ("a", "b", "c")]
     plan = AllocationPlan(planned=frozenset("abc"), starts={"a": NOW + 9, "b": NOW, "c": NOW + 5})
-    choice = Choice(NOW, coming={"hpc": ComingWork(Forecast({}), plan=plan)})
+    choice = Choice(NOW, foreseen={"hpc": plan})
     assert choice.run(hpc, waiting, InstanceLimits()) == {"b": "x"}
     assert Choice(NOW).run(hpc, waiting, InstanceLimits()) == {"a": "x"}
     urgent = [*waiting, PlannedJob("z", ONE, priority=1, time=100.0, queued_at=NOW)]
@@ -74,7 +72,7 @@ def test_what_a_plan_has_elsewhere_is_not_prefetched() -> None:
     hpc = replace(hpc, locations=[full], launched=[full])
     short = [PlannedJob(name, ONE, time=100.0, expected=Prediction(1.0), queued_at=NOW) for name in ("a", "b", "c")]
     plan = AllocationPlan(planned=frozenset("ab"), prefetch_to={"a": "x"})
-    choice = Choice(NOW, coming={"hpc": ComingWork(Forecast({}), plan=plan)})
+    choice = Choice(NOW, foreseen={"hpc": plan})
     assert choice.prefetch(hpc, short, InstanceLimits()).keys() == {"a", "c"}
     long = [replace(job, expected=Prediction(1000.0)) for job in short]
     assert choice.prefetch(hpc, long, InstanceLimits()).keys() == {"a", "c"}, "what is short is the plan's to say"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
@@ -16,18 +17,23 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import Objective
-from lading.scheduling.provisioning import Provision, decide
+from lading.scheduling.provisioning import SECONDS_TO_BEGIN, Provision, decide
 from lading.scheduling.provisioning.allocation_plan import (
+    MINUTE,
     MOST_PARTS,
+    NOT_MEASURED,
+    SECONDS_BETWEEN_STEPS,
     SECONDS_PAID,
+    SLOWER,
+    UNKNOWN_SPREAD,
     allocation_plan,
     as_machine,
     as_machines,
-    needed_soon,
+    margin,
     parts,
+    sure_steps,
 )
 from lading.scheduling.provisioning.allocations import SECONDS_UNTIL_PLANNED
-from lading.scheduling.provisioning.coming_work import SECONDS_TO_BEGIN, UNKNOWN_SPREAD, ComingWork, sure_steps
 from lading.scheduling.provisioning.launch import AllocationPlan, Launch
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
@@ -39,8 +45,11 @@ MARKET = Market(
 )
 
 
-def step(name: str, *parents: str, seconds: float = 1000, cpus: float = 1, **known: Any) -> WorkflowStep:
-    job = PlannedJob(name, Resources(cpus, 1000), time=2 * seconds, instance_type=KIND, run="r", queued_at=NOW - 100)
+def step(
+    name: str, *parents: str, seconds: float = 1000, cpus: float = 1, time: float | None = None, **known: Any
+) -> WorkflowStep:
+    run, limit = known.pop("run", "r"), 2 * seconds if time is None else time
+    job = PlannedJob(name, Resources(cpus, 1000), time=limit, instance_type=KIND, run=run, queued_at=NOW - 100)
     return WorkflowStep(job, seconds, parents, **known)
 
 
@@ -50,38 +59,38 @@ def planned(
     live: tuple[Location, ...] = (),
     market: Market = MARKET,
     not_ahead: frozenset[str] = frozenset(),
+    wait: float = WAIT,
+    begins_in: float | None = 0.0,
+    kept: tuple[str, ...] = (),
 ) -> Provision:
     """What is decided by a plan for these steps.
 
     :param not_ahead: the runs of which a budget is spent
+    :param wait: how long an allocation waits in its queue
+    :param begins_in: how long allocations have taken to begin
+    :param kept: the allocations that the plan does not release
     """
-    coming = ComingWork(
-        Forecast({each.job.name: each for each in steps}, {"r": NOW}),
-        {name: name for name in waiting},
-        known=frozenset(["r"]),
-        foreseen=frozenset(each.name for each in live),
-        begins_in=0.0,
-        not_ahead=not_ahead,
-    )
-    there = [as_machine(each, NOW - 50.0, None if each.booting else NOW - 50.0, WAIT, NOW) for each in live]
-    on_sale = as_machines(market, {KIND: WAIT})
+    forecast, waits = Forecast({each.job.name: each for each in steps}, {"r": NOW}), {KIND: wait}
+    there = [as_machine(each, NOW - 50.0, None if each.booting else NOW - 50.0, wait, NOW) for each in live]
+    on_sale = as_machines(market, waits)
     problem = pose([], there, on_sale.catalogue, on_sale.limits, Objective(), NOW, None)
-    planner = Planner(WAIT, on_sale.hurry, most_boot_paid=SECONDS_PAID)
-    actions = planner.decide(coming.forecast, waiting, there, problem, now=NOW)
-    assert planner.schedule is not None
+    planner = Planner(wait, on_sale.hurry, most_boot_paid=SECONDS_PAID)
+    actions = planner.decide(forecast, waiting, there, problem, now=NOW, kept=kept)
     plan = allocation_plan(
         actions,
         frozenset(waiting) - actions.refused.keys(),
-        coming.forecast,
-        coming.tokens,
-        planner.schedule.starts,
-        sure_steps(coming, market, NOW),
-        needed_soon(actions, there, {KIND: WAIT}, NOW),
+        forecast,
+        {name: name for name in waiting},
+        {} if planner.schedule is None else planner.schedule.starts,
+        sure_steps(forecast, waiting, {"r"} - not_ahead, waits, NOW),
+        there,
+        waits,
         market,
-        coming.margin,
+        margin(begins_in),
+        NOW,
     )
-    jobs = [coming.forecast.steps[name].job for name in waiting]
-    return decide(jobs, live, market, now=NOW, coming=replace(coming, plan=plan))
+    jobs = [forecast.steps[name].job for name in waiting]
+    return decide(jobs, live, market, now=NOW, foreseen=replace(plan, known=frozenset(["r"])))
 
 
 def test_a_node_is_parted_so_that_its_parts_fill_it() -> None:
@@ -197,11 +206,10 @@ def test_no_more_is_launched_than_there_may_be_and_nothing_where_nothing_may() -
 
 def test_a_moment_later_it_is_not_launched_again() -> None:
     launch = Launch(KIND, Resources(4, 1000), 3600.0, ("a",))
-    coming = ComingWork(Forecast({}), plan=AllocationPlan((launch,), frozenset(["a"])))
-    again = coming.without_launches()
-    assert again.plan == AllocationPlan((), frozenset(["a"]))
+    again = AllocationPlan((launch,), frozenset(["a"])).without_launches()
+    assert again == AllocationPlan((), frozenset(["a"]))
     assert again.without_launches() is again
-    assert decide([step("a").job], (), MARKET, now=NOW, coming=again).launches == ()
+    assert decide([step("a").job], (), MARKET, now=NOW, foreseen=again).launches == ()
 
 
 def test_small_allocations_do_not_make_way_for_what_has_a_place_in_the_plan() -> None:
@@ -212,28 +220,26 @@ def test_small_allocations_do_not_make_way_for_what_has_a_place_in_the_plan() ->
     ]
     wide = [replace(job, name=f"w{number}", queued_at=NOW - 100) for number in range(4)]
     for planned_jobs, number in ((frozenset(each.name for each in wide), 0), (frozenset[str](), 1)):
-        coming = ComingWork(Forecast({}), known=frozenset(["r"]), plan=AllocationPlan((), planned_jobs))
-        assert len(decide(wide, live, MARKET, now=NOW, coming=coming).releases) == number
+        plan = AllocationPlan((), planned_jobs, known=frozenset(["r"]))
+        assert len(decide(wide, live, MARKET, now=NOW, foreseen=plan).releases) == number
 
 
 def test_what_has_just_come_waits_for_the_next_plan_but_not_for_long() -> None:
     job = step("a").job
-    coming = ComingWork(Forecast({}), known=frozenset(["r"]), plan=AllocationPlan())
+    plan = AllocationPlan(known=frozenset(["r"]))
     for waited, number in ((1.0, 0), (SECONDS_UNTIL_PLANNED, 1)):
-        found = decide([replace(job, queued_at=NOW - waited)], (), MARKET, now=NOW, coming=coming)
+        found = decide([replace(job, queued_at=NOW - waited)], (), MARKET, now=NOW, foreseen=plan)
         assert len(found.launches) == number
     strange = replace(job, queued_at=NOW - 5.0, run="s")
-    assert len(decide([strange], (), MARKET, now=NOW, coming=coming).launches) == 1
+    assert len(decide([strange], (), MARKET, now=NOW, foreseen=plan).launches) == 1
 
 
 def test_what_no_plan_has_gets_no_more_than_it_needs_itself() -> None:
     job = step("w").job
     waiting = [replace(job, name=f"w{number}", queued_at=NOW - 100) for number in range(15)]
     strange = replace(job, name="s", run=None, queued_at=NOW - 100)
-    coming = ComingWork(
-        Forecast({}), known=frozenset(["r"]), plan=AllocationPlan((), frozenset(each.name for each in waiting))
-    )
-    [launch] = decide([*waiting, strange], (), MARKET, now=NOW, coming=coming).launches
+    plan = AllocationPlan((), frozenset(each.name for each in waiting), known=frozenset(["r"]))
+    [launch] = decide([*waiting, strange], (), MARKET, now=NOW, foreseen=plan).launches
     assert (launch.jobs, launch.capacity.cpus) == (("s",), 1)
 
 
@@ -242,11 +248,195 @@ def test_nothing_more_is_asked_for_what_is_prefetched_by_a_plan() -> None:
     for prefetched, number in ((frozenset("p"), 0), (frozenset("q"), 1)):
         its = replace(first, name="p")
         there = Location("x", small, Resources(8, 2000), KIND, ends_at=NOW + 14000, jobs=2, prefetched=(its,))
-        coming = ComingWork(Forecast({}), known=frozenset(["r"]), plan=AllocationPlan(prefetched=prefetched))
-        assert len(decide((), (there,), MARKET, now=NOW, coming=coming).launches) == number
+        plan = AllocationPlan(prefetched=prefetched, known=frozenset(["r"]))
+        assert len(decide((), (there,), MARKET, now=NOW, foreseen=plan).launches) == number
 
 
 @pytest.mark.parametrize(("waited", "expected"), [(0.0, WAIT), (599.0, WAIT), (600.0, 900.0), (1000.0, 1350.0)])
 def test_one_that_waits_longer_than_others_is_expected_later(waited: float, expected: float) -> None:
     in_queue = Location("x", Resources(4, 1000), instance_type=KIND, booting=True)
     assert as_machine(in_queue, NOW - waited, None, WAIT, NOW).ready_at == NOW - waited + expected
+
+
+def minutes(seconds: float) -> float:
+    return math.ceil(seconds / MINUTE) * MINUTE
+
+
+def short(name: str, *parents: str, time: float = 200, **known: Any) -> WorkflowStep:
+    return step(name, *parents, **{"seconds": 100, "cpus": 4, "time": time, **known})
+
+
+def walltime(*steps: WorkflowStep, **known: Any) -> float:
+    """What is requested for the step ``a``, which waits."""
+    [launch] = planned(*steps, waiting=("a",), **known).launches
+    return launch.seconds
+
+
+def test_a_walltime_covers_what_comes_after_and_no_more() -> None:
+    chain = [short("a"), short("b", "a"), short("c", "b", time=500)]
+    [launch] = planned(*chain, waiting=("a",)).launches
+    assert launch.seconds == minutes(SECONDS_TO_BEGIN + 2 * (100 + SECONDS_BETWEEN_STEPS) + 500)
+    assert launch.idle_seconds == WAIT, "for as long as another one would wait"
+    [today] = decide([chain[0].job], (), MARKET, now=NOW).launches
+    assert (today.seconds, today.idle_seconds) == (14000, None)
+
+
+def test_what_has_no_limit_has_as_much_as_it_is_promised() -> None:
+    chain = short("a", time=MARKET.unlimited), short("b", "a", time=MARKET.unlimited)
+    assert walltime(*chain) == minutes(SECONDS_TO_BEGIN + 100 + SECONDS_BETWEEN_STEPS + 7000)
+
+
+def test_uncertain_lengths_count_as_longer_but_not_beyond_their_limits() -> None:
+    def seconds(**known: Any) -> float:
+        return walltime(short("a", **known), short("b", "a"))
+
+    assert seconds(spread=0.5) == minutes(SECONDS_TO_BEGIN + 100 * math.exp(0.5) + SECONDS_BETWEEN_STEPS + 200)
+    assert seconds(spread=0.9, time=110) == minutes(SECONDS_TO_BEGIN + 110 + SECONDS_BETWEEN_STEPS + 200)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (short("a", spread=UNKNOWN_SPREAD), short("b", "a")),
+        (short("a"), short("x", seconds=500, spread=1.2, elsewhere=True), short("b", "a", "x")),
+    ],
+    ids=["its own length", "a length elsewhere"],
+)
+def test_where_lengths_are_unknown_a_walltime_is_as_without_a_forecast(steps: tuple[WorkflowStep, ...]) -> None:
+    assert walltime(*steps) == 14000
+
+
+def test_lengths_behind_which_nothing_comes_need_not_be_known() -> None:
+    assert walltime(short("a"), short("b", "a", spread=1.2)) < 1000
+
+
+def test_no_walltime_is_longer_than_the_site_has_it() -> None:
+    after = (short(str(number), str(number - 1), seconds=2000, time=2500) for number in range(2, 20))
+    chain = [short("a"), short("1", "a", seconds=2000, time=2500), *after]
+    expected = minutes(SECONDS_TO_BEGIN + 105 + 5 * 2005 + 2500)
+    assert walltime(*chain) == expected, "the next one would not end there"
+    assert walltime(short("a", time=20000), short("b", "a", time=20000)) == 20000 + SECONDS_TO_BEGIN
+
+
+def test_what_runs_elsewhere_first_counts_and_what_comes_after_a_long_pause_does_not() -> None:
+    """The allocation would have ended before: another one is asked for then."""
+    near = short("a"), short("x", "a", seconds=300, elsewhere=True), short("b", "x")
+    far = short("a"), short("x", "a", seconds=3000, elsewhere=True), short("b", "x")
+    assert walltime(*near) == minutes(SECONDS_TO_BEGIN + 100 + 300 + 2 * SECONDS_BETWEEN_STEPS + 200)
+    assert walltime(*far) == minutes(SECONDS_TO_BEGIN + 200)
+
+
+def test_a_walltime_covers_what_nodes_have_taken_to_begin() -> None:
+    assert walltime(short("a"), begins_in=None) == minutes(NOT_MEASURED + 200)
+    assert walltime(short("a"), begins_in=400.0) == minutes(SLOWER * 400 + 200)
+    assert walltime(short("a", time=20000), begins_in=400.0) == 20000 + SLOWER * 400
+
+
+def idle(name: str = "x", seconds: float = 1.0, **known: Any) -> Location:
+    """An allocation that has been idle for so long."""
+    known = {"ends_at": NOW + 14000, **known}
+    return Location(name, Resources(8, 16000), instance_type=KIND, idle_since=NOW - seconds, **known)
+
+
+def test_an_idle_allocation_stays_while_something_comes_sooner_than_another_one() -> None:
+    def ends(comes_in: float, **known: Any) -> list[tuple[str, dict[str, Any]]]:
+        first = short("x", seconds=comes_in, begun=NOW, elsewhere=True)
+        found = planned(first, short("b", "x"), waiting=(), live=(idle(seconds=400),), **known)
+        return [(reason.code, dict(reason.params)) for reason in found.releases.values()]
+
+    assert ends(500) == []
+    assert ends(700) == [("not_needed_for", {"seconds": 700})]
+    assert ends(700, kept=("x",)) == [("idle", {"seconds": 400})], "jobs of which nothing is known were there"
+    assert ends(700, wait=3600.0) == [], "it is known that others wait for longer"
+
+
+def test_what_nothing_needs_ends_at_once_but_where_something_may_come_that_is_not_known() -> None:
+    def ends(seconds: float, **known: Any) -> list[str]:
+        found = planned(waiting=(), live=(idle(seconds=seconds),), **known)
+        return [each.code for each in found.releases.values()]
+
+    assert ends(1) == ["not_needed"]
+    assert ends(1, kept=("x",)) == []
+    assert decide((), (idle(),), MARKET, now=NOW).releases == {}, "it ends by itself"
+    assert ends(301, kept=("x",)) == ["idle"]
+
+
+def test_of_two_idle_ones_that_stays_which_is_needed() -> None:
+    first, second = idle("a", 0.0), idle("b", 0.0)
+    soon = short("x", seconds=10, begun=NOW, elsewhere=True), short("s", "x")
+    assert len(planned(*soon, waiting=(), live=(first, second)).releases) == 1
+    ending = replace(first, ends_at=NOW + 100)
+    found = planned(*soon, waiting=(), live=(ending, second))
+    assert found.releases.keys() == {"a"}, "it is over before the step could reach its limit"
+
+
+def test_what_waits_in_its_queue_stays_for_what_is_to_come() -> None:
+    queued = idle(seconds=301, booting=True)
+    coming = short("x", seconds=10, begun=NOW, elsewhere=True), short("s", "x")
+    assert planned(*coming, waiting=(), live=(queued,)).releases == {}
+    assert [each.code for each in planned(waiting=(), live=(queued,)).releases.values()] == ["not_wanted"]
+
+
+def test_busy_allocations_never_end() -> None:
+    busy = Location("x", Resources(8, 16000), Resources(1, 100), KIND, ends_at=NOW + 14000, jobs=1)
+    assert planned(waiting=(), live=(busy,)).releases == {}
+
+
+def busy(left: float = 500, **known: Any) -> WorkflowStep:
+    """What fills the allocation ``x`` for so long."""
+    return short("filling", seconds=left + 100, begun=NOW - 100, location="x", cpus=8, **known)
+
+
+FULL = Location("x", Resources(8, 16000), Resources(8, 1000), KIND, ends_at=NOW + 14000, jobs=1)
+
+
+def test_nothing_is_asked_for_that_has_room_sooner_than_a_new_allocation_would_come() -> None:
+    found = planned(busy(500), short("b", cpus=8), waiting=("b",), live=(FULL,))
+    assert found.launches == ()
+    assert str(found.awaits["b"]) == (
+        "waits: x will have room in about 600 s: waiting for that room does not delay the run, or is cheaper "
+        "than a new machine"
+    )
+
+
+@st.composite
+def works(draw: st.DrawFn) -> tuple[list[WorkflowStep], tuple[str, ...]]:
+    """A workflow, and which of its steps wait."""
+    steps, waiting = [], list[str]()
+    for number in range(draw(st.integers(1, 8))):
+        parents = [str(each) for each in range(number) if draw(st.booleans())]
+        known = {
+            "seconds": draw(st.sampled_from([1.0, 60.0, 3000.0])),
+            "time": draw(st.sampled_from([60.0, 3000.0, MARKET.unlimited, 20000.0])),
+            "cpus": draw(st.sampled_from([1, 3, 8])),
+            "spread": draw(st.sampled_from([0.0, 0.4, 1.2])),
+            "elsewhere": bool(parents) and draw(st.booleans()),
+        }
+        steps.append(short(str(number), *parents, **known))
+        if not parents:
+            waiting.append(str(number))
+    return steps, tuple(waiting)
+
+
+@settings(max_examples=60, deadline=None)
+@given(works(), st.integers(0, 3))
+def test_a_walltime_covers_the_limits_of_its_jobs_and_is_no_longer_than_without_a_forecast(
+    drawn: tuple[list[WorkflowStep], tuple[str, ...]], number: int
+) -> None:
+    steps, waiting = drawn
+    live = tuple(replace(FULL, name=f"busy{each}") for each in range(number))
+    limits = {each.job.name: each.job.time or 0.0 for each in steps}
+    for launch in planned(*steps, waiting=waiting, live=live).launches:
+        longest = max(limits[name] for name in launch.jobs)
+        assert longest + SECONDS_TO_BEGIN <= launch.seconds <= max(MARKET.seconds, longest + SECONDS_TO_BEGIN)
+
+
+@settings(max_examples=60, deadline=None)
+@given(works(), st.lists(st.floats(0, 10_000), max_size=3))
+def test_without_a_run_that_is_known_everything_is_as_without_a_plan(
+    drawn: tuple[list[WorkflowStep], tuple[str, ...]], ends: list[float]
+) -> None:
+    steps, waiting = drawn
+    live = [idle(f"l{each}", 10, ends_at=NOW + left) for each, left in enumerate(ends)]
+    jobs = [each.job for each in steps if each.job.name in waiting]
+    assert decide(jobs, live, MARKET, now=NOW, foreseen=AllocationPlan()) == decide(jobs, live, MARKET, now=NOW)
