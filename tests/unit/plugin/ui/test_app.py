@@ -764,7 +764,10 @@ def test_waiting_jobs_are_sorted_by_their_expected_starts_and_pages_have_no_gaps
     assert (page["matching"], page["jobs"][0]["start"]["at"]) == (8, NOW + 900)
 
 
-def test_a_group_of_waiting_jobs_says_when_each_of_its_dags_starts(session: Session, client: TestClient) -> None:
+def test_a_group_of_waiting_jobs_says_when_each_of_its_dags_starts(
+    session: Session, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lading.plugin.ui.app.controller_now", lambda session: NOW)
     full = because("max_allocations", used=8, most=8).at("hpc")
     for dag_id, at in (("mine", 300), ("mine", 900), ("hush_dag", 600)):
         add(session, f"{dag_id}{at}", dag_id=dag_id, state=State.QUEUED, reason=full, planned_start=NOW + at)
