@@ -247,12 +247,13 @@ def timed(
         if _is_unsure(steps, begins, forecast, unsure):
             return math.inf
         usual, most = (sum(each.steps[name].seconds for name in steps) for each in (forecast, cautious))
+        slower = most / usual if usual else 1.0
         longest = 0.0
         for name in steps:
             begin, limit = begins[name] - wait - now, forecast.steps[name].job.time or 0.0
             if begin + limit + margin <= most_seconds:
                 # How long it waits for room, once the allocation is up.
-                waited = OTHER_ORDER * most / usual * max(0.0, begin - (soonest[name] - now))
+                waited = OTHER_ORDER * slower * max(0.0, begin - (soonest[name] - now))
                 longest = max(longest, latest[name] - now + waited + limit)
         return longest
 

@@ -103,6 +103,13 @@ def test_a_node_is_parted_so_that_its_parts_fill_it() -> None:
     assert [(each.cpus, each.gpus) for each in gpus.values()] == [(8, 2), (4, 1), (2, 1), (8, 0), (4, 0), (2, 0)]
 
 
+def test_steps_that_have_always_ended_at_once_have_a_walltime() -> None:
+    provision = planned(step("a", seconds=0, time=60), waiting=("a",))
+    [launch] = provision.launches
+    assert launch.jobs == ("a",)
+    assert 60 <= launch.seconds <= MARKET.seconds
+
+
 @given(st.integers(1, 256), st.integers(1, 10**6), st.integers(0, 4))
 def test_no_part_is_larger_than_the_node(cpus: int, memory: int, gpus: int) -> None:
     market = replace(MARKET, capacity=Resources(cpus, memory, gpus=gpus), overhead=0)
