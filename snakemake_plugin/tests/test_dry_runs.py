@@ -31,8 +31,8 @@ REFUSED = {
         "specified; did you mean lading? Valid: lading",
     ),
     "qos": (
-        'qos="norml"',
-        "resource qos is 'norml', but slurm refuses it: Invalid qos specification; did you mean normal? Valid: normal",
+        'qos="norm1"',
+        "resource qos is 'norm1', but slurm refuses it: Invalid qos specification; did you mean normal? Valid: normal",
     ),
     "constraint": (
         'constraint="ssd&avy"',
