@@ -91,9 +91,9 @@ def make(
             "kill_grace": 2,
             "setup": SETUP,
         }
-        config = SSHConfig(**{**table, **options})
         # Only Airflow's tasks find their way through a tunnel.
         workload = probe.workload() if "api" in options else run_commands(monkeypatch)
+        config = SSHConfig(**{**table, **options})
         made.append(Lab(FixedSite("lab", config, tmp_path / str(len(made))), workload))
         return made[-1]
 

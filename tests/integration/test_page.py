@@ -356,7 +356,7 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     requested = page.get_by_role("button", name="cpus, memory requested / up")
     requested.click()  # what can be drained first, then the busiest
     expect(page).to_have_url(re.compile("sort=used$"))
-    header = page.get_by_role("table", name="Machines").get_by_role("columnheader", name="cpus, memory / up")
+    header = page.get_by_role("table", name="Machines").get_by_role("columnheader", name="cpus, memory requested / up")
     expect(header).to_have_attribute("aria-sort", "ascending")
     first = machines.first.get_by_role("link").first  # its name: what it has cost grows meanwhile
     freest = first.inner_text()

@@ -63,9 +63,9 @@ def make(
         table = {"ssh_conn_id": "cluster", "work_dir": work_dir, "python": str(python), "api_url": f"{api.url}"}
         table |= {"node_cpus": 8, "node_memory": 16000, "max_poll_interval": 3, "kill_grace": 2, "lost_after": 30}
         table["setup"] = f"export AIRFLOW_HOME={account.home}/airflow AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=900"
-        config = site.config_model(kind=kind, **{**table, **options})
         # Only Airflow's tasks find their way through a tunnel.
         workload = probe.workload() if "api" in options else run_commands(monkeypatch)
+        config = site.config_model(kind=kind, **{**table, **options})
         made.append(Site(site("hpc", config, tmp_path / str(len(made))), workload))  # type: ignore[arg-type]
         return made[-1]
 

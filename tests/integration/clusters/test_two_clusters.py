@@ -74,10 +74,10 @@ def make(
     def build(**options: Any) -> Site:
         table = {"ssh_conn_id": "cluster", "work_dir": work_dir, "api_url": f"{api.url}", "node_cpus": 8}
         table |= {"python": str(node_python.make(account)), "node_memory": 16000, "max_poll_interval": 3}
-        kind = site_kinds()["slurm"]
+        kind, workload = site_kinds()["slurm"], run_commands(monkeypatch)
         config = kind.config_model(kind="slurm", kill_grace=2, lost_after=30, **{**table, **options})
         site = kind("hpc", config, tmp_path / str(len(made)))
-        made.append(Site(site, run_commands(monkeypatch)))  # type: ignore[arg-type]
+        made.append(Site(site, workload))  # type: ignore[arg-type]
         return made[-1]
 
     yield build
