@@ -39,7 +39,7 @@ from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope, Spool
 from tests.clusters.driven import HEALTH, asked
-from tests.clusters.sites import make_settings
+from tests.clusters.sites import StoreHost, make_settings
 from tests.services import processes
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
@@ -130,7 +130,9 @@ class House:
         Mortal.engine = self.engine
         sites = {name: made(name, self.spools) for name in SITES}
         settings = make_settings(self.folder, on_shutdown="leave")
-        controller = Mortal(sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
+        controller = Mortal(
+            StoreHost(self.engine), sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None
+        )
         signal.signal(signal.SIGTERM, lambda number, frame: controller.stop())
         controller.run()
 
