@@ -31,6 +31,7 @@ from lading.executors.controller.placing import Extensions
 from lading.executors.sizing import sizing
 from lading.executors.store import JobRow, State
 from lading.hooks.site import SiteConfig
+from lading.plugin.host import AirflowHost
 from tests.clusters.sites import FakeSite, make_settings
 
 folder, dies_in, answer = Path(sys.argv[1]), sys.argv[2], sizing.answer
