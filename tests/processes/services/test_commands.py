@@ -216,7 +216,7 @@ def test_nothing_outlives_tests_that_are_killed(tmp_path: Path) -> None:
 
 
 def test_a_signal_that_comes_at_a_moment_in_which_python_ignores_its_exception_comes_again() -> None:
-    done = subprocess.run([sys.executable, "-c", DEAF, str(PROGRAM)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", DEAF, AIRFLOW], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (5, "goes on\n"), done.stderr
     assert "Exception ignored in" in done.stderr
 
