@@ -20,6 +20,7 @@ from lading.executors.agent import cpu_groups
 from lading.executors.agent.scratch import BUNDLES_VARIABLE
 from lading.executors.agent.signal_passing import SignalPassing
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
+from lading.hooks.files import host
 from lading.hooks.files.child_processes import ARCHIVE
 from lading.hooks.files.json_model import checked
 from lading.hooks.files.safe_files import read_end, read_regular
@@ -46,6 +47,8 @@ FOLDERS = (
     "TMPDIR",
     BUNDLES_VARIABLE,
 )
+# The engine's exit code if the first process in the container was killed.
+KILLED = 128 + signal.SIGKILL
 # How long to wait for an answer of Docker, seconds.
 PATIENCE = 60.0
 # How often removing a container is tried.
@@ -59,7 +62,7 @@ def run(workload: dict[str, Any], job: AgentJob, envelope: Envelope, runner: str
     :raises AgentJobFailed: the job failed, or its container could not be started
     """
     command = start(job, envelope, runner, os.environ)
-    passing = SignalPassing()
+    passing, kills = SignalPassing(), host.machine_oom_kills()
     try:
         # In the job's folder, because Podman's monitor leaves a file called `oom` where it was started.
         process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=job.folder.root)
@@ -73,6 +76,9 @@ def run(workload: dict[str, Any], job: AgentJob, envelope: Envelope, runner: str
         # Do this before calling Docker: until then, the agent kills every child of a job that is to be terminated.
         job.task_has_ended()
         is_killed = command[0] == "docker" and is_out_of_memory(job.token)
+        if command[0] == "docker" and envelope.memory_limit and code == KILLED and job.cause() is None:
+            # Podman's monitor can miss that the kernel has killed the first process, because the container then ends.
+            is_killed |= host.machine_oom_kills() > kills
     finally:
         remove(envelope.container or "", job.token)
     conclude(job, code, command[0], is_killed=is_killed)

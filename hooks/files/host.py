@@ -214,11 +214,22 @@ def oom_kills(root: Path = ROOT) -> int:
     """Count the OOM kills in this process's cgroup, or on the machine if no cgroup counts them."""
     # In a container the first paths are the host's, which do not exist in the container.
     counts = [group / name for group in groups("memory", root) for name in ("memory.events", "memory.oom_control")]
-    for count in (*counts, root / "proc/vmstat"):
+    for count in counts:
         with contextlib.suppress(OSError):
-            lines = count.read_text().splitlines()
-            return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+            return _oom_kills(count)
+    return machine_oom_kills(root)
+
+
+def machine_oom_kills(root: Path = ROOT) -> int:
+    """Count the OOM kills on the machine, including those in all cgroups."""
+    with contextlib.suppress(OSError):
+        return _oom_kills(root / "proc/vmstat")
     return 0
+
+
+def _oom_kills(count: Path) -> int:
+    lines = count.read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def groups(controller: str, root: Path = ROOT) -> Iterator[Path]:

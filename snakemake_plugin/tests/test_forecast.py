@@ -108,7 +108,7 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
         assert job.disk == 0, "Snakemake's default is no need"
         now = job.started_at + 90.0  # it may end in 30 s, and a machine takes 60 s to boot
         plans.threads = AtOnce()  # however slow the machine is
-        found = plans.foresee(session, [cloud], [], now, by_dag=False).actions["cloud"]
+        found = plans.foresee(session, [cloud], [], now, by_dag=False)["cloud"]
     plans.close()
     if is_killed:
         assert decide([], [], market, None, InstanceLimits(), now=now, foreseen=found).launches == ()

@@ -124,7 +124,8 @@ def test_what_the_kernel_has_killed_in_the_own_group_is_counted(tmp_path: Path) 
     (tmp_path / "proc/self/cgroup").write_text("4:memory:/host/only\n0::/\n")
     (tmp_path / "sys/fs/cgroup/memory").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/memory/memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
-    assert host.oom_kills(tmp_path) == 3
+    (tmp_path / "proc/vmstat").write_text("oom_kill 7\n")
+    assert (host.oom_kills(tmp_path), host.machine_oom_kills(tmp_path)) == (3, 7)
 
 
 def test_where_no_group_counts_what_the_kernel_has_killed_the_machine_does(tmp_path: Path) -> None:
