@@ -370,10 +370,12 @@ test("a search without other filters names none", async () => {
   expect(text()).toContain("No job matches “nonsense”.");
   await act(async () => root.unmount());
   await pass(61);
-  const map_indexes = [{dag_id: "genomes", task_id: "align", first: 0, last: 839}, {dag_id: "etl", task_id: "align", first: 2, last: 2}];
+  const map_indexes = [{dag_id: "genomes", task_id: "align", first: 0, last: 1839, recorded: 1210}, {dag_id: "etl", task_id: "align", first: 2, last: 2, recorded: 1}];
   answer = async (route) => (route === "jobs" ? json({...(ANSWERS["jobs"] as object), jobs: [], matching: 0, map_indexes}) : good(route));
+  await open("Jobs", "&q=align+1700&state=failed");
+  expect(text()).toContain("No job with this map index matches the other filters. Matching: genomes.align with 1,210 map indexes");
   await open("Jobs", "&q=align+1700");
-  expect(text()).toContain("No job has this map index: genomes.align has the map indexes from 0 to 839; etl.align only has the map index 2.");
+  expect(text()).toContain("Lading has no record of a job with this map index: it has not been queued, it was not run by Lading, or its record has been purged (job_retention_days). Recorded: genomes.align with 1,210 map indexes between 0 and 1839; etl.align with only map index 2.");
 });
 
 test("a group of waiting jobs of several Dags says on request when the jobs of each start", async () => {

@@ -697,9 +697,15 @@ def test_jobs_are_found_by_what_they_have(session: Session, client: TestClient) 
         ({"q": "align", "queued_until": NOW - 700}, ""), ({"q": "align", "queued_since": NOW - 700}, "ac"),
     ):  # fmt: skip
         assert "".join(sorted(found_jobs(client, **params))) == tokens, params
+    mine = {"dag_id": "mine", "task_id": "align", "first": 3}
     for q in ("align[1700]", "mine align 1700"):
         found = client.get("/jobs", params={"q": q}).json()["map_indexes"]
-        assert found == [{"dag_id": "mine", "task_id": "align", "first": 3, "last": 3}], q
+        assert found == [{**mine, "last": 3, "recorded": 1}], q
+    ended(session, "e", task_id="align", map_index=3)
+    ended(session, "f", task_id="align", map_index=9)
+    session.commit()
+    found = client.get("/jobs", params={"q": "align[7]"}).json()["map_indexes"]
+    assert found == [{**mine, "last": 9, "recorded": 2}], "7 lies between the map indexes, but has no record"
     for q in ("align 3", "align", "1700", "nonsense 3"):
         assert client.get("/jobs", params={"q": q}).json()["map_indexes"] == [], q
     assert found_jobs(client, q="wait1") == ["wait1"], "by its token"
