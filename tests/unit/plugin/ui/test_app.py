@@ -936,7 +936,7 @@ def test_a_job_that_waits_says_when_it_is_expected(session: Session, client: Tes
     session.commit()
     [job] = client.get("/jobs", params={"state": "queued"}).json()["jobs"]
     assert (job["start"]["since"], job["start"]["until"]) == (now - 30 + 120, now - 30 + 540)
-    assert (job["start"]["source"], job["start"]["text"]) == ("past_waits", "10 earlier tries of task t")
+    assert (job["start"]["source"], job["start"]["text"]) == ("past_waits", "the waits of 10 earlier tries of task t")
     [job] = client.get("/dags/mine/runs/r/tasks/t", params={"limit": 1}).json()["jobs"]
     assert job["start"]["source"] == "past_waits"
 
