@@ -363,9 +363,8 @@ def share_state(row: share_rows.ShareStandingRow, dags: Counter[str], sight: Sig
 def budget_outlook(budget: share_rows.BudgetRow) -> dict[str, Any]:
     """Return when a budget will be exhausted and how much will be spent, as the fields of the model."""
     outlook = budget.outlook
-    at = outlook.reaches(budget.most)
     return {
-        "spent_at": at if at is not None and at < budget.until else None,
+        "spent_at": budget.spent_at,
         "expected": outlook.by(budget.until),
         "per_hour": outlook.present,
         "hours": outlook.hours,

@@ -34,8 +34,10 @@ const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.senten
 const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit, at});
 /** The jobs of a group, the one that starts last first. */
 const byStart = (group: WaitGroup, more: Choices = {}) => pagePath({...choices(group), ...more, sort: "starts"});
+/** What the start rests on, or what holds the last job, unless it is what the whole group waits for. */
+const startBasis = ({start, title}: WaitGroup) => (start === null || (start.since === null && start.text.startsWith(title)) ? "" : start.text);
 const lastStart = (group: WaitGroup, now: number) => (group.start === null ? <Muted>unknown</Muted> : (
-  <div><Link to={byStart(group)} label={`Jobs by expected start: ${group.title}`}>{startText(group.start, now)}</Link>{group.start.since === null || !group.start.text ? null : <div className="muted"><Clamp text={group.start.text} /></div>}</div>
+  <div><Link to={byStart(group)} label={`Jobs by expected start: ${group.title}`}>{startText(group.start, now)}</Link>{startBasis(group) ? <div className="muted"><Clamp text={startBasis(group)} /></div> : null}</div>
 ));
 
 const shortStart = (start: StartEstimate | null, now: number) =>

@@ -448,6 +448,19 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     span = run["expected_end_span"]
     assert NOW < span["since"] < run["expected_end"] < span["until"]
     assert run["expected_end_basis"] == "the expected starts of its jobs and the durations of earlier ones"
+    whose = {"name": "lab", "who": "everyone", "unit": "cpu-hours", "per": "month"}
+    amounts = {"most": 12.0, "spent": 10.0, "per_hour": 8.0, "hours_of_work": 10.0}
+    session.add(BudgetRow(**whose, **amounts, since=NOW - 7200, until=NOW + 20 * 86400, at=NOW))
+    session.commit()
+    until, reset = (format_moment(at) for at in (NOW + 900, NOW + 20 * 86400))
+    budget = f"udget lab is expected to be used up at {until}, and resets at {reset}"
+    [of_job] = [job["start"] for job in client.get("/jobs", params=where).json()["jobs"]]
+    row = session.scalars(select(JobRow).where(JobRow.token == "w0499")).one()
+    assert of_job == {**held, "text": f"B{budget}"} == client.get("/waits").json()["groups"][0]["start"]
+    assert start_step(session, row)[0].lines == [f"none while it is held: B{budget}"]
+    run = client.get("/dags/mine/runs/r/gantt").json()
+    assert run["expected_end"] is None
+    assert run["end_unknown"].endswith(f" jobs are held (b{budget})")
 
 
 def dag_run(run_id: str) -> DagRun:
