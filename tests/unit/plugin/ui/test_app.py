@@ -57,7 +57,8 @@ from lading.executors.store.share_rows import BudgetRow, save_standings
 from lading.executors.store.starts import show_starts
 from lading.executors.store.tables import RequestRow
 from lading.executors.store.work_left import work_left
-from lading.plugin.subcommands.explain import start_step
+from lading.plugin.host import AirflowHost
+from lading.plugin.subcommands.explain import outcome, start_step
 from lading.plugin.subcommands.jobs import job_row, short_job_row
 from lading.plugin.ui.queries import explorer, live_runs
 from lading.plugin.ui.queries.bill import bill_page, released_machines
@@ -273,6 +274,18 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
     reached = {limit["name"]: limit["is_reached"] for limit in hpc["limits"]}
     assert reached["max_usd_per_hour"], "too little of it is left, although less than all is in use"
     assert not any(reached[name] for name in ("max_jobs", "queue"))
+    full = because("max_allocations", used=2, most=2).at("hpc")
+    add(session, "full", state=State.QUEUED, reason=full)
+    session.commit()
+    advice = (
+        "Raise max_usd_per_hour of {0}, or allow cheaper types. Raise max_allocations too: {0} has also reached it."
+    )
+    [group] = [each for each in client.get("/waits").json()["groups"] if each["key"] == "max_usd_per_hour"]
+    assert group["remedy"] == advice.format("site hpc")
+    [job] = [each for each in client.get("/jobs").json()["jobs"] if each["id"] == "told"]
+    told = session.scalars(select(JobRow).where(JobRow.token == "told")).one()
+    assert job["remedy"] == advice.format("the site")
+    assert any(job["remedy"] in line for line in outcome(AirflowHost(), session, told).lines)
 
 
 def test_a_try_that_failed_is_no_task_that_failed(session: Session, client: TestClient) -> None:

@@ -55,7 +55,11 @@ def test_what_is_most_like_it_says_it_if_it_is_known_well_enough() -> None:
     few, many = KnownWaits([60.0] * 4, "task align"), KnownWaits([100.0 * each for each in range(1, 21)], "site hpc")
     found = expected_start(NOW, NOW, past=[few, many])
     assert found is not None
-    assert (found.since, found.until, found.text) == (NOW + 300, NOW + 1800, "the waits of 20 earlier tries of site hpc")
+    assert (found.since, found.until, found.text) == (
+        NOW + 300,
+        NOW + 1800,
+        "the waits of 20 earlier tries of site hpc",
+    )
     waited = expected_start(NOW, NOW - 1000, past=[few, many])
     assert waited is not None
     assert (waited.since, waited.until) == (NOW - 1000 + 1100, NOW - 1000 + 1900), "shorter waits do not count any more"
