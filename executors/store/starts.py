@@ -183,9 +183,10 @@ class Outlook:
 
     @cached_property
     def budgets(self) -> list[tuple[share_rows.BudgetRow, Who]]:
-        """The budgets that are expected to be used up in their present period, and whose jobs count."""
-        rows = share_rows.budgets(self.session)
-        return [(row, Who.parse(row.who)) for row in rows if row.spent_at is not None and not row.is_lifted]
+        """The budgets that are expected to be used up in their present period, the first one first, and whose jobs
+        count."""
+        ending = [row for row in share_rows.budgets(self.session) if row.spent_at is not None and not row.is_lifted]
+        return [(row, Who.parse(row.who)) for row in sorted(ending, key=lambda row: row.spent_at or 0.0)]
 
     def within_budgets(self, job: Any, start: ExpectedStart) -> ExpectedStart | NoStart:
         """Return an expected start, or, if a budget for cpu-hours is used up by then, what holds the job.
@@ -194,7 +195,7 @@ class Outlook:
         """
         if not self.budgets:
             return start
-        tenant = Tenant.from_columns(job.team, job.dag_id, job.dag_owner, job.dag_tags)
+        tenant, text = Tenant.from_columns(job.team, job.dag_id, job.dag_owner, job.dag_tags), start.text
         for row, who in self.budgets:
             if row.spent_at is None or not row.spent_at <= start.at < row.until or not who.meets(tenant):
                 continue
@@ -202,11 +203,10 @@ class Outlook:
             used_up = "is used up" if is_spent else f"is expected to be used up at {format_moment(row.spent_at)}"
             if row.unit == Unit.CPU_HOURS.value:
                 return NoStart(f"Budget {row.name} {used_up}, and resets at {format_moment(row.until)}")
-            if job.state != State.PLACED:
+            if job.state != State.PLACED and text == start.text:
                 machines = f"no machines are launched for it {'' if is_spent else 'from then '}until"
-                text = f"{start.text}; budget {row.name} {used_up}: {machines} {format_moment(row.until)}"
-                start = replace(start, text=text)
-        return start
+                text = f"{text}; budget {row.name} {used_up}: {machines} {format_moment(row.until)}"
+        return replace(start, text=text)
 
     def known_starts(self, row: Any, end: End = "last") -> list[ExpectedStart | NoStart]:
         """Return the first or the latest starts that plans and batch systems predict for jobs counted together."""

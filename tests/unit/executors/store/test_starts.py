@@ -384,11 +384,13 @@ def test_no_job_starts_after_its_cpu_hours_are_used_up_and_before_they_reset(ses
 
 def test_after_its_budget_for_money_is_used_up_a_job_only_starts_on_machines_that_run(session: Session) -> None:
     add_budget(session, "USD")
+    add_budget(session, "USD", name="all", who="everyone", most=13.0)
     found = starts_beside_budgets(session)
     texts = {token: getattr(start, "text", "") for token, start in found.items()}
     machines = "no machines are launched for it from then until 2027-01-15 10:00:00 UTC"
-    assert texts["late"] == f"Lading's plan; b{USED_UP}: {machines}"
-    assert [token for token, text in texts.items() if "budget" in text] == ["late"], "the batch job needs no machine"
+    assert texts["late"] == f"Lading's plan; b{USED_UP}: {machines}", "the first one"
+    assert "budget all" in texts["other"]
+    assert not any("budget" in texts[token] for token in ("early", "next period", "batch"))
 
 
 @pytest.mark.parametrize("columns", [{"lifted": NOW - 7200}, {"per_hour": 0.1, "spent": 0.1}])
