@@ -97,6 +97,12 @@ class BudgetRow(Base):
         return SpendingOutlook.mean(self.spent, self.since, self.at, self.per_hour, self.hours_of_work or 0.0)
 
     @property
+    def spent_at(self) -> float | None:
+        """When it is expected to be used up, epoch seconds; None: not in this period."""
+        at = self.outlook.reaches(self.most)
+        return at if at is not None and at < self.until else None
+
+    @property
     def is_lifted(self) -> bool:
         """Whether it is lifted for the current period."""
         return self.lifted is not None and self.lifted == self.since

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import itemgetter
@@ -37,6 +37,7 @@ from lading.scheduling.insight.starts import (
 )
 from lading.scheduling.prediction import ASSUMED_SPREAD, WEIGHT_WITHIN_A_RUN
 from lading.scheduling.reason_codes import CODES
+from lading.scheduling.shares.budgets import Unit
 from lading.scheduling.shares.queue_ahead import (
     LONGEST_DRAWN,
     MOST_BEFORE_DRAWN,
@@ -47,7 +48,8 @@ from lading.scheduling.shares.queue_ahead import (
     Running,
     ShareLine,
 )
-from lading.scheduling.shares.who import Tenant
+from lading.scheduling.shares.who import Tenant, Who
+from lading.scheduling.text.units import format_moment
 from lading.scheduling.unfinished import MOST_SPREAD_OF_ONE_KIND, censored_shift, even_quantile, seconds_left
 
 if TYPE_CHECKING:
@@ -176,16 +178,44 @@ class Outlook:
             past.append(KnownWaits(known, f"site {job.site}"))
         before = self.backlogs.before(job, end=end, is_drawn=is_drawn) if self.is_unsaid(job) else None
         queued_at = job.queued_at - self.ahead
-        return expected_start(self.now, queued_at, job.planned_start, job.native_start, past, before)
+        start = expected_start(self.now, queued_at, job.planned_start, job.native_start, past, before)
+        return None if start is None else self.within_budgets(job, start)
 
-    def known_starts(self, row: Any, end: End = "last") -> list[ExpectedStart]:
+    @cached_property
+    def budgets(self) -> list[tuple[share_rows.BudgetRow, Who]]:
+        """The budgets that are expected to be used up in their present period, the first one first, and whose jobs
+        count."""
+        ending = [row for row in share_rows.budgets(self.session) if row.spent_at is not None and not row.is_lifted]
+        return [(row, Who.parse(row.who)) for row in sorted(ending, key=lambda row: row.spent_at or 0.0)]
+
+    def within_budgets(self, job: Any, start: ExpectedStart) -> ExpectedStart | NoStart:
+        """Return an expected start, or, if a budget for cpu-hours is used up by then, what holds the job.
+
+        Once a budget for money is used up, a job can still start on a running machine, so its start only says so.
+        """
+        if not self.budgets:
+            return start
+        tenant, text = Tenant.from_columns(job.team, job.dag_id, job.dag_owner, job.dag_tags), start.text
+        for row, who in self.budgets:
+            if row.spent_at is None or not row.spent_at <= start.at < row.until or not who.meets(tenant):
+                continue
+            is_spent = row.spent_at <= self.now
+            used_up = "is used up" if is_spent else f"is expected to be used up at {format_moment(row.spent_at)}"
+            if row.unit == Unit.CPU_HOURS.value:
+                return NoStart(f"Budget {row.name} {used_up}, and resets at {format_moment(row.until)}")
+            if job.state != State.PLACED and text == start.text:
+                machines = f"no machines are launched for it {'' if is_spent else 'from then '}until"
+                text = f"{text}; budget {row.name} {used_up}: {machines} {format_moment(row.until)}"
+        return replace(start, text=text)
+
+    def known_starts(self, row: Any, end: End = "last") -> list[ExpectedStart | NoStart]:
         """Return the first or the latest starts that plans and batch systems predict for jobs counted together."""
         is_last = end == "last"
         found = (
             expected_start(self.now, row.queued_at, row.last_planned if is_last else row.first_planned),
             expected_start(self.now, row.queued_at, native=row.last_native if is_last else row.first_native),
         )
-        return [start for start in found if start is not None]
+        return [self.within_budgets(row, start) for start in found if start is not None]
 
     def last_start(self, why: Collection[Why], dags: Collection[str]) -> ExpectedStart | NoStart | None:
         """Return when the last job that waits for these reasons will start; None if any of them has no estimate.
@@ -222,7 +252,11 @@ class Outlook:
         if held and (end == "last" or held.total() == sum(row.jobs for row in rows)):
             return NoStart(commonest(held)[0])
         rows = [row for row in rows if self.held.by(row) is None]
-        found = [start for row in rows for start in self.known_starts(row, end)]
+        known = [start for row in rows for start in self.known_starts(row, end)]
+        found = [start for start in known if isinstance(start, ExpectedStart)]
+        late = [start for start in known if isinstance(start, NoStart)]
+        if late and end == "last":
+            return late[0]
         for one in self._rows_at(end, [row for row in rows if row.unsaid]):
             job = self._job_at(end, one)
             if job is None:  # it has started since the jobs were counted
@@ -233,6 +267,10 @@ class Outlook:
                 found.append(start)
             elif end == "last":
                 return start
+            elif start is not None:
+                late.append(start)
+        if not found and late:
+            return late[0]
         return (max if end == "last" else min)(found, key=lambda each: each.at, default=None)
 
     def _rows_at(self, end: End, rows: Iterable[Any]) -> Iterable[Any]:
@@ -541,7 +579,7 @@ class Backlogs:
             "run_id": case((is_limited, JobRow.run_id)),
             "task_id": JobRow.task_id,
         }
-        if self.shares.table:
+        if self.shares.table or share_rows.budgets(session):
             names |= TENANT
         conditions: list[Any] = []
         if asked is not None and all(job.reason_code in LIMITED for job in asked):

@@ -53,7 +53,6 @@ def budgets(args: Namespace) -> None:
 
 def row_of(budget: BudgetRow) -> dict[str, Any]:
     outlook = budget.outlook
-    runs_out = outlook.reaches(budget.most)
     return {
         "budget": budget.name,
         "who": budget.who,
@@ -64,7 +63,7 @@ def row_of(budget: BudgetRow) -> dict[str, Any]:
         "used_percent": round(100 * budget.spent / budget.most, 1),
         "per_hour": float(f"{budget.per_hour:.6g}"),
         "expected": float(f"{outlook.by(budget.until):.6g}"),
-        "runs_out": None if runs_out is None or runs_out >= budget.until else format_moment(runs_out),
+        "runs_out": None if budget.spent_at is None else format_moment(budget.spent_at),
         "until": format_moment(budget.until),
         "lifted_by": budget.lifted_by if budget.is_lifted else None,
     }

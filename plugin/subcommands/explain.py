@@ -30,6 +30,7 @@ from lading.plugin.published import most_nodes
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, format_length, readable
 from lading.plugin.subcommands.records import has_records, unknown
+from lading.plugin.ui.queries.now import remedies
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
 from lading.scheduling.insight.phases import TITLES, Times, phases
@@ -98,7 +99,7 @@ def report(host: Host, session: Session, job: JobRow) -> list[str]:
     lines = [
         f"{task_name(job.dag_id, job.task_id, job.map_index)}, try {job.try_number}, {verb} {wishes(as_it_asked(job))}"
     ]
-    for number, step in enumerate([*steps, outcome(host, job)], start=1):
+    for number, step in enumerate([*steps, outcome(host, session, job)], start=1):
         its = list(step.lines)
         lines.append(f"{number}. {step.name}:" + (f" {its.pop()}" if len(its) == 1 else ""))
         lines += (f"{DETAIL}{line}" for line in its)
@@ -281,7 +282,7 @@ def usage(job: JobRow) -> ExplanationStep:
     )
 
 
-def outcome(host: Host, job: JobRow) -> ExplanationStep:
+def outcome(host: Host, session: Session, job: JobRow) -> ExplanationStep:
     """Return the state of a job with its place, reason and remedy; of a finished job also its end and exit code."""
     facts = [
         f"at {job.site}/{job.location}" if job.site else "",
@@ -293,7 +294,7 @@ def outcome(host: Host, job: JobRow) -> ExplanationStep:
     ]
     reason = str(job.reason) if job.reason and job.reason != job.placed_because else ""
     lines = [*filter(None, (", ".join(filter(None, facts)), ": ".join(filter(None, (job.cause, reason)))))]
-    advice = host.for_users(job.remedy)
+    advice = host.for_users(remedies(session, [job]).get(job.token))
     return ExplanationStep(
         State(job.state).value, [*(lines or ["waits for its turn"]), *([f"What to do: {advice}"] if advice else [])]
     )

@@ -22,6 +22,7 @@ from lading.plugin.host import Host
 from lading.plugin.subcommands.console import complain, format_length, show, with_unit, without_empty
 from lading.plugin.subcommands.records import has_records, unknown
 from lading.plugin.subcommands.sites import on_nodes, tables, with_overhead
+from lading.plugin.ui.queries.now import remedies
 from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.resources import Resources, format_resources
 from lading.scheduling.text.units import format_memory, format_moment
@@ -52,7 +53,9 @@ def jobs(host: Host, args: Namespace) -> None:
             table = [short_job_row(*each, overheads.get(each[0].site or "", 0)) for each in whole]
             show(host, without_empty([for_users(host, row) for row in table]), args.output)
         else:
-            show(host, [for_users(host, job_row(*each)) for each in whole], args.output)
+            advice = remedies(session, rows)
+            rows_of_all = [job_row(*each) | {"remedy": advice.get(each[0].token)} for each in whole]
+            show(host, [for_users(host, each) for each in rows_of_all], args.output)
     if older:
         complain(f"and {older} older: --limit {args.limit + older} shows all")
 

@@ -263,7 +263,10 @@ def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedSt
             first = max(0.0, left - NARROWEST_SECONDS / 2)
             last = first + NARROWEST_SECONDS
     likely = min(max(left, first), last)
-    return ExpectedStart(now + first, now + likely, now + last, StartSource.BACKLOG, _jobs_ahead(backlog, left))
+    # Jobs times pace is the start by typical lengths; a start that the draws have moved rests on them.
+    basis = _pace(backlog, left) if likely == left else "the start allows for jobs queued later and for varying lengths"
+    text = "; ".join(filter(None, (_jobs_ahead(backlog), basis)))
+    return ExpectedStart(now + first, now + likely, now + last, StartSource.BACKLOG, text)
 
 
 def likely_interval(draws: Sequence[float]) -> tuple[float, float]:
@@ -284,20 +287,20 @@ def likely_interval(draws: Sequence[float]) -> tuple[float, float]:
     return first, WIDEST * first
 
 
-def _jobs_ahead(backlog: Backlog, seconds: float) -> str:
-    """Describe the jobs ahead, which this job follows in that many seconds."""
+def _jobs_ahead(backlog: Backlog) -> str:
     jobs = round(backlog.jobs)
-    if not jobs:
-        return f"no job ahead of it {backlog.where}"
-    if jobs == 1:
-        return f"1 job ahead of it {backlog.where}"
+    return f"{f'{jobs:,}' if jobs else 'no'} {'job' if jobs <= 1 else 'jobs'} ahead of it {backlog.where}"
+
+
+def _pace(backlog: Backlog, seconds: float) -> str | None:
+    """Describe how fast the jobs ahead start, which a job follows in that many seconds; None: there are too few."""
+    jobs = round(backlog.jobs)
+    if jobs <= 1:
+        return None
     between = seconds / (jobs + 1)
-    pace = (
-        f"about one starts every {format_time(round(between))}"
-        if between >= 1
-        else f"about {1 / max(between, 0.001):,.0f} start per second"
-    )
-    return f"{jobs:,} jobs ahead of it {backlog.where}; {pace}"
+    if between < 1:
+        return f"about {1 / max(between, 0.001):,.0f} start per second"
+    return f"about one starts every {format_time(round(between))}"
 
 
 def around(now: float, at: float, source: StartSource, text: str, early: float = 0.0) -> ExpectedStart:
@@ -325,5 +328,5 @@ def after_waits(now: float, queued_at: float, past: KnownWaits) -> ExpectedStart
     so_far = (
         f": those that waited for {format_time(round(waited))} or longer" if len(longer) < len(past.seconds) else ""
     )
-    text = f"{which} earlier tries of {past.whose}{so_far}"
+    text = f"the waits of {which} earlier tries of {past.whose}{so_far}"
     return ExpectedStart(queued_at + first, queued_at + middle, queued_at + last, StartSource.PAST_WAITS, text)

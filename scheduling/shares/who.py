@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-# Finds the Dag pattern in the text of a :class:`Who`.
-_DAGS = re.compile(r"(?:^|, )Dags (.*?)(?=, owner |, tag |$)")
+# Finds each condition in the text of a :class:`Who`.
+_CONDITIONS = re.compile(r"(?:^|, )(team|Dags|owner|tag) (.*?)(?=, Dags |, owner |, tag |$)")
 
 
 class Tenant(NamedTuple):
@@ -61,6 +61,12 @@ class Who:
             and (self.tag is None or self.tag in tenant.tags)
         )
 
+    @classmethod
+    def parse(cls, text: str) -> Who:
+        """Return the selection that is displayed as this text."""
+        found = {"dag" if name == "Dags" else name: value for name, value in _CONDITIONS.findall(text)}
+        return cls(**found)
+
     def __str__(self) -> str:
         """As displayed: ``team a``, ``Dags etl_*``."""
         said = (("team", self.team), ("Dags", self.dag), ("owner", self.owner), ("tag", self.tag))
@@ -69,5 +75,4 @@ class Who:
 
 def dag_pattern(text: str) -> str | None:
     """Return the Dag pattern in the text of a :class:`Who`; None if it has none."""
-    found = _DAGS.search(text)
-    return None if found is None else found[1]
+    return Who.parse(text).dag

@@ -1068,7 +1068,7 @@ export interface components {
         };
         /**
          * MapIndexes
-         * @description The map indexes that a mapped task has, if the one that was searched for does not exist.
+         * @description The map indexes of a mapped task that have records, if the one that was searched for has none.
          */
         MapIndexes: {
             /** Dag Id */
@@ -1077,6 +1077,8 @@ export interface components {
             first: number;
             /** Last */
             last: number;
+            /** Recorded */
+            recorded: number;
             /** Task Id */
             task_id: string;
         };

@@ -357,23 +357,42 @@ test("with a site chosen, Waits counts and lists only what waits for it", async 
   expect(rowsOf("Waits by size")).toHaveLength(0);
 });
 
+test("the accuracy of expected starts names every source of an estimate", async () => {
+  await open("Waits");
+  await pass(1);
+  const lines = [...box.querySelectorAll("section[aria-label='Accuracy of expected starts'] p")].map((each) => each.textContent);
+  const none = "no job with such an estimate started in the last 30 days.";
+  expect(lines[0]).toMatch(/^Lading's plan: 90 % of 10 jobs/);
+  expect(lines.slice(1)).toEqual([`The batch system's estimate: ${none}`, `Jobs ahead of it: ${none}`, `The waits of earlier tries: ${none}`]);
+});
+
 test("a search without other filters names none", async () => {
   answer = async (route) => (route === "jobs" ? json({...(ANSWERS["jobs"] as object), jobs: [], matching: 0}) : good(route));
   await open("Jobs", "&q=nonsense");
   expect(text()).toContain("No job matches “nonsense” and the other filters.");
   await act(async () => root.unmount());
-  history.replaceState(null, "", "/plugin/lading?view=jobs&q=nonsense");
+  await openUnfiltered("nonsense");
+  expect(text()).toContain("No job matches “nonsense”.");
+});
+
+/** @param q - the search */
+async function openUnfiltered(q: string) {
+  history.replaceState(null, "", `/plugin/lading?view=jobs&q=${q}`);
   root = createRoot(box);
   const {Lading} = globalThis as unknown as Record<string, React.ComponentType>;
   await act(async () => root.render(<Lading />));
   await pass(1);
-  expect(text()).toContain("No job matches “nonsense”.");
-  await act(async () => root.unmount());
-  await pass(61);
-  const map_indexes = [{dag_id: "genomes", task_id: "align", first: 0, last: 839}, {dag_id: "etl", task_id: "align", first: 2, last: 2}];
+}
+
+test("a search for a map index without a record says which ones have records, or match the other filters", async () => {
+  const map_indexes = [{dag_id: "genomes", task_id: "align", first: 0, last: 1839, recorded: 1210}, {dag_id: "etl", task_id: "align", first: 2, last: 2, recorded: 1}];
+  const recorded = "genomes.align with 1,210 map indexes between 0 and 1839; etl.align with only map index 2.";
   answer = async (route) => (route === "jobs" ? json({...(ANSWERS["jobs"] as object), jobs: [], matching: 0, map_indexes}) : good(route));
   await open("Jobs", "&q=align+1700");
-  expect(text()).toContain("No job has this map index: genomes.align has the map indexes from 0 to 839; etl.align only has the map index 2.");
+  expect(text()).toContain(`No job with this map index matches the other filters. Matching: ${recorded}`);
+  await act(async () => root.unmount());
+  await openUnfiltered("align+1700");
+  expect(text()).toContain(`Lading has no record of a job with this map index: it has not been queued, it was not run by Lading, or its record has been purged (job_retention_days). Recorded: ${recorded}`);
 });
 
 test("a group of waiting jobs of several Dags says on request when the jobs of each start", async () => {

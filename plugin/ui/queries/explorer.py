@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, Double, String, and_, cast, func, not_, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Double, String, and_, cast, func, not_, or_, select, true, type_coerce, union
 from sqlalchemy.orm import Session
 
 from lading.executors.store import LIVE, JobRow, LocationRow, SiteRow, State, starts, usd_until
@@ -70,12 +70,15 @@ class FoundMachine(BaseModel):
 
 
 class MapIndexes(BaseModel):
-    """The map indexes that a mapped task has, if the one that was searched for does not exist."""
+    """The map indexes of a mapped task that have records, if the one that was searched for has none."""
 
     dag_id: str
     task_id: str
     first: int
     last: int
+    recorded: int
+    """How many map indexes from ``first`` to ``last`` have records; the others were not queued, or their records have
+    been purged."""
 
 
 class JobPage(BaseModel):
@@ -448,18 +451,20 @@ def find_map_indexes(session: Session, sight: Sight, choice: JobChoice) -> list[
     others = choice.without_map_indexes()
     if others.q == " ".join(choice.search_terms) or not others.search_terms:
         return []
-    found: dict[tuple[str, str], MapIndexes] = {}
-    span = func.min(JobRow.map_index), func.max(JobRow.map_index)
+    columns = JobRow.dag_id, JobRow.task_id, JobRow.map_index
+    mapped = JobRow.map_index >= 0, JobRow.dag_id.is_not(None), JobRow.task_id.is_not(None)
+    # A job can match in several ways.
     each_way = others.ways(session, sight)
-    for way in [[]] if each_way is None else [[each] for each in each_way]:
-        query = select(JobRow.dag_id, JobRow.task_id, *span).where(*way, *others.conditions(sight))
-        mapped = query.where(JobRow.map_index >= 0, JobRow.dag_id.is_not(None), JobRow.task_id.is_not(None))
-        for dag_id, task_id, first, last in session.execute(mapped.group_by(JobRow.dag_id, JobRow.task_id)):
-            names = str(dag_id), str(task_id)
-            task = MapIndexes(dag_id=names[0], task_id=names[1], first=first, last=last)
-            its = found.setdefault(names, task)
-            its.first, its.last = min(its.first, first), max(its.last, last)
-    return sorted(found.values(), key=lambda each: (-each.last, each.dag_id, each.task_id))[:MOST_FOUND]
+    ways = [true()] if each_way is None else each_way
+    matching = union(*(select(*columns).where(way, *others.conditions(sight), *mapped) for way in ways))
+    each = matching.subquery().c
+    span = func.min(each.map_index), func.max(each.map_index), func.count()
+    rows = session.execute(select(each.dag_id, each.task_id, *span).group_by(each.dag_id, each.task_id))
+    found = [
+        MapIndexes(dag_id=dag_id, task_id=task_id, first=first, last=last, recorded=recorded)
+        for dag_id, task_id, first, last, recorded in rows
+    ]
+    return sorted(found, key=lambda each: (-each.last, each.dag_id, each.task_id))[:MOST_FOUND]
 
 
 def is_beyond(value: Any, order: Order, place: PageCursor) -> ColumnElement[bool]:

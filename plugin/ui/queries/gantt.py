@@ -349,14 +349,19 @@ def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> RunWaits:
     held: Counter[str] = Counter()
     causes: dict[str, Counter[str]] = {}
     for row in rows:
+        lasts: list[float | None] = [None]
         if (text := outlook.held.by(row)) is not None:
             held[text] += row.jobs
-            lasts: list[float | None] = [None]
         else:
-            lasts = [each.at for each in outlook.known_starts(row)]
-            if row.unsaid:
-                lasts.append(last_start(outlook, row))
-            if None in lasts and row.reason_code in CODES:
+            its = [*outlook.known_starts(row), *((last_start(outlook, row),) if row.unsaid else ())]
+            no_starts = [each.text for each in its if isinstance(each, starts.NoStart)]
+            lasts = [
+                None if isinstance(each, starts.NoStart) else each.at if isinstance(each, ExpectedStart) else each
+                for each in its
+            ]
+            if no_starts:
+                held[no_starts[0]] += row.jobs
+            elif None in lasts and row.reason_code in CODES:
                 text = cause_text(row.reason_code, row.reason_limit, starts.site_of(row))
                 causes.setdefault(row.task_id, Counter())[text] += row.jobs
         known = [found.get(row.task_id, now), *lasts] if row.task_id in found else lasts
@@ -367,11 +372,12 @@ def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> RunWaits:
     return RunWaits(found, f"{number:,} {'jobs are' if number > 1 else 'job is'} held ({spoken(text)})", causes)
 
 
-def last_start(outlook: starts.Outlook, row: Any) -> float | None:
-    """Return when the last of the jobs counted together is expected to start if no plan predicts it; None: unknown."""
+def last_start(outlook: starts.Outlook, row: Any) -> float | starts.NoStart | None:
+    """Return when the last of the jobs counted together is expected to start if no plan predicts it, or what holds it;
+    None: unknown."""
     start = outlook.start(row, end="last", is_drawn=False)
-    if isinstance(start, ExpectedStart):
-        return start.at
+    if start is not None:
+        return start.at if isinstance(start, ExpectedStart) else start
     # A job that was just queued, or that is next in line, can start at once.
     is_new = row.oldest - outlook.ahead > outlook.now - starts.SECONDS_UNTIL_SAID
     return outlook.now if is_new or outlook.backlogs.before(row, end="last").jobs < 1 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,12 +37,12 @@ from lading.executors.store.figures import (
 )
 from lading.executors.store.gangs.rows import held_by
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.starts import LIMITED, Outlook, Why, why_of
+from lading.executors.store.starts import LIMITED, WAITING, Outlook, Why, site_of, why_of
 from lading.hooks.site import LocationState
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
-from lading.scheduling.reason_codes import CAUSES, Code
+from lading.scheduling.reason_codes import CAUSES, Code, remedy_at
 from lading.scheduling.reasons import NEW, Reason
 from lading.scheduling.shares.budgets import NEAR
 from lading.scheduling.shares.table import OTHERS
@@ -363,9 +363,8 @@ def share_state(row: share_rows.ShareStandingRow, dags: Counter[str], sight: Sig
 def budget_outlook(budget: share_rows.BudgetRow) -> dict[str, Any]:
     """Return when a budget will be exhausted and how much will be spent, as the fields of the model."""
     outlook = budget.outlook
-    at = outlook.reaches(budget.most)
     return {
-        "spent_at": at if at is not None and at < budget.until else None,
+        "spent_at": budget.spent_at,
         "expected": outlook.by(budget.until),
         "per_hour": outlook.present,
         "hours": outlook.hours,
@@ -421,8 +420,7 @@ def site_state(
         state = "down"
     elif row.paused_by is not None:
         state = "paused"
-    queued = sum(each.jobs for each in its if each.is_batch)
-    limits = [as_limit(name, text, bought, queued, said) for name, text in json.loads(row.limits).items()]
+    limits = limits_of(row, live, bought, said)
     waiting = sum(each.jobs for each in its if each.state != State.RUNNING)
     cpus_up = None if is_queue else sum(here)
     return SiteState(
@@ -545,6 +543,53 @@ def full_because(
     return f"{', '.join(found.values())}; {jobs:,} {'job waits' if jobs == 1 else 'jobs wait'}"
 
 
+def limits_of(row: SiteRow, live: Sequence[LiveJobs], bought: Bought, said: Counter[str]) -> list[SiteLimit]:
+    """Return the limits of a site and how much of each is in use.
+
+    :param said: see :func:`site_state`
+    """
+    queued = sum(each.jobs for each in live if each.site == row.name and each.is_batch)
+    return [as_limit(name, text, bought, queued, said) for name, text in json.loads(row.limits).items()]
+
+
+def reached_limits(session: Session) -> dict[str, list[str]]:
+    """Return the names of the limits that each site has reached, by site."""
+    live = live_jobs(session, present_machines(session))
+    bought, said = machines_bought(session), sites_at_limits(session)
+    return {
+        row.name: [
+            each.name
+            for each in limits_of(row, live, bought.get(row.name, Bought()), said.get(row.name, Counter()))
+            if each.is_reached
+        ]
+        for row in site_rows(session)
+    }
+
+
+def whole_remedy(remedy: str, code: str | None, site: str | None, reached: Mapping[str, Sequence[str]]) -> str:
+    """Add the other limits that a site has reached to the remedy for one of them, because it does not help alone.
+
+    :param code: of the reason to which the remedy belongs
+    :param reached: see :func:`reached_limits`
+    """
+    named = [name for name in reached.get(site or "", ()) if name not in remedy] if code in SITE_LIMITS else []
+    if not named:
+        return remedy
+    them = "it" if len(named) == 1 else "them"
+    return f"{remedy} Raise {' and '.join(named)} too: the site has also reached {them}."
+
+
+def remedies(session: Session, jobs: Sequence[JobRow]) -> dict[str, str]:
+    """Return what to do about each job, by token."""
+    at_limits = {job.token for job in jobs if job.state in WAITING and job.reason_code in SITE_LIMITS}
+    reached = reached_limits(session) if at_limits else {}
+    return {
+        job.token: whole_remedy(remedy, job.reason_code, site_of(job), reached if job.token in at_limits else {})
+        for job in jobs
+        if (remedy := job.remedy) is not None
+    }
+
+
 def as_limit(name: str, text: str, bought: Bought, queued: int, said: Counter[str]) -> SiteLimit:
     """Add to a limit how much of it is in use, and whether it is reached.
 
@@ -665,8 +710,11 @@ class WaitingGroup:
         if dag_id:
             self.dags[dag_id] += count
 
-    def model(self, waiting: int, outlook: Outlook) -> WaitGroup:
-        """:param waiting: the number of all waiting jobs"""
+    def model(self, waiting: int, outlook: Outlook, reached: Mapping[str, Sequence[str]]) -> WaitGroup:
+        """
+        :param waiting: the number of all waiting jobs
+        :param reached: see :func:`reached_limits`
+        """
         code, start = self.code, as_estimate(outlook.last_start(self.why, self.dags))
         if start is not None and self.hidden:  # the text could name a task of a hidden Dag
             start.text = ""
@@ -678,7 +726,7 @@ class WaitingGroup:
             key=code.key,
             kind=code.kind,
             title=code.title,
-            remedy=code.remedy_at(self.site),
+            remedy=remedy_at(whole_remedy(code.remedy, code.key, self.site, reached), self.site),
             actors=[each.value for each in code.actors],
             site=self.site,
             limit=self.limit,
@@ -718,9 +766,10 @@ def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
             held_in.held.append(
                 HeldRoom(dag_id=names[0], gang=names[1], place=f"{site}/{location}", jobs=count, cpus=float(cpus))
             )
+    reached = reached_limits(session)
     ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.code.key, each.site or "", each.limit or ""))
     jobs = sum(each.jobs for each in ordered)
-    return WaitGroups(now=now, jobs=jobs, groups=[each.model(jobs, outlook) for each in ordered])
+    return WaitGroups(now=now, jobs=jobs, groups=[each.model(jobs, outlook, reached) for each in ordered])
 
 
 def starts_by_dag(

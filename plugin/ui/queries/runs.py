@@ -23,6 +23,7 @@ from lading.executors.store.leases import database_ahead
 from lading.executors.store.starts import show_starts
 from lading.plugin.ui.queries.bill import BillAmounts, as_amounts
 from lading.plugin.ui.queries.chart import machines
+from lading.plugin.ui.queries.now import remedies
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.since_then import SinceThen, since_then
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
@@ -160,11 +161,13 @@ def as_tries(
     boots, held = boots_of(session, rows), held_for(session)
     expected, ahead = show_starts(session, rows, now), database_ahead(session)
     sequels = since_then(session, [job.token for job in rows if job.state == State.FAILED])
+    advice = remedies(session, rows)
     return [
         as_try(
             job,
             sight,
             usd,
+            advice.get(job.token),
             boots.get(job.location or ""),
             held.get(job.token),
             as_estimate(expected.get(job.token)),
@@ -179,6 +182,7 @@ def as_try(
     job: JobRow,
     sight: Sight,
     usd: float | None,
+    remedy: str | None,
     boot: Boot | None,
     held: str | None = None,
     start: StartEstimate | None = None,
@@ -188,6 +192,7 @@ def as_try(
     """Convert a job to what the user can see of it.
 
     :param usd: its cost, for a running job until now
+    :param remedy: what to do about it
     :param ahead: seconds by which the database's clock, which dates its queueing, is ahead of the controller's
     """
     summary = TrySummary(
@@ -199,7 +204,7 @@ def as_try(
         usd=usd,
         reason=why_failed(job) if job.state == State.FAILED else None if job.reason is None else str(job.reason),
         placed_because=None if job.placed_because is None else str(job.placed_because),
-        remedy=job.remedy,
+        remedy=remedy,
         actors=[] if job.meaning is None else [each.value for each in job.meaning.actors],
         cause_title=None if (cause := CAUSES.get(job.cause or "")) is None else cause.title,
         phases=as_phases(job, boot, ahead),

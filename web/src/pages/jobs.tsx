@@ -164,9 +164,13 @@ export function Found({machines}: {machines: FoundMachine[]}) {
   );
 }
 
-/** The map indexes that tasks have, if none has the one that was searched for. */
-export const mapIndexText = ({dag_id: dag, task_id: task, first, last}: MapIndexes): string =>
-  first === last ? `${dag}.${task} only has the map index ${first}` : `${dag}.${task} has the map indexes from ${first} to ${last}`;
+/** What is recorded of tasks, if no job has the map index that was searched for.
+ * @param isFiltered - whether other filters hide jobs as well */
+function mapIndexText(found: MapIndexes[], isFiltered: boolean): string {
+  const each = found.map(({dag_id: dag, task_id: task, first, last, recorded}) => `${dag}.${task} with ${recorded === 1 ? `only map index ${first}` : `${count(recorded)} map indexes between ${first} and ${last}`}`);
+  const why = isFiltered ? "No job with this map index matches the other filters. Matching" : "Lading has no record of a job with this map index: it has not been queued, it was not run by Lading, or its record has been purged (job_retention_days). Recorded";
+  return `${why}: ${each.join("; ")}.`;
+}
 
 export function JobsPage({chosen, summary}: PageProps) {
   const parameters = parametersOf(chosen), {by, descending} = sorted(chosen), within = withinOf(chosen);
@@ -180,7 +184,7 @@ export function JobsPage({chosen, summary}: PageProps) {
   const table = shown ? (
     <div style={{opacity: found ? 1 : 0.55}} aria-busy={!found}>
       <Table
-        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty={q ? <>No job matches “<Name>{q}</Name>”{isFiltered ? " and the other filters" : ""}. The search covers the names of tasks, Dags, runs, sites, machines and nodes, native ids and tokens.{shown.map_indexes.length ? ` No job has this map index: ${shown.map_indexes.map(mapIndexText).join("; ")}.` : ""}</> : "No job matches these filters."} few={ROWS} keyOf={({id}) => id}
+        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty={q ? <>No job matches “<Name>{q}</Name>”{isFiltered ? " and the other filters" : ""}. The search covers the names of tasks, Dags, runs, sites, machines and nodes, native ids and tokens.{shown.map_indexes.length ? ` ${mapIndexText(shown.map_indexes, isFiltered)}` : ""}</> : "No job matches these filters."} few={ROWS} keyOf={({id}) => id}
         href={address("jobs.csv", {...parameters, ...since()}).href}
         sorting={{by, descending, onSort: (sort, isDescending) => chosen.set(sortChoices(chosen.all("state"), sort, isDescending))}}
         more={<Pager chosen={chosen} found={shown} />} />

@@ -34,8 +34,10 @@ const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.senten
 const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit, at});
 /** The jobs of a group, the one that starts last first. */
 const byStart = (group: WaitGroup, more: Choices = {}) => pagePath({...choices(group), ...more, sort: "starts"});
+/** What the start rests on, or what holds the last job, unless it is what the whole group waits for. */
+const startBasis = ({start, title}: WaitGroup) => (start === null || (start.since === null && start.text.startsWith(title)) ? "" : start.text);
 const lastStart = (group: WaitGroup, now: number) => (group.start === null ? <Muted>unknown</Muted> : (
-  <div><Link to={byStart(group)} label={`Jobs by expected start: ${group.title}`}>{startText(group.start, now)}</Link>{group.start.since === null || !group.start.text ? null : <div className="muted"><Clamp text={group.start.text} /></div>}</div>
+  <div><Link to={byStart(group)} label={`Jobs by expected start: ${group.title}`}>{startText(group.start, now)}</Link>{startBasis(group) ? <div className="muted"><Clamp text={startBasis(group)} /></div> : null}</div>
 ));
 
 const shortStart = (start: StartEstimate | null, now: number) =>
@@ -108,18 +110,19 @@ function Queues({chosenSite}: {chosenSite: string | null}) {
   return <AnswerSection title="Waits by size" more={known ? <Muted>of the latest {count(known.read)} batch jobs and {count(known.read)} machines that started</Muted> : null} asked={asked}>{(found) => <Table name="Waits by size" rows={ofSite(found.waits, chosenSite)} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
 }
 
-const SOURCES: Record<StartSource, string> = {forecast: "Lading's plan", batch_system: "The batch system's estimate", backlog: "The jobs ahead", past_waits: "The waits of earlier tries"};
+/** What expected starts are based on, in the words that the estimates themselves use. */
+const SOURCES: [StartSource, string][] = [["forecast", "Lading's plan"], ["batch_system", "The batch system's estimate"], ["backlog", "Jobs ahead of it"], ["past_waits", "The waits of earlier tries"]];
 const MONTH = 30 * 86400;
 /** The part of jobs that is meant to start within the predicted interval; intervals cover eight of ten cases. */
 const MEANT = 0.8;
 /** How often jobs started within the predicted interval, and whether that is as often as meant. */
 function Accuracy() {
   const asked = useAnswer<StartAccuracy[]>("starts", {}, 300, () => ({since: Date.now() / 1000 - MONTH}), "month");
-  const some = (found: StartAccuracy[] | null) => found?.filter(({said}) => said) ?? [];
-  if (!some(asked[0]).length && !asked[1]) return null;
+  if (!asked[0]?.some(({said}) => said) && !asked[1]) return null;
+  const line = (found: StartAccuracy | undefined) => (found?.said ? `${percent(found.within, found.said)} of ${count(found.said)} jobs in the last 30 days started within the interval first predicted for them, ${found.within / found.said < MEANT ? "below the goal of" : "and the goal is"} at least ${percent(MEANT, 1)}.` : "no job with such an estimate started in the last 30 days.");
   return (
     <AnswerSection title="Accuracy of expected starts" asked={asked}>{(found) =>
-      some(found).map(({source, said, within}) => <p key={source}>{SOURCES[source]}: {percent(within, said)} of {count(said)} jobs in the last 30 days started within the interval first predicted for them, {within / said < MEANT ? "below the goal of" : "and the goal is"} at least {percent(MEANT, 1)}.</p>)}
+      SOURCES.map(([source, name]) => <p key={source}>{name}: {line(found.find((each) => each.source === source))}</p>)}
     </AnswerSection>
   );
 }

@@ -347,6 +347,58 @@ def test_jobs_that_a_limit_of_their_task_holds_wait_for_its_jobs_alone(session: 
     assert last.since <= NOW + 6000 <= last.until, "after nineteen others, two at a time"
 
 
+def add_budget(session: Session, unit: str, **columns: Any) -> None:
+    """A budget of the Dags d*, used up in 15 minutes; its period ends in two hours."""
+    period = {"since": NOW - 7200, "until": NOW + 7200, "at": NOW, "hours_of_work": 10.0}
+    amounts = {"most": 12.0, "spent": 10.0, "per_hour": 8.0}
+    whose = {"name": "lab", "who": str(Who(dag="d*")), "unit": unit, "per": "day"}
+    session.add(share_rows.BudgetRow(**{**whose, **amounts, **period, **columns}))
+
+
+def starts_beside_budgets(session: Session) -> dict[str, ExpectedStart | starts.NoStart]:
+    add(session, "early", planned_start=NOW + 600)
+    add(session, "late", planned_start=NOW + 1800)
+    add(session, "next period", planned_start=NOW + 7300)
+    add(session, "other", planned_start=NOW + 1800, dag_id="x")
+    add(session, "batch", state=State.PLACED, site="hpc", native_start=NOW + 1800)
+    return all_starts(session)
+
+
+USED_UP = "udget lab is expected to be used up at 2027-01-15 08:15:00 UTC"
+
+
+def test_no_job_starts_after_its_cpu_hours_are_used_up_and_before_they_reset(session: Session) -> None:
+    add_budget(session, "cpu-hours")
+    found = starts_beside_budgets(session)
+    held = starts.NoStart(f"B{USED_UP}, and resets at 2027-01-15 10:00:00 UTC")
+    assert (found["late"], found["batch"]) == (held, held)
+    rest = {token for token, start in found.items() if isinstance(start, ExpectedStart)}
+    assert rest == {"early", "next period", "other"}
+    session.execute(delete(JobRow).where(JobRow.token == "next period"))
+    outlook = starts.Outlook(session, NOW)
+    assert outlook.last_start({(None, None, None)}, ()) == held, "the last of a group is held"
+    first = outlook.starts_by_dag({(None, None, None)}, ("d",))["d"][0]
+    assert isinstance(first, ExpectedStart)
+    assert first.at == NOW + 600
+
+
+def test_after_its_budget_for_money_is_used_up_a_job_only_starts_on_machines_that_run(session: Session) -> None:
+    add_budget(session, "USD")
+    add_budget(session, "USD", name="all", who="everyone", most=13.0)
+    found = starts_beside_budgets(session)
+    texts = {token: getattr(start, "text", "") for token, start in found.items()}
+    machines = "no machines are launched for it from then until 2027-01-15 10:00:00 UTC"
+    assert texts["late"] == f"Lading's plan; b{USED_UP}: {machines}", "the first one"
+    assert "budget all" in texts["other"]
+    assert not any("budget" in texts[token] for token in ("early", "next period", "batch"))
+
+
+@pytest.mark.parametrize("columns", [{"lifted": NOW - 7200}, {"per_hour": 0.1, "spent": 0.1}])
+def test_a_budget_that_is_lifted_or_lasts_holds_no_job(session: Session, columns: dict[str, float]) -> None:
+    add_budget(session, "cpu-hours", **columns)
+    assert all(isinstance(start, ExpectedStart) for start in starts_beside_budgets(session).values())
+
+
 def test_plans_and_batch_systems_go_before_earlier_tries(session: Session) -> None:
     add(session, "planned")
     add(session, "batch", state=State.PLACED, site="hpc", location="hpc")

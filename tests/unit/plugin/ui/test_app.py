@@ -57,7 +57,8 @@ from lading.executors.store.share_rows import BudgetRow, save_standings
 from lading.executors.store.starts import show_starts
 from lading.executors.store.tables import RequestRow
 from lading.executors.store.work_left import work_left
-from lading.plugin.subcommands.explain import start_step
+from lading.plugin.host import AirflowHost
+from lading.plugin.subcommands.explain import outcome, start_step
 from lading.plugin.subcommands.jobs import job_row, short_job_row
 from lading.plugin.ui.queries import explorer, live_runs
 from lading.plugin.ui.queries.bill import bill_page, released_machines
@@ -273,6 +274,18 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
     reached = {limit["name"]: limit["is_reached"] for limit in hpc["limits"]}
     assert reached["max_usd_per_hour"], "too little of it is left, although less than all is in use"
     assert not any(reached[name] for name in ("max_jobs", "queue"))
+    full = because("max_allocations", used=2, most=2).at("hpc")
+    add(session, "full", state=State.QUEUED, reason=full)
+    session.commit()
+    advice = (
+        "Raise max_usd_per_hour of {0}, or allow cheaper types. Raise max_allocations too: {0} has also reached it."
+    )
+    [group] = [each for each in client.get("/waits").json()["groups"] if each["key"] == "max_usd_per_hour"]
+    assert group["remedy"] == advice.format("site hpc")
+    [job] = [each for each in client.get("/jobs").json()["jobs"] if each["id"] == "told"]
+    told = session.scalars(select(JobRow).where(JobRow.token == "told")).one()
+    assert job["remedy"] == advice.format("the site")
+    assert any(job["remedy"] in line for line in outcome(AirflowHost(), session, told).lines)
 
 
 def test_a_try_that_failed_is_no_task_that_failed(session: Session, client: TestClient) -> None:
@@ -448,6 +461,19 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     span = run["expected_end_span"]
     assert NOW < span["since"] < run["expected_end"] < span["until"]
     assert run["expected_end_basis"] == "the expected starts of its jobs and the durations of earlier ones"
+    whose = {"name": "lab", "who": "everyone", "unit": "cpu-hours", "per": "month"}
+    amounts = {"most": 12.0, "spent": 10.0, "per_hour": 8.0, "hours_of_work": 10.0}
+    session.add(BudgetRow(**whose, **amounts, since=NOW - 7200, until=NOW + 20 * 86400, at=NOW))
+    session.commit()
+    until, reset = (format_moment(at) for at in (NOW + 900, NOW + 20 * 86400))
+    budget = f"udget lab is expected to be used up at {until}, and resets at {reset}"
+    [of_job] = [job["start"] for job in client.get("/jobs", params=where).json()["jobs"]]
+    row = session.scalars(select(JobRow).where(JobRow.token == "w0499")).one()
+    assert of_job == {**held, "text": f"B{budget}"} == client.get("/waits").json()["groups"][0]["start"]
+    assert start_step(session, row)[0].lines == [f"none while it is held: B{budget}"]
+    run = client.get("/dags/mine/runs/r/gantt").json()
+    assert run["expected_end"] is None
+    assert run["end_unknown"].endswith(f" jobs are held (b{budget})")
 
 
 def dag_run(run_id: str) -> DagRun:
@@ -697,9 +723,15 @@ def test_jobs_are_found_by_what_they_have(session: Session, client: TestClient) 
         ({"q": "align", "queued_until": NOW - 700}, ""), ({"q": "align", "queued_since": NOW - 700}, "ac"),
     ):  # fmt: skip
         assert "".join(sorted(found_jobs(client, **params))) == tokens, params
+    mine = {"dag_id": "mine", "task_id": "align", "first": 3}
     for q in ("align[1700]", "mine align 1700"):
         found = client.get("/jobs", params={"q": q}).json()["map_indexes"]
-        assert found == [{"dag_id": "mine", "task_id": "align", "first": 3, "last": 3}], q
+        assert found == [{**mine, "last": 3, "recorded": 1}], q
+    ended(session, "e", task_id="align", map_index=3)
+    ended(session, "f", task_id="align", map_index=9)
+    session.commit()
+    found = client.get("/jobs", params={"q": "align[7]"}).json()["map_indexes"]
+    assert found == [{**mine, "last": 9, "recorded": 2}], "7 lies between the map indexes, but has no record"
     for q in ("align 3", "align", "1700", "nonsense 3"):
         assert client.get("/jobs", params={"q": q}).json()["map_indexes"] == [], q
     assert found_jobs(client, q="wait1") == ["wait1"], "by its token"
@@ -930,7 +962,7 @@ def test_a_job_that_waits_says_when_it_is_expected(session: Session, client: Tes
     session.commit()
     [job] = client.get("/jobs", params={"state": "queued"}).json()["jobs"]
     assert (job["start"]["since"], job["start"]["until"]) == (now - 30 + 120, now - 30 + 540)
-    assert (job["start"]["source"], job["start"]["text"]) == ("past_waits", "10 earlier tries of task t")
+    assert (job["start"]["source"], job["start"]["text"]) == ("past_waits", "the waits of 10 earlier tries of task t")
     [job] = client.get("/dags/mine/runs/r/tasks/t", params={"limit": 1}).json()["jobs"]
     assert job["start"]["source"] == "past_waits"
 

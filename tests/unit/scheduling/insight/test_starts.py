@@ -55,11 +55,15 @@ def test_what_is_most_like_it_says_it_if_it_is_known_well_enough() -> None:
     few, many = KnownWaits([60.0] * 4, "task align"), KnownWaits([100.0 * each for each in range(1, 21)], "site hpc")
     found = expected_start(NOW, NOW, past=[few, many])
     assert found is not None
-    assert (found.since, found.until, found.text) == (NOW + 300, NOW + 1800, "20 earlier tries of site hpc")
+    assert (found.since, found.until, found.text) == (
+        NOW + 300,
+        NOW + 1800,
+        "the waits of 20 earlier tries of site hpc",
+    )
     waited = expected_start(NOW, NOW - 1000, past=[few, many])
     assert waited is not None
     assert (waited.since, waited.until) == (NOW - 1000 + 1100, NOW - 1000 + 1900), "shorter waits do not count any more"
-    assert waited.text == "11 of 20 earlier tries of site hpc: those that waited for 16 min 40 s or longer"
+    assert waited.text == "the waits of 11 of 20 earlier tries of site hpc: those that waited for 16 min 40 s or longer"
     assert expected_start(NOW, NOW - 5000, past=[few, many]) is None
 
 
@@ -115,6 +119,22 @@ def test_an_interval_is_around_most_of_the_draws(seconds: float, at: float) -> N
     assert found is not None
     assert (found.since - NOW, found.until - NOW) == (pytest.approx(100), pytest.approx(300))
     assert found.at - NOW == pytest.approx(at), "the most likely start is within"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "basis"),
+    [
+        (56, "the start allows for jobs queued later and for varying lengths"),
+        (1200, "about one starts every 2 min 30 s"),
+        (5600, "the start allows for jobs queued later and for varying lengths"),
+    ],
+)
+def test_the_pace_of_the_jobs_ahead_is_said_only_if_it_gives_the_start(seconds: float, basis: str) -> None:
+    draws = [900, 1100, 1300, 2000, 2700]
+    found = expected_start(NOW, NOW, backlog=Backlog(7, 0.1, "at site cloud", seconds=seconds, draws=draws))
+    assert found is not None
+    assert found.text == f"7 jobs ahead of it at site cloud; {basis}"
+    assert (found.at == NOW + seconds) is ("every" in found.text)
 
 
 @given(left=st.floats(0, 1e6))

@@ -54,4 +54,6 @@ def test_it_is_shown_with_what_is_given() -> None:
 def test_the_pattern_of_dags_is_found_in_the_text(
     pattern: str | None, team: str | None, owner: str | None, tag: str | None
 ) -> None:
-    assert dag_pattern(str(Who(team, pattern, owner, tag))) == pattern
+    who = Who(team, pattern, owner, tag)
+    assert dag_pattern(str(who)) == pattern
+    assert Who.parse(str(who)) == who
