@@ -109,6 +109,8 @@ export function utcDay(seconds: number): string {
   const isPast = new Date(seconds * 1000).getUTCFullYear() !== new Date().getUTCFullYear();
   return formatter({month: "short", day: "numeric", ...(isPast ? {year: "numeric"} : {})}, "UTC").format(seconds * 1000);
 }
+/** A month of a bill, in UTC as its days. */
+export const utcMonth = (seconds: number): string => formatter({month: "long", year: "numeric"}, "UTC").format(seconds * 1000);
 export const day = (seconds: number): string => formatter({month: "short", day: "numeric"}).format(seconds * 1000);
 
 // Text from the engine contains times as "2026-11-23 12:00:00 UTC"; the page shows all times in the user's time zone.

@@ -229,7 +229,8 @@ export function Clamp({text}: {text: string}) {
   );
 }
 
-export interface Part {key: string; title: string; value: number; text: string; color: string}
+/** `short`: the title next to an amount in a table. */
+export interface Part {key: string; title: string; short?: string; value: number; text: string; color: string}
 /** Parts of a whole as a stacked bar, with its accessible name as text. */
 export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?: string; whole?: number; height?: number}) {
   const sum = parts.reduce((all, {value}) => all + value, 0), rest = Math.max(0, (whole ?? sum) - sum);
@@ -243,6 +244,10 @@ export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?
     </div>
   );
 }
+/** The amounts of a bar's parts as text, with the colour of each, because a phone cannot hover over the bar. */
+export const PartAmounts = ({parts}: {parts: readonly Part[]}) => (
+  <div className="split">{parts.filter(({value}) => value > 0).map(({key, title, short, text, color}) => <span key={key} className="line"><Swatch color={color} />{short ?? title.toLowerCase()} {text}</span>)}</div>
+);
 /** A thin bar for how much of something is used, to go below the numbers. */
 export function UseBar({title, used, most, color = "var(--l-running)"}: {title: string; used: number; most: number | null | undefined; color?: string}) {
   if (!most) return null;

@@ -86,6 +86,8 @@ const CSS = `
 .lading .chip button { background: none; border: 0; cursor: pointer; color: inherit; padding: 0 2px; }
 .lading .bar { display: flex; height: 14px; border-radius: 3px; overflow: hidden; min-width: 60px; gap: 1px; background: var(--l-soft); }
 .lading .bar > span { display: block; min-width: 2px; }
+.lading .split { display: flex; flex-wrap: wrap; gap: 0 10px; font-size: 0.85em; min-width: 15em; max-width: 24em; font-variant-numeric: tabular-nums; }
+.lading .split > span { flex: 1 0 7em; }
 .lading .scale { font-size: 10px; border-bottom: 1px dashed var(--l-line); margin-bottom: 2px; }
 .lading .swatch { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-inline-end: 5px; }
 .lading .legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 0.8em; }
@@ -119,6 +121,7 @@ const CSS = `
   .lading td .row code { white-space: nowrap; overflow-x: auto; }
   .lading td .line { white-space: normal; overflow-wrap: anywhere; }
   .lading td .text, .lading td .dags, .lading td .starts { min-width: 0; max-width: none; }
+  .lading .split { min-width: 0; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
   .lading dl.facts dd { margin-bottom: 6px; }
 }
