@@ -3,7 +3,7 @@ import * as React from "react";
 import {useEffect, useRef, useState} from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, ExpectedBill, IdleAdvice as Advice, IdleRest, IdleSite, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
-import {about, amountOf, cost, count, cpuHours, cpusText, date, difference, exact, fraction, iso, jobsText, machinesText, memory, minute, percent, tasksText, usd, utcDay, utcMonth} from "../format";
+import {about, amountOf, cost, count, cpuHours, cpusText, date, difference, exact, fraction, iso, jobsText, machinesText, memory, percent, tasksText, usd, utcDay, utcMonth} from "../format";
 import {dagPath, pagePath, runPath, sizePath} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
@@ -284,7 +284,7 @@ const NAMED_BUDGETS = 8;
 /** How many budgets are spent or nearly so, and what is left of each, as a link to its row. */
 function BudgetsTile({budgets}: {budgets: readonly Budget[]}) {
   const spent = budgets.filter(isSpent).length, near = budgets.filter((budget) => budget.is_near && !isSpent(budget)).length;
-  const rows = rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => ({key: budget.name, text: <><Name>{budget.name}</Name> {leftText(budget)}</>}));
+  const rows = rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => ({key: budget.name, text: <><Name breaks>{budget.name}</Name> {leftText(budget)}</>}));
   const help = [near ? `${count(near)} nearly spent` : null, budgets.length > NAMED_BUDGETS ? `see all ${count(budgets.length)}` : null, "left:"].filter(Boolean).join("; ");
   return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={help} rows={rows} />;
 }
@@ -315,7 +315,7 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
   const at = Math.max(...(asked[0]?.budgets ?? []).map((budget) => budget.at));
-  const what = asked[0]?.budgets?.length ? <Muted>Used and unused cost of their jobs, without idle cpus and booting machines, as of {minute(at)}</Muted> : null;
+  const what = asked[0]?.budgets?.length ? <Muted>Used and unused cost of their jobs, without idle cpus and booting machines, as of {date(at)}</Muted> : null;
   return <AnswerSection title={BUDGETS} more={what} asked={asked}>{({budgets}) => <><Table name="Budgets" rows={rankedBudgets(budgets ?? [])} columns={columns} empty="There are no budgets." keyOf={({name}) => name} /><Muted>What will be spent is what its running and waiting jobs are expected to cost, and then the mean rate of the period.</Muted></>}</AnswerSection>;
 }
 
@@ -425,8 +425,8 @@ function BillSummary({bill, savings, budgets, days, span: {since, until}, sites,
         {budgets.length ? <BudgetsTile budgets={budgets} /> : null}
         {isCompared ? null : <LastWeek asked={weeks} to={weeksPath} />}
         {share("idle")}
-        {dearest ? <Tile label="Most expensive run" section={DEAREST} value={cost(dearest.total.usd, dearest.total.cpu_hours)} help={<><Name>{nameOf(dearest, "run")}</Name>: see the {DEAREST.toLowerCase()}</>} /> : null}
-        {savings?.tasks.length ? <Tile label={SAVINGS} section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month, by the right sizes of ${tasksText(savings.tasks.length)}`} rows={savings.tasks.slice(0, NAMED_SAVINGS).map((task) => ({key: taskKey(task), text: <Name>{taskKey(task)}</Name>}))} /> : null}
+        {dearest ? <Tile label="Most expensive run" section={DEAREST} value={cost(dearest.total.usd, dearest.total.cpu_hours)} help={<><Name breaks>{nameOf(dearest, "run")}</Name>: see the {DEAREST.toLowerCase()}</>} /> : null}
+        {savings?.tasks.length ? <Tile label={SAVINGS} section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month, by the right sizes of ${tasksText(savings.tasks.length)}`} rows={savings.tasks.slice(0, NAMED_SAVINGS).map((task) => ({key: taskKey(task), text: <Name breaks>{taskKey(task)}</Name>}))} /> : null}
         {share("used")}
         {share("unused")}
         {share("boot")}

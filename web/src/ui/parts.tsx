@@ -2,7 +2,7 @@
 import * as React from "react";
 import {Component, createContext, useContext, useEffect, useLayoutEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, portal, router} from "../host/globals";
-import {clock, memory, middle, percent} from "../format";
+import {memory, middle, moment, percent} from "../format";
 import {taskName, type TaskKey} from "../paths";
 import {poller, useConnection} from "../polling";
 import {addStyle} from "./style";
@@ -17,7 +17,7 @@ export class Guarded extends Component<{children: ReactNode}, {error: Error | nu
 function Banner() {
   const {trouble, isLoggedOut, lastAt} = useConnection();
   if (!trouble) return null;
-  const since = lastAt === null ? "Nothing could be loaded" : `Not updated since ${clock(lastAt / 1000)}`;
+  const since = lastAt === null ? "Nothing could be loaded" : `Not updated since ${moment(lastAt / 1000)}`;
   const login = new URL(`api/v2/auth/login?next=${encodeURIComponent(location.href)}`, document.baseURI).href;
   return (
     <div className="banner" role="alert" data-testid="stale">
@@ -50,7 +50,7 @@ export function Frame({children, head, isTab = false}: {children: ReactNode; hea
   );
 }
 
-export const Swatch = ({color, isDashed = false}: {color: string; isDashed?: boolean}) => <span className="swatch" style={{background: color, border: isDashed ? "1px dashed var(--l-hidden)" : undefined}} />;
+export const Swatch = ({color, dashes}: {color: string; dashes?: string}) => <span className="swatch" style={{background: color, border: dashes ? `1px dashed ${dashes}` : undefined}} />;
 export const Row = ({children}: {children: ReactNode}) => <div className="row">{children}</div>;
 export const Muted = ({children}: {children: ReactNode}) => <span className="muted">{children}</span>;
 export const Spinner = () => (chakra.Spinner ? <chakra.Spinner size="sm" aria-label="loading" /> : <p>loading …</p>);
@@ -177,10 +177,14 @@ export function Anchor({to, className, children, ...more}: {to: string; classNam
 export const Link = ({to, children, label}: {to: string | null; children: ReactNode; label?: string}) =>
   to ? <Anchor to={to} className="link" aria-label={label}>{children}</Anchor> : <>{children}</>;
 
-/** A name chosen by users, which can be written right to left or be too long for a table. */
-export function Name({children}: {children: ReactNode}) {
+/** A name chosen by users, which can be written right to left or be too long for a table.
+ *
+ * @param breaks: whether a line can end after a dot, an underscore, a hyphen or a slash, for narrow tiles
+ */
+export function Name({children, breaks = false}: {children: ReactNode; breaks?: boolean}) {
   const short = typeof children === "string" ? middle(children) : children;
-  return <bdi title={short === children ? undefined : children as string}>{short}</bdi>;
+  const words = breaks && typeof short === "string" ? short.split(/(?<=[._/-])/).map((word, index) => <React.Fragment key={index}>{index ? <wbr /> : null}{word}</React.Fragment>) : short;
+  return <bdi title={short === children ? undefined : children as string}>{words}</bdi>;
 }
 /** A Dag and one of its tasks, in this order even if one of them is written right to left. */
 export const TaskName = ({job}: {job: TaskKey & {hidden?: boolean}}) => {
@@ -206,8 +210,8 @@ export function Input({label, value, placeholder, onChange, onEnter, type = "tex
 
 /** Text up to this length fits into three lines of even the narrowest column. */
 const SHORT = 40;
-/** Text clamped to three lines, with a button that shows the rest. */
-export function Clamp({text}: {text: string}) {
+/** Text clamped to a few lines, with a button that shows the rest. */
+export function Clamp({text, lines = 3}: {text: string; lines?: number}) {
   const [whole, setWhole] = useState(false), [isCut, setCut] = useState(false), box = useRef<HTMLDivElement>(null);
   const isShort = text.length <= SHORT;
   // Before the text is painted, so that the button moves nothing.
@@ -223,7 +227,7 @@ export function Clamp({text}: {text: string}) {
   if (isShort) return <div className="long">{text}</div>;
   return (
     <div className="text">
-      <div ref={box} className={whole ? "long" : "clamp"}>{text}</div>
+      <div ref={box} className={whole ? "long" : "clamp"} style={{WebkitLineClamp: lines}}>{text}</div>
       {isCut ? <button type="button" className="more" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "less" : "more"}</button> : null}
     </div>
   );
@@ -268,8 +272,9 @@ export function MemoryUse({promised, used, up}: {promised: number; used: number;
     </>
   );
 }
-export const Legend = ({parts}: {parts: readonly {key: string; title: string; color: string; text?: string; isDashed?: boolean}[]}) => (
-  <div className="legend">{parts.map(({key, title, color, text, isDashed}) => <span key={key}><Swatch color={color} isDashed={isDashed} />{title}{text ? ` ${text}` : ""}</span>)}</div>
+/** `dashes`: the colour of a dashed border. */
+export const Legend = ({parts}: {parts: readonly {key: string; title: string; color: string; text?: string; dashes?: string}[]}) => (
+  <div className="legend">{parts.map(({key, title, color, text, dashes}) => <span key={key}><Swatch color={color} dashes={dashes} />{title}{text ? ` ${text}` : ""}</span>)}</div>
 );
 
 export function useDark(): boolean {

@@ -70,7 +70,7 @@ const CSS = `
 .lading th button { font: inherit; background: none; border: 0; padding: 0; cursor: pointer; color: inherit; text-align: inherit; }
 .lading .long, .lading td .row { overflow-wrap: anywhere; }
 .lading .line { white-space: nowrap; }
-.lading .clamp { overflow-wrap: anywhere; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden; }
+.lading .clamp { overflow-wrap: anywhere; display: -webkit-box; -webkit-box-orient: vertical; overflow: hidden; }
 .lading .dags { min-width: 10em; max-width: 14em; }
 .lading .dags > span { min-width: 0; }
 .lading .text { min-width: 15em; }
@@ -86,8 +86,7 @@ const CSS = `
 .lading .chip button { background: none; border: 0; cursor: pointer; color: inherit; padding: 0 2px; }
 .lading .bar { display: flex; height: 14px; border-radius: 3px; overflow: hidden; min-width: 60px; gap: 1px; background: var(--l-soft); }
 .lading .bar > span { display: block; min-width: 2px; }
-.lading .split { display: flex; flex-wrap: wrap; gap: 0 10px; font-size: 0.85em; min-width: 15em; max-width: 24em; font-variant-numeric: tabular-nums; }
-.lading .split > span { flex: 1 0 7em; }
+.lading .split { display: grid; grid-template-columns: 1fr 1fr; gap: 0 10px; font-size: 0.85em; min-width: 15em; max-width: 24em; font-variant-numeric: tabular-nums; }
 .lading .scale { font-size: 10px; border-bottom: 1px dashed var(--l-line); margin-bottom: 2px; }
 .lading .swatch { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-inline-end: 5px; }
 .lading .legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 0.8em; }
