@@ -24,6 +24,7 @@ from tests.services.airflow import Airflow
 from tests.services.chromium import Window, chromium
 from tests.services.full_house import full_house
 from tests.services.page_data import go_on
+from tests.services.processes import wait_until
 
 PICTURES = Path(os.environ["LADING_PICTURES"]).absolute() if "LADING_PICTURES" in os.environ else None
 PAGE = "/plugin/lading"
@@ -248,6 +249,20 @@ def test_the_line_of_a_task_is_one_click_away_on_the_tab_of_its_dag(
     expect(sizes.get_by_role("heading")).to_be_in_viewport()
     expect(sizes.get_by_role("button", name=re.compile("^Copy the line for ")).first).to_be_in_viewport()
     window.page.close()
+
+
+def test_no_view_of_a_house_with_a_controller_says_that_none_runs(house: tuple[Airflow, str, str]) -> None:
+    airflow, token, _ = house
+
+    def counted() -> float:
+        answer = httpx.get(f"{airflow.url}/lading/summary", headers={"Authorization": f"Bearer {token}"}, timeout=60)
+        found = answer.raise_for_status().json()
+        assert found["controller_lives"]
+        at: float = found["shares"][0]["at"]
+        return at
+
+    before = counted()
+    assert wait_until(lambda: counted() > before, 60)
 
 
 # Sums up how far the page's content has moved, as a fraction of the window, since it was opened.

@@ -423,13 +423,13 @@ test("a group of one Dag has no button for the starts of each", async () => {
   expect(text()).not.toContain("Starts by Dag");
 });
 
-test("while no controller is running each view says so, and as of when its contents are", async () => {
+test("while no controller is running each view and tab says so at its top, and as of when its contents are", async () => {
   const summary = ANSWERS["summary"] as Summary, sites = summary.sites.map((site) => ({...site, contact_at: NOW - 600}));
   answer = async (route) => (route === "summary" ? json({...summary, controller_lives: false, sites}) : good(route));
-  for (const view of ["Overview", "Waits", "Machines", "Jobs", "Cost"] as const) {
+  for (const view of ["Overview", "Waits", "Machines", "Jobs", "Cost", "the tab of a Dag", "the tab of a run", "the tab of a task"] as const) {
     await open(view);
     await pass(2);
-    expect(text(), view).toContain(`No controller is running: no jobs are started. The states of sites and machines and the reasons for waits are as of ${minute(NOW - 600)}.`);
+    expect(box.querySelector("header [role=alert]")?.textContent, view).toContain(`No controller is running: no jobs are started. The states of sites and machines and the reasons for waits are as of ${minute(NOW - 600)}.`);
     await act(async () => root.unmount());
   }
   answer = good;

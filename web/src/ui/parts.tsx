@@ -2,9 +2,11 @@
 import * as React from "react";
 import {Component, createContext, useContext, useEffect, useLayoutEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, portal, router} from "../host/globals";
-import {memory, middle, moment, percent} from "../format";
+import {FORBIDDEN} from "../api";
+import type {Summary} from "../api_types";
+import {date, memory, middle, moment, percent} from "../format";
 import {taskName, type TaskKey} from "../paths";
-import {poller, useConnection} from "../polling";
+import {poller, useAnswer, useConnection} from "../polling";
 import {addStyle} from "./style";
 
 /** Keeps an error in a component from breaking Airflow's page. */
@@ -26,6 +28,25 @@ function Banner() {
   );
 }
 
+/** What the user has to know while no controller is running: which contents are outdated, and since when; null: one is. */
+export function awayText({controller_lives: lives, sites}: Pick<Summary, "controller_lives" | "sites">, now: number): string | null {
+  if (lives) return null;
+  const seen = Math.max(0, ...sites.map(({contact_at: at}) => at ?? 0));
+  const outdated = seen ? ` The states of sites and machines and the reasons for waits are as of ${date(seen, now)}. Expected starts assume that a controller runs again now.` : "";
+  return `No controller is running: no jobs are started.${outdated}`;
+}
+/** Says on each view and tab that no controller is running; to users who cannot see the page, nothing. */
+function Away({isTab}: {isTab: boolean}) {
+  const [summary, trouble, now] = useAnswer<Summary>("summary", {}, isTab ? 15 : 3);
+  const text = summary && awayText(summary, now);
+  return (
+    <>
+      {text ? <div className="banner" role="alert" data-testid="no-controller"><Badge word="down" /> {text}</div> : null}
+      {isTab && trouble !== null && !trouble.includes(FORBIDDEN) ? <Trouble text={`Whether a controller is running: ${trouble}`} /> : null}
+    </>
+  );
+}
+
 /** Announces the result of a button to screen readers. */
 let announce: (text: string) => void = () => undefined;
 function Live() {
@@ -43,6 +64,7 @@ export function Frame({children, head, isTab = false}: {children: ReactNode; hea
         {isTab ? null : <a className="skip" href="#lading-content" onClick={(event) => { event.preventDefault(); document.getElementById("lading-content")?.focus(); }}>Skip to the content</a>}
         {head}
         <Banner />
+        <Away isTab={isTab} />
       </header>
       <div id="lading-content" tabIndex={-1} style={{display: "flex", flexDirection: "column", gap: 20, outline: "none"}}>{children}</div>
       <Live />
