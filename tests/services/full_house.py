@@ -144,7 +144,7 @@ PLANS = (
 SITES: dict[str, tuple[str, float | None, dict[str, str]]] = {
     "local": ("local", None, {}),
     "lab": ("ssh", 0.03, {}),
-    "hpc": ("slurm", 0.8, {"max_allocations": "8", "queue": "batch", "max_submitted": "200"}),
+    "hpc": ("slurm", 0.8, {"max_allocations": "8", "queue": "batch", "max_submitted": "500"}),
     "cloud": ("ec2", 0.8064, {"max_instances": "10", "max_usd_per_hour": "8.5"}),
     "gpu": ("slurm", 2.5, {"max_allocations": "2", "queue": "gpu"}),
     "old": ("sge", 0.4, {"max_jobs": "100"}),

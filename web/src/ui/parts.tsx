@@ -58,9 +58,18 @@ export const say = (text: string): void => announce(text);
 
 export function Frame({children, head, isTab = false}: {children: ReactNode; head?: ReactNode; isTab?: boolean}) {
   addStyle();
+  const header = useRef<HTMLElement>(null);
+  // What sticks below the header has to know its height, which grows with a banner.
+  useLayoutEffect(() => {
+    const element = header.current;
+    if (!element || isTab) return undefined;
+    const observer = new ResizeObserver(() => element.parentElement?.style.setProperty("--l-top", `${element.offsetHeight}px`));
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [isTab]);
   return (
     <div className={isTab ? "lading tab" : "lading"} data-testid="lading">
-      <header style={isTab ? {position: "static", border: 0, padding: 0} : undefined}>
+      <header ref={header} style={isTab ? {position: "static", border: 0, padding: 0} : undefined}>
         {isTab ? null : <a className="skip" href="#lading-content" onClick={(event) => { event.preventDefault(); document.getElementById("lading-content")?.focus(); }}>Skip to the content</a>}
         {head}
         <Banner />

@@ -8,7 +8,7 @@ const variables = ({running, succeeded, failed, cancelled, hidden, machine, phas
 const CSS = `
 .lading { ${variables(LIGHT)} --l-line: color-mix(in srgb, currentColor 20%, transparent); --l-soft: color-mix(in srgb, currentColor 6%, transparent);
   --l-bg: var(--chakra-colors-bg, #fff); --l-error: var(--chakra-colors-fg-error, #b91c1c); --l-link: var(--chakra-colors-fg-info, #1d4ed8);
-  height: 100%; overflow-y: auto; display: flex; flex-direction: column; gap: 16px; padding: 0 16px 32px; scroll-padding-top: 96px; }
+  height: 100%; overflow-y: auto; display: flex; flex-direction: column; gap: 16px; padding: 0 16px 32px; scroll-padding-top: calc(var(--l-top, 52px) + 44px); }
 .dark .lading { ${variables(DARK)} --l-bg: var(--chakra-colors-bg, #09090b); --l-error: var(--chakra-colors-fg-error, #fca5a5); --l-link: var(--chakra-colors-fg-info, #93c5fd); }
 .lading > header { position: sticky; top: 0; z-index: 6; background: var(--l-bg); border-bottom: 1px solid var(--l-line); padding: 8px 0 0; display: flex; flex-wrap: wrap; gap: 4px 16px; align-items: end; justify-content: space-between; }
 .lading > * { width: 100%; max-width: 1920px; margin-inline: auto; }
@@ -52,6 +52,8 @@ const CSS = `
 .lading .lead { font-size: 1.1em; font-weight: 600; margin: 0 0 8px; }
 .lading .trouble { color: var(--l-error); margin: 4px 0; }
 .lading .banner { border: 1px solid var(--l-error); border-inline-start-width: 5px; border-radius: 4px; padding: 6px 12px; background: var(--l-bg); width: 100%; margin-bottom: 6px; }
+/* Airflow hides the first pixels of a tab. */
+.lading.tab .banner { margin-top: 10px; }
 .lading .scroll { overflow: auto; max-height: max(320px, 78vh); border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
 /* A table grows with the page, because a box that scrolls in a page that scrolls hides rows. */
 .lading .scroll:has(> table) { max-height: none; overflow-y: hidden; }
@@ -98,7 +100,8 @@ const CSS = `
 .lading svg text { fill: currentColor; }
 @media (max-width: 640px) {
   .lading .pointer { display: none; }
-  .lading { padding: 0 8px 24px; gap: 12px; scroll-padding-top: 120px; }
+  .lading { padding: 0 8px 24px; gap: 12px; scroll-padding-top: calc(var(--l-top, 76px) + 44px); }
+  .lading .banner { padding: 4px 8px; font-size: 0.8em; }
   .lading > header { gap: 0 8px; }
   .lading nav a { padding: 8px 4px; font-size: 0.84em; }
   .lading .find { width: 100%; }
