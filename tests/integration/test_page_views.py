@@ -24,6 +24,7 @@ from tests.services.airflow import Airflow
 from tests.services.chromium import Window, chromium
 from tests.services.full_house import full_house
 from tests.services.page_data import go_on
+from tests.services.processes import wait_until
 
 PICTURES = Path(os.environ["LADING_PICTURES"]).absolute() if "LADING_PICTURES" in os.environ else None
 PAGE = "/plugin/lading"
@@ -250,6 +251,35 @@ def test_the_line_of_a_task_is_one_click_away_on_the_tab_of_its_dag(
     window.page.close()
 
 
+def test_no_view_of_a_house_with_a_controller_says_that_none_runs(house: tuple[Airflow, str, str]) -> None:
+    airflow, token, _ = house
+
+    def counted() -> float:
+        answer = httpx.get(f"{airflow.url}/lading/summary", headers={"Authorization": f"Bearer {token}"}, timeout=60)
+        found = answer.raise_for_status().json()
+        assert found["controller_lives"]
+        at: float = found["shares"][0]["at"]
+        return at
+
+    before = counted()
+    assert wait_until(lambda: counted() > before, 60)
+
+
+def test_the_task_of_a_saving_leads_to_its_right_size(house: tuple[Airflow, str, str], browser: Browser) -> None:
+    airflow, token, _ = house
+    window = Window(browser, airflow.url, token=token, width=1440, height=1000)
+    page = window.open(f"{PAGE}?view=cost")
+    row = page.get_by_role("table", name="Savings", exact=True).locator("tbody tr").last
+    task = row.get_attribute("data-row")
+    assert task is not None
+    row.get_by_role("link", name=task, exact=True).click()
+    sizes = page.get_by_role("region", name="Right sizes", exact=True)
+    marked = sizes.locator("tr.marked")
+    expect(marked).to_have_attribute("data-row", task.partition(".")[2])
+    expect(marked.get_by_role("button", name=re.compile("^Copy the line for "))).to_be_in_viewport()
+    window.page.close()
+
+
 # Sums up how far the page's content has moved, as a fraction of the window, since it was opened.
 MOVED = """
 window.moved = 0;
@@ -309,7 +339,8 @@ def test_the_tab_of_a_task_shows_the_try_whose_log_was_read(house: tuple[Airflow
         "link", name=re.compile(r"^Log of try 1 of ")
     ).click()
     page.wait_for_url(re.compile(r"\?try_number=1$"))
-    tab = page.locator("a[href*='lading-task']:not([id^='grid-'])")  # Airflow's grid leads to the same tab of others
+    # Airflow's grid leads to the same tab of others, and so does the page that is left.
+    tab = page.locator("a[href*='lading-task']:not([id^='grid-'], .lading *)")
     tab.click()
     sections = page.locator(".lading section")
     expect(sections).to_have_count(2)

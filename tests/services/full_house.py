@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import random
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,14 +30,14 @@ from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.timetables.base import DataInterval
 from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import insert
+from sqlalchemy import Engine, insert, update
 from sqlalchemy.orm import Session
 
 from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, reason_values, take_lease
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind, ask
 from lading.executors.store.run_rows import RunForecastRow
-from lading.executors.store.share_rows import BudgetRow, save_standings
+from lading.executors.store.share_rows import BudgetRow, ShareStandingRow, save_standings
 from lading.executors.store.tables import UsageRow
 from lading.executors.store.work_left import work_left
 from lading.scheduling.insight.bill import hours_of_work
@@ -53,6 +54,8 @@ from tests.services.sqlite import open_sqlite
 # Who may log in, with the name as the password, and what they see.
 LOGINS = {"admin": "all", "viewer": "one Dag"}
 DAYS, DAY, HOUR = 40, 86400.0, 3600.0
+# How long the lease of the controller that seems to run lasts, seconds.
+LEASE = 60.0
 # What each user may read who may read any Dag; the others are of a team.
 EVERYBODYS = "weather"
 # The team of an owner's Dags.
@@ -141,7 +144,7 @@ PLANS = (
 SITES: dict[str, tuple[str, float | None, dict[str, str]]] = {
     "local": ("local", None, {}),
     "lab": ("ssh", 0.03, {}),
-    "hpc": ("slurm", 0.8, {"max_allocations": "8", "queue": "batch", "max_submitted": "200"}),
+    "hpc": ("slurm", 0.8, {"max_allocations": "8", "queue": "batch", "max_submitted": "500"}),
     "cloud": ("ec2", 0.8064, {"max_instances": "10", "max_usd_per_hour": "8.5"}),
     "gpu": ("slurm", 2.5, {"max_allocations": "2", "queue": "gpu"}),
     "old": ("sge", 0.4, {"max_jobs": "100"}),
@@ -262,7 +265,7 @@ class House:
         self.session.flush()
         asked = ask(self.session, RequestKind.PAUSE, "gpu", "carol")
         asked.at, asked.done_at, asked.outcome = self.now - 7200, self.now - 7198, "it is paused"
-        take_lease(self.session, "controller", "scheduler-1", 1, True, 30 * DAY, None)
+        take_lease(self.session, "controller", "scheduler-1", 1, True, LEASE, None)
         self.session.commit()
 
     # -- Airflow's own
@@ -605,7 +608,7 @@ class House:
     def add_sites(self) -> None:
         for position, (name, (kind, rate, limits)) in enumerate(SITES.items()):
             trouble = "ssh: connect to host old port 22: Connection timed out" if name == "old" else None
-            contact = self.now - DOWN if trouble else self.now + 30 * DAY  # no controller looks at it
+            contact = self.now - DOWN if trouble else self.now
             self.session.add(
                 SiteRow(
                     name=name, kind=kind, position=position, limits=json.dumps(limits), contact_at=contact,
@@ -762,6 +765,34 @@ def fill(session: Session, now: float, waiting: int = 5000, days: int = DAYS, lo
     House(session, now, waiting, days, logs).fill()
 
 
+def renew(session: Session, now: float) -> None:
+    """Renew what a running controller keeps current: its lease, and when it last saw or counted something."""
+    take_lease(session, "controller", "scheduler-1", 1, True, LEASE, None)
+    session.execute(update(SiteRow).where(SiteRow.trouble.is_(None)).values(contact_at=now))
+    for table in (ShareStandingRow, BudgetRow):
+        session.execute(update(table).values(at=now))
+    session.commit()
+
+
+@contextlib.contextmanager
+def renewed(engine: Engine) -> Iterator[None]:
+    """Renew a house as long as it is served: nothing runs in it that would."""
+    ended = threading.Event()
+
+    def turn() -> None:
+        while not ended.wait(LEASE / 4):
+            with Session(engine) as session:
+                renew(session, time.time())
+
+    renewing = threading.Thread(target=turn)
+    renewing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewing.join()
+
+
 @contextlib.contextmanager
 def full_house(home: Path, waiting: int = 5000, days: int = DAYS) -> Iterator[Airflow]:
     """An API server alone on a full house, where people log in (:data:`LOGINS`).
@@ -776,8 +807,10 @@ def full_house(home: Path, waiting: int = 5000, days: int = DAYS) -> Iterator[Ai
             fill(session, time.time(), waiting, days, home / "logs")
         engine.dispose()
         airflow.start("api-server")
-        airflow.wait_until_healthy()
-        yield airflow
+        with renewed(engine):
+            airflow.wait_until_healthy()
+            yield airflow
+        engine.dispose()
     finally:
         airflow.stop()
 

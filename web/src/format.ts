@@ -100,21 +100,29 @@ export const minute = (seconds: number): string => formatter({hour: "2-digit", m
 
 /** Adds the year unless it is the current one. */
 const yearOf = (seconds: number): Intl.DateTimeFormatOptions => (new Date(seconds * 1000).getUTCFullYear() === new Date().getUTCFullYear() ? {} : {year: "numeric"});
-export const date = (seconds: Maybe<number>): string =>
-  isNone(seconds)
-    ? NONE
-    : formatter({...yearOf(seconds), month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
+const dayAndYear = (seconds: number): Intl.DateTimeFormatOptions => ({...yearOf(seconds), month: "short", day: "numeric"});
+/** The date in the user's time zone, unless it is today. */
+function dayUnlessToday(seconds: number, now: number): Intl.DateTimeFormatOptions {
+  const its = formatter({year: "numeric", month: "numeric", day: "numeric"});
+  return its.format(seconds * 1000) === its.format(now * 1000) ? {} : dayAndYear(seconds);
+}
+/** A time, with its date unless that is today. */
+export const date = (seconds: Maybe<number>, now = Date.now() / 1000): string =>
+  isNone(seconds) ? NONE : formatter({...dayUnlessToday(seconds, now), hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
+/** A time to the second, with its date unless that is today. */
+export const moment = (seconds: number, now = Date.now() / 1000): string =>
+  formatter({...dayUnlessToday(seconds, now), hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
 /** A day of a bill. Bills are in UTC, and in another time zone their days could start on the day before. */
 export function utcDay(seconds: number): string {
   const isPast = new Date(seconds * 1000).getUTCFullYear() !== new Date().getUTCFullYear();
   return formatter({month: "short", day: "numeric", ...(isPast ? {year: "numeric"} : {})}, "UTC").format(seconds * 1000);
 }
+/** A month of a bill, in UTC as its days. */
+export const utcMonth = (seconds: number): string => formatter({month: "long", year: "numeric"}, "UTC").format(seconds * 1000);
 export const day = (seconds: number): string => formatter({month: "short", day: "numeric"}).format(seconds * 1000);
 
 // Text from the engine contains times as "2026-11-23 12:00:00 UTC"; the page shows all times in the user's time zone.
 const UTC = /\b(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) UTC\b/g;
-const moment = (seconds: number) =>
-  formatter({...yearOf(seconds), month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
 export const spoken = (text: Maybe<string>): string | null =>
   text?.replace(UTC, (_, year, month, ...rest) => {
     const [dayOfMonth, hour, minute, second] = rest.slice(0, 4).map(Number);
@@ -123,7 +131,7 @@ export const spoken = (text: Maybe<string>): string | null =>
 
 /** A label on a time axis that spans `shown` seconds; longer spans need the date. */
 export function tickLabel(seconds: number, shown: number): string {
-  return shown > 12 * 3600 ? date(seconds) : shown > 1800 ? minute(seconds) : clock(seconds);
+  return shown > 12 * 3600 ? formatter({...dayAndYear(seconds), hour: "2-digit", minute: "2-digit"}).format(seconds * 1000) : shown > 1800 ? minute(seconds) : clock(seconds);
 }
 
 /** ISO 8601 for programs, such as in CSV: UTC, whole seconds, as in `jobs.csv`. */
@@ -187,12 +195,10 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
 export function startText({since, at, until}: Pick<StartEstimate, "since" | "at" | "until">, now: number): string {
   return since === null || at === null || until === null ? "held up" : rangeText({since, at, until}, now);
 }
-/** A time, with its date unless it is near. */
-export const momentText = (at: number, now: number): string => (Math.abs(at - now) > 43200 ? date : minute)(at);
+export const momentText = (at: number, now: number): string => date(at, now);
 /** An expected time and the range around it. */
 export function rangeText({since, at, until}: {since: number; at: number; until: number}, now: number): string {
-  const text = until - now > 43200 ? date : minute;
-  const [first, likely, last] = [text(since), text(at), text(until)];
+  const [first, likely, last] = [since, at, until].map((time) => date(time, now));
   if (since > now && first === last) return `at about ${last}`;
   const range = since <= now ? `by ${last}` : `between ${first} and ${last}`;
   return at <= now ? range : `about ${likely}; ${range}`;
@@ -203,7 +209,7 @@ const SEQUELS: readonly (readonly [Since, string, string])[] = [["gave_up", "gav
 /** What has become of a task since one of its tries failed. */
 export function sequelText({state, try_number: later, at}: SinceThen, now: number): string {
   const words = SEQUELS.find(([key]) => key === state)?.[1] ?? state;
-  const when = isNone(at) ? "" : ` ${now - at > 43200 ? date(at) : minute(at)}`;
+  const when = isNone(at) ? "" : ` ${date(at, now)}`;
   return state === "succeeded" ? `${isNone(later) ? "" : `try ${later} `}${words}${when}` : words;
 }
 /** What has become of several tasks, a line for each state. */

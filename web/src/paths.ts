@@ -6,6 +6,8 @@ const join = (...parts: string[]) => parts.map(encodeURIComponent).join("/");
 export const PAGE = "/plugin/lading";
 /** The tab of a Dag: the cost of its runs, and what its tasks should request. */
 export const dagPath = (dagId: string) => `/dags/${encodeURIComponent(dagId)}/plugin/lading-dag`;
+/** The right size of one of a Dag's tasks, on the tab of the Dag. */
+export const sizePath = (dagId: string, taskId: string) => `${dagPath(dagId)}${search({task: taskId})}`;
 export const runPath = (dagId: string, runId: string) => `/dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}/plugin/lading-run`;
 export const runData = (dagId: string, runId: string) => join("dags", dagId, "runs", runId);
 export const taskData = (dagId: string, runId: string, taskId: string) => join("dags", dagId, "runs", runId, "tasks", taskId);

@@ -4,7 +4,7 @@
 import {useEffect, useMemo, useRef, useState} from "react";
 import {AnswerError, get, type Parameters} from "./api";
 import {asked, merged, type Packing, type Window} from "./chart/packing";
-import {clock} from "./format";
+import {moment} from "./format";
 import type {PackingChart} from "./api_types";
 
 /** Seconds without an answer after which the page shows that, and after which the request is aborted and retried. */
@@ -262,7 +262,7 @@ function useAge(at: number | null): number {
 /** Why a part of the page is outdated. While the API server is away, the banner says so for parts that still show an answer. */
 function troubleOf({error, answer, at}: Question): string | null {
   if (!error || (poller.isAway && answer !== null)) return null;
-  return at === null ? `Could not be loaded: ${error.message}` : `Not updated since ${clock(at / 1000)}: ${error.message}`;
+  return at === null ? `Could not be loaded: ${error.message}` : `Not updated since ${moment(at / 1000)}: ${error.message}`;
 }
 
 function useQuestion<Answer>(key: string | null, ask: Ask, seconds: number): {answer: Answer | null; trouble: string | null; at: number | null} {

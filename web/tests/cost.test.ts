@@ -1,7 +1,7 @@
 import {expect, it, vi} from "vitest";
 import {about, amountOf, difference, iso, usd, utcDay} from "../src/format";
-import {billSpan} from "../src/pages/bill_span";
-import {adviceAt, breakdownPath, expectedText, rankedBudgets} from "../src/pages/cost";
+import {billSpan, pastMonths} from "../src/pages/bill_span";
+import {adviceAt, breakdownPath, expectedText, rankedBudgets, spans} from "../src/pages/cost";
 
 it("shows days of UTC in every time zone", () => {
   const began = Date.UTC(2026, 10, 26) / 1000;
@@ -18,6 +18,17 @@ it("begins this month on its first day in UTC", () => {
     const now = Date.UTC(year, month, day, 23, 59) / 1000;
     expect(billSpan("month", now)).toEqual({since: Date.UTC(year, month, 1) / 1000, until: now});
   }
+});
+
+it("offers each of the last twelve months in UTC, from its first day to the next one's", () => {
+  const now = Date.UTC(2027, 1, 28, 23, 59) / 1000, months = pastMonths(now, 3);
+  expect(months.map(([range]) => range)).toEqual(["2027-01", "2026-12", "2026-11"]);
+  for (const [range, begin] of months) expect(billSpan(range, now).since).toBe(begin);
+  expect(billSpan("2026-12", now)).toEqual({since: Date.UTC(2026, 11, 1) / 1000, until: Date.UTC(2027, 0, 1) / 1000});
+  const offered = new Map(spans(now));
+  expect(offered.get("2027-01")).toMatch(/^last month, .*2027/);
+  expect(offered.has("2026-02")).toBe(true);
+  expect(offered.has("2027-02"), "which is this month").toBe(false);
 });
 
 it("knows this week, last week and the two last weeks, from Monday to Sunday in UTC", () => {

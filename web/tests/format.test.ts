@@ -1,8 +1,12 @@
-import {beforeAll, expect, test, vi} from "vitest";
-import {middle, ago, duration, exact, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd, utcDay} from "../src/format";
+import {afterAll, beforeAll, expect, test, vi} from "vitest";
+import {middle, ago, date, moment, sequelText, duration, exact, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd, utcDay} from "../src/format";
 import type {RunOutlook} from "../src/api_types";
 
-beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => '"Asia/Kathmandu"'}); });
+beforeAll(() => {
+  vi.stubGlobal("localStorage", {getItem: () => '"Asia/Kathmandu"'});
+  vi.setSystemTime(Date.UTC(2026, 10, 30, 12));
+});
+afterAll(() => { vi.useRealTimers(); });
 
 test("times in reasons are read in the zone of the page", () => {
   const text = "waits: attempt 1 of 5 has found no room (no match); the next is at 2026-11-23 12:00:30 UTC, or when it is woken";
@@ -58,7 +62,17 @@ test("times for programs", () => {
   expect(iso(null)).toBe("");
 });
 
-test("when a job starts: a time of day, a date where that is far off", () => {
+test("a time has its date unless that is today where the user is", () => {
+  const midnight = Date.UTC(2026, 10, 30, 18, 15) / 1000, now = midnight - 3600; // midnight in Kathmandu
+  expect([date(midnight - 60, now), date(now - 82_000, now), moment(midnight - 60, now)]).toEqual(["23:59", "00:13", "23:59:00"]);
+  expect(date(midnight + 60, now)).toMatch(/Dec 1.* 00:01$/);
+  expect(date(now - 84_000, now)).toMatch(/Nov 29.* 23:40$/);
+  expect(startText({since: now + 60, at: now + 600, until: midnight + 7560}, now)).toMatch(/^about 23:10; between 23:01 and .*Dec 1.* 02:06$/);
+  expect(sequelText({state: "succeeded", try_number: 2, at: midnight - 60}, midnight + 60)).toMatch(/^try 2 succeeded .*Nov 30.* 23:59$/);
+  expect(spoken("again at 2026-11-30 11:00:00 UTC")).toBe("again at 16:45:00");
+});
+
+test("when a job starts: a time of day, a date where that is another day", () => {
   const now = Date.UTC(2026, 10, 23, 12) / 1000;
   expect(startText({since: now + 600, at: now + 900, until: now + 1800}, now)).toBe("about 18:00; between 17:55 and 18:15");
   expect(startText({since: now + 600, at: now + 610, until: now + 620}, now)).toBe("at about 17:55");
@@ -66,7 +80,7 @@ test("when a job starts: a time of day, a date where that is far off", () => {
   expect(startText({since: now - 600, at: now, until: now + 1800}, now)).toBe("by 18:15");
   expect(startText({since: null, at: null, until: null}, now)).toBe("held up");
   expect(startText({since: now, at: now, until: now + 86400}, now)).toMatch(/^by .*Nov 24.* 17:45$/);
-  expect(startText({since: now + 1, at: now + 600, until: now + 86400}, now)).toMatch(/^about .*Nov 23.* 17:55; between .*Nov 23.* 17:45 and .*Nov 24.* 17:45$/);
+  expect(startText({since: now + 1, at: now + 600, until: now + 86400}, now)).toMatch(/^about 17:55; between 17:45 and .*Nov 24.* 17:45$/);
 });
 
 test("what a run goes by, and when it ends", () => {

@@ -145,11 +145,12 @@ test("a group of failures says what has become of its tasks, and of a single one
   expect(sequels({since_then: {succeeded: 2, waits: 1, gave_up: 3}, failed_tasks: [task]}, 60)).toEqual(["3 gave up", "1 is waiting to run again", "2 succeeded"]);
   expect(sequels({since_then: {}, failed_tasks: []}, 60)).toEqual([]);
 });
-test("a failed task leads to its failed try, or to its right sizes where its request is advised", () => {
+test("a failed task leads to its failed try, or to its right size if no try is known", () => {
   vi.stubGlobal("document", {baseURI: "http://localhost/"});
   const task = {dag_id: "etl", task_id: "load", jobs: 1, advice: null, line: null, run_id: "r1", map_index: 3, try_number: 1, since_then: null};
   expect(renderToStaticMarkup(<Task task={task} />)).toContain("/dags/etl/runs/r1/tasks/load/mapped/3/plugin/lading-task?try_number=1");
-  expect(renderToStaticMarkup(<Task task={{...task, advice: "request 2 GiB"}} />)).toContain("/dags/etl/plugin/lading-dag");
+  expect(renderToStaticMarkup(<Task task={{...task, advice: "request 2 GiB"}} />)).toContain("/mapped/3/plugin/lading-task?try_number=1");
+  expect(renderToStaticMarkup(<Task task={{...task, run_id: null}} />)).toContain("/dags/etl/plugin/lading-dag?task=load");
 });
 test("what a run cost has its part of idle machines, and none where nothing has a price", () => {
   const billed = {usd_idle: 2, usd_boot: 1} as BillAmounts;

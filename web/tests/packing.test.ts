@@ -2,7 +2,7 @@ import {expect, test} from "vitest";
 import type {ChartMachine, PackingChart} from "../src/api_types";
 import {machineTip} from "../src/chart/draw";
 import {asked, merged, windowOfRun} from "../src/chart/packing";
-import {MOMENTS, Levels, beginning, idleShare, rowsOf, seriesOf, sharesOf} from "../src/chart/rows";
+import {MOMENTS, Levels, beginning, idleShare, reachedSpans, rowsOf, seriesOf, sharesOf} from "../src/chart/rows";
 
 const DAY = 86400, NOW = 1_800_000_000, HOUR = {seconds: 3600};
 const machine = {key: "local/host", site: "local", state: "up", usd_per_hour: 2, spans: [[NOW - 3600, null, 16]]} as unknown as ChartMachine;
@@ -72,6 +72,17 @@ test("what is ordered or boots is not up, and costs where it is paid for", () =>
   expect([series.up[300][1], series.usd?.[300][1]].map((each) => Math.round(each ?? 0))).toEqual([16, 4]);
   expect([...sharesOf(found).keys()]).toEqual(["local/host"]);
   expect(rowsOf(found, undefined, {"local:machines": false, "cloud:machines": false}).rows.find(({group}) => group === "cloud:machines")?.density?.up[300]).toBe(0);
+});
+
+test("a machine that cannot be reached is not up from then on, but still costs", () => {
+  const lost = {...machine, key: "local/lost", unreachable_since: NOW - 1800} as ChartMachine;
+  const found = merged(null, answer(NOW, [], [machine, lost]), HOUR), series = seriesOf(found, found.since);
+  const at = (points: [number, number][] | null, moment: number) => Math.round(points?.[moment][1] ?? 0);
+  expect([at(series.up, 10), at(series.up, MOMENTS - 1)]).toEqual([32, 16]);
+  expect(at(series.usd, MOMENTS - 1)).toBe(4);
+  expect(rowsOf(found, undefined, {"local:machines": false}).rows[0].density?.up.map(Math.round).at(-1)).toBe(16);
+  expect(reachedSpans(lost)).toEqual({reached: [[NOW - 3600, NOW - 1800, 16]], silent: [[NOW - 1800, null, 16]]});
+  expect(reachedSpans({spans: [[NOW - 60, null, 16]], unreachable_since: NOW - 90})).toEqual({reached: [], silent: [[NOW - 60, null, 16]]});
 });
 
 test("an id is that of a batch job at sites with a queue only", () => {

@@ -257,6 +257,32 @@ test("the line to paste is in the row of its task", async () => {
   expect(document.activeElement?.getAttribute("aria-label")).toBe("Right sizes");
 });
 
+test("a link that names a task opens its right size, once all above it is loaded", async () => {
+  const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows;
+  answer = async (route) => (route.startsWith("bill by task") ? json({...bill, split: "task", rows: [{...row, dag_id: "etl", task_id: "load"}]}) : good(route));
+  await open("Cost", "&split=task");
+  await pass(2);
+  const links = [...box.querySelectorAll<HTMLAnchorElement>("a[aria-label='etl.load']")].map(({href}) => new URL(href));
+  expect(links.map(({pathname, search}) => pathname + search)).toEqual(Array(2).fill("/dags/etl/plugin/lading-dag?task=load"));
+  await act(async () => root.unmount());
+  answer = async (route) => { if (route === "dags/etl/runs") await wait(5); return good(route); };
+  history.replaceState(null, "", links[0].pathname + links[0].search);
+  await open("the tab of a Dag");
+  await pass(2);
+  expect(box.querySelector("tr.marked")).toBeNull();
+  await pass(5);
+  expect(box.querySelector("section[aria-label='Right sizes'] tr.marked")?.textContent).toMatch(/^load/);
+  expect(document.activeElement?.getAttribute("data-row")).toBe("load");
+  history.replaceState(null, "", "/");
+});
+
+test("what an amount consists of is shown as text, too", async () => {
+  await open("Cost", "&days=week");
+  await pass(2);
+  const cell = box.querySelector("table[aria-label='Costs by Dag'] td[data-title='How it was spent']");
+  expect(cell?.textContent).toMatch(/^used \$\d+\.\d\dunused \$/);
+});
+
 test("a phone shows fewer rows of a table", async () => {
   const bill = ANSWERS["bill"] as BillPage, rows = Array.from({length: 9}, (_, index) => ({...bill.rows[0], dag_id: `d${index}`}));
   answer = async (route) => (route.startsWith("bill") ? json({...bill, rows}) : good(route));
@@ -416,13 +442,13 @@ test("a group of one Dag has no button for the starts of each", async () => {
   expect(text()).not.toContain("Starts by Dag");
 });
 
-test("while no controller is running each view says so, and as of when its contents are", async () => {
+test("while no controller is running each view and tab says so at its top, and as of when its contents are", async () => {
   const summary = ANSWERS["summary"] as Summary, sites = summary.sites.map((site) => ({...site, contact_at: NOW - 600}));
   answer = async (route) => (route === "summary" ? json({...summary, controller_lives: false, sites}) : good(route));
-  for (const view of ["Overview", "Waits", "Machines", "Jobs", "Cost"] as const) {
+  for (const view of ["Overview", "Waits", "Machines", "Jobs", "Cost", "the tab of a Dag", "the tab of a run", "the tab of a task"] as const) {
     await open(view);
     await pass(2);
-    expect(text(), view).toContain(`No controller is running: no jobs are started. The states of sites and machines and the reasons for waits are as of ${minute(NOW - 600)}.`);
+    expect(box.querySelector("header [role=alert]")?.textContent, view).toContain(`No controller is running: no jobs are started. The states of sites and machines and the reasons for waits are as of ${minute(NOW - 600)}.`);
     await act(async () => root.unmount());
   }
   answer = good;

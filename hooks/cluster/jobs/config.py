@@ -255,8 +255,8 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     @property
     def limits(self) -> dict[str, str]:
         name = "max_allocations" if self.mode == "allocation" else "max_jobs"
-        found = {name: str(getattr(self, name)), "queue": self.queue}
-        return {name: value for name, value in found.items() if value is not None}
+        found = {name: getattr(self, name), "max_submitted": self.max_submitted, "queue": self.queue}
+        return {name: str(value) for name, value in found.items() if value is not None}
 
     def cpu_hour(self, capacity: Resources) -> float | None:
         return self.usd_per_cpu_hour

@@ -516,7 +516,7 @@ def sites_at_limits(session: Session) -> dict[str, Counter[str]]:
 # What a limit counts.
 COUNTED = {
     "max_allocations": "allocations", "max_instances": "machines", "max_usd_per_hour": "USD per hour",
-    "max_jobs": "jobs in the queue",
+    "max_jobs": "jobs in the queue", "max_submitted": "submitted jobs",
 }  # fmt: skip
 
 
@@ -598,7 +598,7 @@ def as_limit(name: str, text: str, bought: Bought, queued: int, said: Counter[st
     """
     uses = {
         "max_allocations": bought.machines, "max_instances": bought.machines, "max_usd_per_hour": bought.usd_per_hour,
-        "max_jobs": queued,
+        "max_jobs": queued, "max_submitted": queued + bought.machines,
     }  # fmt: skip
     found = NUMBER.match(text) if name in uses else None
     coming = bought.coming if found and name in ("max_allocations", "max_instances") else 0

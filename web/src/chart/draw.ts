@@ -1,10 +1,10 @@
 // The packing chart: a row per machine whose height is its cpus, and a rectangle of time × cpus per job.
 import type {ChartMachine} from "../api_types";
-import {bought, clock, count, cpusText, date, day, duration, machineState, memory, spoken, tickLabel} from "../format";
+import {bought, count, cpusText, date, day, duration, machineState, memory, moment, spoken, tickLabel} from "../format";
 import {keyOf, taskName} from "../paths";
 import {DARK, LIGHT, SLANTS, shownState, type Palette} from "./colors";
 import type {ChartJob, Packing} from "./packing";
-import {MOMENTS, beginning, rowsOf, seriesOf, siteOf, wasUp, type Layout, type Measure, type Row} from "./rows";
+import {MOMENTS, beginning, reachedSpans, rowsOf, seriesOf, siteOf, wasUp, type Layout, type Measure, type Row} from "./rows";
 
 type ECharts = typeof import("./echarts");
 type Chart = ReturnType<ECharts["init"]>;
@@ -26,11 +26,10 @@ const escaped = (text: unknown) => String(text).replaceAll("&", "&amp;").replace
 const lines = (parts: (string | null | undefined | false)[]) => parts.filter(Boolean).join("<br>");
 
 function jobTip(job: ChartJob, now: number): string {
-  const from = now - job.start > 43200 ? date(job.start) : clock(job.start);
   return lines([
     `<b>${escaped(taskName(keyOf(job)))}</b>`,
     !job.hidden && `${escaped(job.runId ?? "")} · try ${job.tryNumber} · ${escaped(job.state)}`,
-    `${cpusText(job.cpus)}, ${memory(job.memory)}${job.peak === null ? "" : ` (at most ${memory(job.peak)} used)`}, ${duration((job.end ?? now) - job.start)}, from ${from}`,
+    `${cpusText(job.cpus)}, ${memory(job.memory)}${job.peak === null ? "" : ` (at most ${memory(job.peak)} used)`}, ${duration((job.end ?? now) - job.start)}, from ${moment(job.start, now)}`,
     escaped(job.place),
   ]);
 }
@@ -85,7 +84,7 @@ interface Cell {row: Row; from: number; until: number; top: number; level: numbe
 /** Also set as `packingChart` on its element, for tests and the browser's console. */
 export class PackingChart {
   chart: Chart | null = null;
-  shown: {jobs: ChartJob[]; spans: {machine: ChartMachine; from: number; until: number | null; y: number; cpus: number}[]; cells: Cell[]; mine: (job: ChartJob) => boolean; now: number; queues: Packing["queues"]} | null = null;
+  shown: {jobs: ChartJob[]; spans: {machine: ChartMachine; isSilent: boolean; from: number; until: number | null; y: number; cpus: number}[]; cells: Cell[]; mine: (job: ChartJob) => boolean; now: number; queues: Packing["queues"]} | null = null;
   private dark: boolean | null = null;
   private zoomed: number | null = null;
   private look: [number, number] = [0, 100];
@@ -213,7 +212,11 @@ export class PackingChart {
     if (this.zoomed !== rows.length) this.look = [0, few];
     this.zoomed = rows.length;
     const shown = this.near(layout), top = new Map(shown.filter(({density}) => !density).map((row) => [row.key, row.top]));
-    const spans = shown.flatMap(({machine, top: y}) => machine?.spans.map(([from, until, cpus]) => ({machine, from, until, y, cpus})) ?? []);
+    const spans = shown.flatMap(({machine, top: y}) => {
+      if (!machine) return [];
+      const {reached, silent} = reachedSpans(machine);
+      return [...reached, ...silent].map(([from, until, cpus], index) => ({machine, isSilent: index >= reached.length, from, until, y, cpus}));
+    });
     const jobs = [...packing.jobs.values()].filter((job) => top.has(job.place));
     const dense = shown.flatMap((row) => (row.density ? [{row, ...row.density}] : []));
     const cells = dense.flatMap(({row, levels, most}) => this.cellsOf(row, since, packing.until, levels, most));
@@ -228,7 +231,8 @@ export class PackingChart {
     const topOf = (place: string) => top.get(place) ?? 0;
     const ofCell = (cell: Cell) => [ms(cell.from), ms(cell.until), cell.top, cell.row.top + cell.row.cpus];
     const [cellStyle, ownStyle, machineStyle] = [{fill: mine === EVERY ? palette.running : palette.pale}, {fill: palette.running}, {fill: palette.machine}];
-    const bootStyle = {fill: "none", stroke: palette.hidden, lineDash: [3, 3]};
+    const bootStyle = {fill: "none", stroke: palette.hidden, lineDash: [3, 3]}, silentStyle = {...bootStyle, stroke: palette.failed};
+    const spanStyle = ({machine, isSilent}: (typeof spans)[number]) => (isSilent ? silentStyle : wasUp(machine) ? machineStyle : bootStyle);
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${packing.machines.size} machines; the tables contain the same data as text.`}},
@@ -243,7 +247,7 @@ export class PackingChart {
         {gridIndex: 1, min: 0, splitNumber: 2, splitLine: {show: false}, show: series.usd !== null, name: "USD/h", nameTextStyle: {fontSize: 10}},
       ],
       series: [
-        this.boxes("machines", 1, 1, values(spans, ({from, until, y, cpus}) => [ms(Math.max(from, since)), ends(until), y, y + cpus]), (index) => (wasUp(spans[index].machine) ? machineStyle : bootStyle)),
+        this.boxes("machines", 1, 1, values(spans, ({from, until, y, cpus}) => [ms(Math.max(from, since)), ends(until), y, y + cpus]), (index) => spanStyle(spans[index])),
         this.boxes("up", 1, 1, values(up, ofCell), () => machineStyle),
         this.boxes("cells", 1, 1, values(cells, ofCell), () => cellStyle),
         this.boxes("own", 2, 1, values(own, ofCell), () => ownStyle),

@@ -36,6 +36,16 @@ export interface Layout {rows: Row[]; groups: Group[]; height: number}
 /** Whether a machine is or was up. Ordered and booting machines have no cpus yet. */
 export const wasUp = ({state}: Pick<ChartMachine, "state">): boolean => !["ordered", "booting"].includes(state);
 
+type Span = ChartMachine["spans"][number];
+/** The spans of a machine while it could be reached, or since then: an unreachable machine is not up. */
+export function reachedSpans({spans, unreachable_since: since}: Pick<ChartMachine, "spans"> & Partial<Pick<ChartMachine, "unreachable_since">>): {reached: Span[]; silent: Span[]} {
+  if (since === null || since === undefined) return {reached: spans, silent: []};
+  return {
+    reached: spans.filter(([from]) => from < since).map(([from, to, cpus]): Span => [from, Math.min(to ?? since, since), cpus]),
+    silent: spans.filter(([, to]) => to === null || to > since).map(([from, to, cpus]): Span => [Math.max(from, since), to, cpus]),
+  };
+}
+
 export const siteOf = (place: string): string => place.slice(0, place.indexOf("/"));
 
 /** The shortest time range to draw, seconds. */
@@ -129,7 +139,7 @@ export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string,
     const there = new Levels(since, packing.until);
     for (const place of places) {
       const machine = packing.machines.get(place);
-      if (machine && wasUp(machine)) for (const [from, to, cpus] of machine.spans) there.add(from, to, cpus);
+      if (machine && wasUp(machine)) for (const [from, to, cpus] of reachedSpans(machine).reached) there.add(from, to, cpus);
     }
     const levels = all.means(), up = there.means();
     rows.push({key: `${key}:density`, label: `${site}: ${sizeText(places.length, sort)}`, group: key, machine: null, cpus: 0, top: 0, below: false, density: {levels, mine: own.means(), up, most: Math.max(...levels, ...up, 0.001)}});
@@ -175,12 +185,12 @@ export function seriesOf(packing: Packing, since: number, measure: Measure = "cp
     batch.add(job.start, job.end, amount * job.nodes);
     usd.add(job.start, job.end, cpus * (rate ?? 0));
   }
-  for (const machine of machines.values()) for (const [from, to, cpus] of machine.spans) {
+  for (const machine of machines.values()) {
     const {usd_per_hour, usd_since: paidSince} = machine;
     isPriced ||= usd_per_hour !== null;
     // Spans do not record memory, so the machine's current memory is used throughout.
-    if (wasUp(machine)) up.add(from, to, measure === "cpus" ? cpus : (machine.memory ?? 0) / 1024);
-    if (wasUp(machine) || paidSince != null) usd.add(from, to, usd_per_hour ?? 0);
+    if (wasUp(machine)) for (const [from, to, cpus] of reachedSpans(machine).reached) up.add(from, to, measure === "cpus" ? cpus : (machine.memory ?? 0) / 1024);
+    if (wasUp(machine) || paidSince != null) for (const [from, to] of machine.spans) usd.add(from, to, usd_per_hour ?? 0);
   }
   return {used: used.points(), peaks: measure === "memory" ? peaks.points() : null, up: up.points(), batch: hasBatch ? batch.points() : null, usd: isPriced ? usd.points() : null};
 }

@@ -3,27 +3,33 @@ import * as React from "react";
 import {useEffect, useRef, useState} from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, ExpectedBill, IdleAdvice as Advice, IdleRest, IdleSite, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
-import {about, amountOf, cost, count, cpuHours, cpusText, date, difference, exact, fraction, iso, jobsText, machinesText, memory, minute, percent, tasksText, usd, utcDay} from "../format";
-import {dagPath, pagePath, runPath} from "../paths";
+import {about, amountOf, cost, count, cpuHours, cpusText, date, difference, exact, fraction, iso, jobsText, machinesText, memory, percent, tasksText, usd, utcDay, utcMonth} from "../format";
+import {dagPath, pagePath, runPath, sizePath} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
-import {AnswerSection, Bar, Legend, Line, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, type Part} from "../ui/parts";
+import {AnswerSection, Bar, Legend, Line, Link, Muted, Name, PartAmounts, Row, Section, Select, TaskName, Tile, Tiles, type Part} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
-import {billSpan, type BillRange} from "./bill_span";
+import {billSpan, pastMonths, type BillRange} from "./bill_span";
 import {actions, type Action} from "./now";
 import type {PageProps} from "./page";
 
 const PERIODS = [["day", "by day"], ["week", "by week"], ["month", "by month"]] as const;
 const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["run", "by run"], ["site", "by site"], ["team", "by team"]] as const;
-const SPANS = [["0", "today"], ["6", "7 days"], ["week", "this week"], ["lastweek", "last week"], ["weeks", "last 2 weeks, compared"], ["month", "this month"], ["29", "30 days"], ["89", "90 days"], ["364", "a year"]] as const;
+/** How many months that are over can be chosen as the time range. */
+const MONTHS = 12;
+/** The time ranges that can be chosen. A month that is over has its own name in the URL, so that a link keeps its meaning. */
+export function spans(now: number): [string, string][] {
+  const months = pastMonths(now, MONTHS).map(([range, begin], index): [string, string] => [String(range), index ? utcMonth(begin) : `last month, ${utcMonth(begin)}`]);
+  return [["0", "today"], ["6", "7 days"], ["week", "this week"], ["lastweek", "last week"], ["weeks", "last 2 weeks, compared"], ["month", "this month"], months[0], ["29", "30 days"], ["89", "90 days"], ["364", "a year"], ...months.slice(1)];
+}
 const HEADINGS: Record<string, string> = {dag: "Dag", task: "Task", run: "Run", site: "Site", team: "Team"};
 const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", run: "Costs by run", site: "Costs by site", team: "Costs by team"};
 
 const SHARES = [
-  {key: "used", title: "Used", slant: SLANTS.running},
-  {key: "unused", title: "Requested, not used", slant: 45},
-  {key: "idle", title: "Idle cpus", slant: 135},
-  {key: "boot", title: "Booting machines", slant: 0},
+  {key: "used", title: "Used", short: "used", slant: SLANTS.running},
+  {key: "unused", title: "Requested, not used", short: "unused", slant: 45},
+  {key: "idle", title: "Idle cpus", short: "idle", slant: 135},
+  {key: "boot", title: "Booting machines", short: "booting", slant: 0},
 ] as const;
 type Share = (typeof SHARES)[number]["key"];
 const colorOf = (key: Share, slant: number | null) => hatched(`var(--l-${key})`, slant);
@@ -33,9 +39,9 @@ export function amount(amounts: BillAmounts, key: Share, inUsd: boolean): number
   return (inUsd ? amounts[`usd_${key}`] : amounts[`cpu_hours_${key}`]) ?? 0;
 }
 export function parts(amounts: BillAmounts, inUsd: boolean): Part[] {
-  return SHARES.map(({key, title, slant}) => {
+  return SHARES.map(({key, title, short, slant}) => {
     const value = amount(amounts, key, inUsd);
-    return {key, title, value, text: inUsd ? usd(value) : cpuHours(value), color: colorOf(key, slant)};
+    return {key, title, short, value, text: inUsd ? usd(value) : cpuHours(value), color: colorOf(key, slant)};
   });
 }
 export const whole = (amounts: BillAmounts, inUsd: boolean) => SHARES.reduce((sum, {key}) => sum + amount(amounts, key, inUsd), 0);
@@ -78,24 +84,25 @@ function rowName(row: BillRow, split: string) {
   const text = row.dag_id && row.task_id ? <TaskName job={row} /> : <Name>{nameOf(row, split)}</Name>;
   if (row.kind !== "named") return text;
   if (row.dag_id && row.run_id) return <div><Link to={runPath(row.dag_id, row.run_id)} label={nameOf(row, split)}><Name>{row.run_id}</Name></Link><div><Muted><Link to={dagPath(row.dag_id)}><Name>{row.dag_id}</Name></Link></Muted></div></div>;
-  if (row.dag_id) return <Link to={dagPath(row.dag_id)} label={row.task_id ? nameOf(row, split) : undefined}>{text}</Link>;
+  if (row.dag_id) return <Link to={row.task_id ? sizePath(row.dag_id, row.task_id) : dagPath(row.dag_id)} label={row.task_id ? nameOf(row, split) : undefined}>{text}</Link>;
   return row.site || row.team ? <Link to={pagePath({view: "jobs", site: row.site, team: row.team})}>{text}</Link> : text;
 }
 
-/** A column that shows how an amount is divided into its parts, as a bar.
+/** A column that shows how an amount is divided into its parts, as a bar and as numbers.
  *
  * @param none: why a row has no amounts in USD
  */
 export function spentColumn<Row>(of: (row: Row) => BillAmounts, inUsd: boolean, most: number, more: (row: Row) => Part[] = () => [], none: (row: Row) => string = () => "has no price"): Column<Row> {
   const cell = (row: Row) => {
     const its = [...parts(of(row), inUsd), ...more(row)];
-    return inUsd && of(row).usd === null && its.every(({value}) => !value) ? <Muted>{none(row)}</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={its} whole={most} />;
+    return inUsd && of(row).usd === null && its.every(({value}) => !value) ? <Muted>{none(row)}</Muted> : <div><Bar name={inUsd ? "USD" : "cpu-hours"} parts={its} whole={most} /><PartAmounts parts={its} /></div>;
   };
   return {title: "How it was spent", cell, text: false};
 }
 export const shareColumns = <Row,>(of: (row: Row) => BillAmounts) =>
   SHARES.map(({key, title}): Column<Row> => ({title: `USD ${title}`, hidden: true, text: (row) => of(row)[`usd_${key}`]}));
-export const ShareLegend = () => <Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} />;
+/** @param more: parts that a bar has in addition */
+export const ShareLegend = ({more = []}: {more?: readonly Part[]}) => <Legend parts={[...SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)})), ...more.map(({key, title, color}) => ({key, title, color}))]} />;
 
 /** The used and unused part, which is what budgets count; null: it has no price. */
 export const ofJobs = (amounts: BillAmounts, inUsd: boolean): number | null =>
@@ -181,7 +188,7 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
     {title: `${hours} a month`, hidden: true, text: SAVED[sort]},
   ];
   const columns: Column<Saving>[] = [
-    {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)} label={nameOfTask(task)}><TaskName job={task} /></Link><Line text={task.line} name={nameOfTask(task)} /></div>, text: nameOfTask},
+    {title: "Task, and the line to paste", cell: (task) => <div><Link to={sizePath(task.dag_id, task.task_id)} label={nameOfTask(task)}><TaskName job={task} /></Link><Line text={task.line} name={nameOfTask(task)} /></div>, text: nameOfTask},
     ...resource("Memory", ", MiB", "memory", memory, (task) => task.memory_asked, (task) => task.memory, "GiB-hours"),
     ...resource("cpus", "", "cpus", count, (task) => task.cpus_asked, (task) => task.cpus, "cpu-hours"),
     {title: "USD a month", sort: "usd", cell: (task) => usd(task.usd), text: (task) => task.usd, has: (task) => task.usd !== null, number: true},
@@ -204,7 +211,7 @@ const listed = (names: readonly string[]) => [names.slice(0, -1).join(", "), nam
 const RESTS: Record<IdleRest["kind"], {what: string; todo: string}> = {
   busy: {what: "idle cpus of busy machines", todo: 'hurry = "cheap" uses fewer machines for longer; what that saves is unknown in advance'},
   fixed: {what: "machines that Lading does not release", todo: "they cost the same without jobs, so send more jobs there"},
-  unknown: {what: "idle cpus", todo: "what a shorter idle_seconds saves is unknown, because no idle machine was released in this time"},
+  unknown: {what: "idle cpus", todo: "what a shorter idle_seconds saves is unknown, because no idle machine released in this time is on record"},
   other: {what: "idle cpus of sites that are no longer recorded", todo: "nothing to do"},
 };
 const restText = ({kind, sites}: IdleRest) => `${RESTS[kind].what}${sites.length ? ` at ${listed(sites)}` : ""}: ${RESTS[kind].todo}`;
@@ -277,7 +284,7 @@ const NAMED_BUDGETS = 8;
 /** How many budgets are spent or nearly so, and what is left of each, as a link to its row. */
 function BudgetsTile({budgets}: {budgets: readonly Budget[]}) {
   const spent = budgets.filter(isSpent).length, near = budgets.filter((budget) => budget.is_near && !isSpent(budget)).length;
-  const rows = rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => ({key: budget.name, text: <><Name>{budget.name}</Name> {leftText(budget)}</>}));
+  const rows = rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => ({key: budget.name, text: <><Name breaks>{budget.name}</Name> {leftText(budget)}</>}));
   const help = [near ? `${count(near)} nearly spent` : null, budgets.length > NAMED_BUDGETS ? `see all ${count(budgets.length)}` : null, "left:"].filter(Boolean).join("; ");
   return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={help} rows={rows} />;
 }
@@ -308,7 +315,7 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
   const at = Math.max(...(asked[0]?.budgets ?? []).map((budget) => budget.at));
-  const what = asked[0]?.budgets?.length ? <Muted>Used and unused cost of their jobs, without idle cpus and booting machines, as of {minute(at)}</Muted> : null;
+  const what = asked[0]?.budgets?.length ? <Muted>Used and unused cost of their jobs, without idle cpus and booting machines, as of {date(at)}</Muted> : null;
   return <AnswerSection title={BUDGETS} more={what} asked={asked}>{({budgets}) => <><Table name="Budgets" rows={rankedBudgets(budgets ?? [])} columns={columns} empty="There are no budgets." keyOf={({name}) => name} /><Muted>What will be spent is what its running and waiting jobs are expected to cost, and then the mean rate of the period.</Muted></>}</AnswerSection>;
 }
 
@@ -333,7 +340,7 @@ function useTogether(isAnswered: boolean): boolean {
 }
 
 export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) {
-  const days = oneOf(chosen, "days", SPANS, "29"), span = rangeOf(days), by = oneOf(chosen, "by", PERIODS, periodOf(days)), split = oneOf(chosen, "split", SPLITS, "dag");
+  const options = spans(Date.now() / 1000), days = oneOf(chosen, "days", options, "29"), span = rangeOf(days), by = oneOf(chosen, "by", PERIODS, periodOf(days)), split = oneOf(chosen, "split", SPLITS, "dag");
   const live = () => billSpan(span, Date.now() / 1000);
   const asked = useAnswer<Bill>("bill", {by, split}, 60, live, days), runs = useAnswer<Bill>("bill", {by, split: "run"}, 60, live, days);
   // Longer ago, the machines have been deleted from which savings are estimated (job_retention_days).
@@ -348,7 +355,7 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   const more = (
     <Row>
       <Muted>{its}, UTC</Muted>
-      <Select label="Time range" value={days} options={SPANS} onChange={(value) => chosen.set({days: value, by: null})} />
+      <Select label="Time range" value={days} options={options} onChange={(value) => chosen.set({days: value, by: null})} />
       <Select label="Period" value={by} options={PERIODS} onChange={(value) => chosen.set({by: value})} />
     </Row>
   );
@@ -418,8 +425,8 @@ function BillSummary({bill, savings, budgets, days, span: {since, until}, sites,
         {budgets.length ? <BudgetsTile budgets={budgets} /> : null}
         {isCompared ? null : <LastWeek asked={weeks} to={weeksPath} />}
         {share("idle")}
-        {dearest ? <Tile label="Most expensive run" section={DEAREST} value={cost(dearest.total.usd, dearest.total.cpu_hours)} help={<><Name>{nameOf(dearest, "run")}</Name>: see the {DEAREST.toLowerCase()}</>} /> : null}
-        {savings?.tasks.length ? <Tile label={SAVINGS} section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month, by the right sizes of ${tasksText(savings.tasks.length)}`} rows={savings.tasks.slice(0, NAMED_SAVINGS).map((task) => ({key: taskKey(task), text: <Name>{taskKey(task)}</Name>}))} /> : null}
+        {dearest ? <Tile label="Most expensive run" section={DEAREST} value={cost(dearest.total.usd, dearest.total.cpu_hours)} help={<><Name breaks>{nameOf(dearest, "run")}</Name>: see the {DEAREST.toLowerCase()}</>} /> : null}
+        {savings?.tasks.length ? <Tile label={SAVINGS} section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month, by the right sizes of ${tasksText(savings.tasks.length)}`} rows={savings.tasks.slice(0, NAMED_SAVINGS).map((task) => ({key: taskKey(task), text: <Name breaks>{taskKey(task)}</Name>}))} /> : null}
         {share("used")}
         {share("unused")}
         {share("boot")}

@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
 import {ago, byWhom, count, iso, jobsText, sequelLines, sequelText, spoken} from "../format";
-import {dagPath, logPath, pagePath, taskPath, withinText} from "../paths";
+import {logPath, pagePath, sizePath, taskPath, withinText} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Clamp, Line, Link, Muted, Name, TaskName} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
@@ -20,10 +20,10 @@ export function sequels({since_then: tasks, failed_tasks: [first]}: Pick<Failure
   return first?.since_then && Object.values(tasks).reduce((sum, each) => sum + each, 0) === 1 ? [sequelText(first.since_then, now)] : lines;
 }
 
-/** A task whose request is advised leads to the right sizes of its Dag, any other one to its try. */
+/** A failed task, which leads to its failed try, or to its right size if no try is known. */
 export function Task({task}: {task: FailedTask}) {
-  const its = `${task.dag_id}.${task.task_id}`, tried = task.advice ? null : taskPath(task);
-  return <Link to={tried ?? dagPath(task.dag_id)} label={tried ? `A failed try of ${its}` : `Right sizes of ${its}`}><TaskName job={task} /></Link>;
+  const its = `${task.dag_id}.${task.task_id}`, tried = taskPath(task);
+  return <Link to={tried ?? sizePath(task.dag_id, task.task_id)} label={tried ? `A failed try of ${its}` : `Right size of ${its}`}><TaskName job={task} /></Link>;
 }
 
 function What({group}: {group: FailureGroup}) {
@@ -32,7 +32,7 @@ function What({group}: {group: FailureGroup}) {
       <Clamp text={byWhom(group)} />
       {group.failed_tasks.map((task) => (
         <div key={`${task.dag_id}.${task.task_id}`}>
-          <Muted>{task.advice ? `${task.advice} (` : ""}<Task task={task} />, {jobsText(task.jobs)}{task.run_id ? <>, <Link to={logPath(task)} label={`Log of a failed try of ${task.dag_id}.${task.task_id}`}>log</Link></> : null}{task.advice ? ")" : ""}</Muted>
+          <Muted>{task.advice ? <><Link to={sizePath(task.dag_id, task.task_id)} label={`Right size of ${task.dag_id}.${task.task_id}`}>{task.advice}</Link> (</> : ""}<Task task={task} />, {jobsText(task.jobs)}{task.run_id ? <>, <Link to={logPath(task)} label={`Log of a failed try of ${task.dag_id}.${task.task_id}`}>log</Link></> : null}{task.advice ? ")" : ""}</Muted>
           {task.line ? <Line text={task.line} name={`${task.dag_id}.${task.task_id}`} /> : null}
         </div>
       ))}
@@ -44,7 +44,7 @@ function What({group}: {group: FailureGroup}) {
 export function Failures({within, few}: {within: string; few?: number}) {
   const asked = useAnswer<FailureGroups>("failures", {}, 15, () => ({since: Date.now() / 1000 - Number(within)}), within), now = asked[2];
   const columns: Column<FailureGroup>[] = [
-    {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> at <Name>{place(group)}</Name></> : null}<div className="muted"><Clamp text={group.sentences.map(spoken).join("; ")} /></div></div>, text: (group) => [`${group.title}${place(group) ? ` at ${place(group)}` : ""}`, ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
+    {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> at <Name>{place(group)}</Name></> : null}<div className="muted">{group.sentences.map((each) => <Clamp key={each} text={spoken(each) ?? ""} lines={6} />)}</div></div>, text: (group) => [`${group.title}${place(group) ? ` at ${place(group)}` : ""}`, ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
     {title: "Failed tries", cell: (group) => <Link to={pagePath(choices(group, within))} label={`${count(group.jobs)} tries that failed: ${group.title}`}>{count(group.jobs)}</Link>, text: (group) => group.jobs, number: true},
     {title: "Task names", help: "All mapped instances of a task, in all runs, count once", cell: (group) => count(group.tasks), text: (group) => group.tasks, number: true},
     {title: "Since then", help: "What has become of the tasks whose tries failed; each mapped instance and each run counts. Gave up: Airflow does not retry it", cell: (group) => sequels(group, now).map((line) => <div key={line} className="line">{line}</div>), text: (group) => sequelLines(group.since_then).join("; "), has: (group) => sequelLines(group.since_then).length},

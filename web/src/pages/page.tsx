@@ -2,11 +2,10 @@
 import * as React from "react";
 import {useEffect, useState, type ComponentType} from "react";
 import type {Summary} from "../api_types";
-import {momentText} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {useChoices, useNavigate, type Chosen} from "../ui/choices";
-import {Anchor, Badge, Button, Frame, Input, Trouble} from "../ui/parts";
+import {Anchor, Button, Frame, Input, Trouble} from "../ui/parts";
 import {CostPage} from "./cost";
 import {JobsPage} from "./jobs";
 import {MachinesPage} from "./machines";
@@ -45,14 +44,6 @@ function Find({chosen, isJobs}: {chosen: Chosen; isJobs: boolean}) {
   );
 }
 
-/** What the user has to know while no controller is running: which contents are outdated, and since when; null: one is. */
-export function awayText({controller_lives: lives, sites}: Pick<Summary, "controller_lives" | "sites">, now: number): string | null {
-  if (lives) return null;
-  const seen = Math.max(0, ...sites.map(({contact_at: at}) => at ?? 0));
-  const outdated = seen ? ` The states of sites and machines and the reasons for waits are as of ${momentText(seen, now)}. Expected starts assume that a controller runs again now.` : "";
-  return `No controller is running: no jobs are started.${outdated}`;
-}
-
 export function Page() {
   const chosen = useChoices();
   const [summary, trouble, now] = useAnswer<Summary>("summary");
@@ -72,6 +63,5 @@ export function Page() {
   }, [title]);
   // These two views show the trouble themselves, in each section.
   const isSaid = key === "now" || key === "cost";
-  const away = summary && awayText(summary, now);
-  return <Frame head={head}>{away ? <p role="alert"><Badge word="down" /> {away}</p> : null}{trouble && !isSaid ? <Trouble text={`Sites and permissions: ${trouble}`} /> : null}<View chosen={chosen} summary={summary} trouble={trouble} now={now} /></Frame>;
+  return <Frame head={head}>{trouble && !isSaid ? <Trouble text={`Sites and permissions: ${trouble}`} /> : null}<View chosen={chosen} summary={summary} trouble={trouble} now={now} /></Frame>;
 }

@@ -49,8 +49,8 @@ export function DagTab({dagId}: {dagId: string}) {
   );
   return (
     <Frame isTab>
-      <AnswerSection title="Runs" more={links} asked={asked}>{(found) => <Table name={`Runs of ${dagId}`} rows={found.runs} load={allRuns} columns={columns} few={10} more={<ShareLegend />} sorting={{by: sort, descending: true, onSort: (by) => chosen.set({sort: by === "cost" ? by : null})}} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} />}</AnswerSection>
-      <Sizes dagId={dagId} />
+      <AnswerSection title="Runs" more={links} asked={asked}>{(found) => <Table name={`Runs of ${dagId}`} rows={found.runs} load={allRuns} columns={columns} few={10} more={<ShareLegend more={found.runs.map((run) => runningPart(run, inUsd)).filter(({value}) => value > 0).slice(0, 1)} />} sorting={{by: sort, descending: true, onSort: (by) => chosen.set({sort: by === "cost" ? by : null})}} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} />}</AnswerSection>
+      <Sizes dagId={dagId} task={chosen.get("task")} isSettled={(asked[0] ?? asked[1]) !== null} />
     </Frame>
   );
 }

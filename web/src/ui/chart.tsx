@@ -4,7 +4,7 @@ import {memo, useEffect, useLayoutEffect, useMemo, useRef, useState} from "react
 import {SLANTS, hatched, shownState, type ShownState} from "../chart/colors";
 import {PackingChart, loadECharts} from "../chart/draw";
 import type {ChartJob, Packing as Data} from "../chart/packing";
-import {rowsOf, sizeText, wasUp, type Group, type Measure} from "../chart/rows";
+import {reachedSpans, rowsOf, sizeText, wasUp, type Group, type Measure} from "../chart/rows";
 import {keyOf, taskPath} from "../paths";
 import {useNavigate} from "./choices";
 import {Button, Muted, Spinner, Legend, useDark} from "./parts";
@@ -18,7 +18,8 @@ function Key({jobs, machines}: Pick<Data, "jobs" | "machines">) {
   return <div data-testid="key"><Legend parts={[
     ...parts,
     ...(all.some(wasUp) ? [{key: "up", title: "machine up", color: "var(--l-machine)"}] : []),
-    ...(all.every(wasUp) ? [] : [{key: "coming", title: "machine ordered or booting", color: "none", isDashed: true}]),
+    ...(all.every(wasUp) ? [] : [{key: "coming", title: "machine ordered or booting", color: "none", dashes: "var(--l-hidden)"}]),
+    ...(all.some((machine) => reachedSpans(machine).silent.length) ? [{key: "silent", title: "machine unreachable", color: "none", dashes: "var(--l-failed)"}] : []),
   ]} /></div>;
 }
 

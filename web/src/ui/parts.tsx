@@ -2,9 +2,11 @@
 import * as React from "react";
 import {Component, createContext, useContext, useEffect, useLayoutEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, portal, router} from "../host/globals";
-import {clock, memory, middle, percent} from "../format";
+import {FORBIDDEN} from "../api";
+import type {Summary} from "../api_types";
+import {date, memory, middle, moment, percent} from "../format";
 import {taskName, type TaskKey} from "../paths";
-import {poller, useConnection} from "../polling";
+import {poller, useAnswer, useConnection} from "../polling";
 import {addStyle} from "./style";
 
 /** Keeps an error in a component from breaking Airflow's page. */
@@ -17,12 +19,31 @@ export class Guarded extends Component<{children: ReactNode}, {error: Error | nu
 function Banner() {
   const {trouble, isLoggedOut, lastAt} = useConnection();
   if (!trouble) return null;
-  const since = lastAt === null ? "Nothing could be loaded" : `Not updated since ${clock(lastAt / 1000)}`;
+  const since = lastAt === null ? "Nothing could be loaded" : `Not updated since ${moment(lastAt / 1000)}`;
   const login = new URL(`api/v2/auth/login?next=${encodeURIComponent(location.href)}`, document.baseURI).href;
   return (
     <div className="banner" role="alert" data-testid="stale">
       {since}: {trouble}. {isLoggedOut ? <a className="link" href={login}>Log in</a> : <Button onClick={() => poller.try()}>Try now</Button>}
     </div>
+  );
+}
+
+/** What the user has to know while no controller is running: which contents are outdated, and since when; null: one is. */
+export function awayText({controller_lives: lives, sites}: Pick<Summary, "controller_lives" | "sites">, now: number): string | null {
+  if (lives) return null;
+  const seen = Math.max(0, ...sites.map(({contact_at: at}) => at ?? 0));
+  const outdated = seen ? ` The states of sites and machines and the reasons for waits are as of ${date(seen, now)}. Expected starts assume that a controller runs again now.` : "";
+  return `No controller is running: no jobs are started.${outdated}`;
+}
+/** Says on each view and tab that no controller is running; to users who cannot see the page, nothing. */
+function Away({isTab}: {isTab: boolean}) {
+  const [summary, trouble, now] = useAnswer<Summary>("summary", {}, isTab ? 15 : 3);
+  const text = summary && awayText(summary, now);
+  return (
+    <>
+      {text ? <div className="banner" role="alert" data-testid="no-controller"><Badge word="down" /> {text}</div> : null}
+      {isTab && trouble !== null && !trouble.includes(FORBIDDEN) ? <Trouble text={`Whether a controller is running: ${trouble}`} /> : null}
+    </>
   );
 }
 
@@ -37,12 +58,22 @@ export const say = (text: string): void => announce(text);
 
 export function Frame({children, head, isTab = false}: {children: ReactNode; head?: ReactNode; isTab?: boolean}) {
   addStyle();
+  const header = useRef<HTMLElement>(null);
+  // What sticks below the header has to know its height, which grows with a banner.
+  useLayoutEffect(() => {
+    const element = header.current;
+    if (!element || isTab) return undefined;
+    const observer = new ResizeObserver(() => element.parentElement?.style.setProperty("--l-top", `${element.offsetHeight}px`));
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [isTab]);
   return (
     <div className={isTab ? "lading tab" : "lading"} data-testid="lading">
-      <header style={isTab ? {position: "static", border: 0, padding: 0} : undefined}>
+      <header ref={header} style={isTab ? {position: "static", border: 0, padding: 0} : undefined}>
         {isTab ? null : <a className="skip" href="#lading-content" onClick={(event) => { event.preventDefault(); document.getElementById("lading-content")?.focus(); }}>Skip to the content</a>}
         {head}
         <Banner />
+        <Away isTab={isTab} />
       </header>
       <div id="lading-content" tabIndex={-1} style={{display: "flex", flexDirection: "column", gap: 20, outline: "none"}}>{children}</div>
       <Live />
@@ -50,7 +81,7 @@ export function Frame({children, head, isTab = false}: {children: ReactNode; hea
   );
 }
 
-export const Swatch = ({color, isDashed = false}: {color: string; isDashed?: boolean}) => <span className="swatch" style={{background: color, border: isDashed ? "1px dashed var(--l-hidden)" : undefined}} />;
+export const Swatch = ({color, dashes}: {color: string; dashes?: string}) => <span className="swatch" style={{background: color, border: dashes ? `1px dashed ${dashes}` : undefined}} />;
 export const Row = ({children}: {children: ReactNode}) => <div className="row">{children}</div>;
 export const Muted = ({children}: {children: ReactNode}) => <span className="muted">{children}</span>;
 export const Spinner = () => (chakra.Spinner ? <chakra.Spinner size="sm" aria-label="loading" /> : <p>loading …</p>);
@@ -177,10 +208,14 @@ export function Anchor({to, className, children, ...more}: {to: string; classNam
 export const Link = ({to, children, label}: {to: string | null; children: ReactNode; label?: string}) =>
   to ? <Anchor to={to} className="link" aria-label={label}>{children}</Anchor> : <>{children}</>;
 
-/** A name chosen by users, which can be written right to left or be too long for a table. */
-export function Name({children}: {children: ReactNode}) {
+/** A name chosen by users, which can be written right to left or be too long for a table.
+ *
+ * @param breaks: whether a line can end after a dot, an underscore, a hyphen or a slash, for narrow tiles
+ */
+export function Name({children, breaks = false}: {children: ReactNode; breaks?: boolean}) {
   const short = typeof children === "string" ? middle(children) : children;
-  return <bdi title={short === children ? undefined : children as string}>{short}</bdi>;
+  const words = breaks && typeof short === "string" ? short.split(/(?<=[._/-])/).map((word, index) => <React.Fragment key={index}>{index ? <wbr /> : null}{word}</React.Fragment>) : short;
+  return <bdi title={short === children ? undefined : children as string}>{words}</bdi>;
 }
 /** A Dag and one of its tasks, in this order even if one of them is written right to left. */
 export const TaskName = ({job}: {job: TaskKey & {hidden?: boolean}}) => {
@@ -206,8 +241,8 @@ export function Input({label, value, placeholder, onChange, onEnter, type = "tex
 
 /** Text up to this length fits into three lines of even the narrowest column. */
 const SHORT = 40;
-/** Text clamped to three lines, with a button that shows the rest. */
-export function Clamp({text}: {text: string}) {
+/** Text clamped to a few lines, with a button that shows the rest. */
+export function Clamp({text, lines = 3}: {text: string; lines?: number}) {
   const [whole, setWhole] = useState(false), [isCut, setCut] = useState(false), box = useRef<HTMLDivElement>(null);
   const isShort = text.length <= SHORT;
   // Before the text is painted, so that the button moves nothing.
@@ -223,13 +258,14 @@ export function Clamp({text}: {text: string}) {
   if (isShort) return <div className="long">{text}</div>;
   return (
     <div className="text">
-      <div ref={box} className={whole ? "long" : "clamp"}>{text}</div>
+      <div ref={box} className={whole ? "long" : "clamp"} style={{WebkitLineClamp: lines}}>{text}</div>
       {isCut ? <button type="button" className="more" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "less" : "more"}</button> : null}
     </div>
   );
 }
 
-export interface Part {key: string; title: string; value: number; text: string; color: string}
+/** `short`: the title next to an amount in a table. */
+export interface Part {key: string; title: string; short?: string; value: number; text: string; color: string}
 /** Parts of a whole as a stacked bar, with its accessible name as text. */
 export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?: string; whole?: number; height?: number}) {
   const sum = parts.reduce((all, {value}) => all + value, 0), rest = Math.max(0, (whole ?? sum) - sum);
@@ -243,6 +279,10 @@ export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?
     </div>
   );
 }
+/** The amounts of a bar's parts as text, with the colour of each, because a phone cannot hover over the bar. */
+export const PartAmounts = ({parts}: {parts: readonly Part[]}) => (
+  <div className="split">{parts.filter(({value}) => value > 0).map(({key, title, short, text, color}) => <span key={key} className="line"><Swatch color={color} />{short ?? title.toLowerCase()} {text}</span>)}</div>
+);
 /** A thin bar for how much of something is used, to go below the numbers. */
 export function UseBar({title, used, most, color = "var(--l-running)"}: {title: string; used: number; most: number | null | undefined; color?: string}) {
   if (!most) return null;
@@ -263,8 +303,9 @@ export function MemoryUse({promised, used, up}: {promised: number; used: number;
     </>
   );
 }
-export const Legend = ({parts}: {parts: readonly {key: string; title: string; color: string; text?: string; isDashed?: boolean}[]}) => (
-  <div className="legend">{parts.map(({key, title, color, text, isDashed}) => <span key={key}><Swatch color={color} isDashed={isDashed} />{title}{text ? ` ${text}` : ""}</span>)}</div>
+/** `dashes`: the colour of a dashed border. */
+export const Legend = ({parts}: {parts: readonly {key: string; title: string; color: string; text?: string; dashes?: string}[]}) => (
+  <div className="legend">{parts.map(({key, title, color, text, dashes}) => <span key={key}><Swatch color={color} dashes={dashes} />{title}{text ? ` ${text}` : ""}</span>)}</div>
 );
 
 export function useDark(): boolean {

@@ -1,9 +1,10 @@
 // Right sizes: what the tasks of a Dag should request, and the line to paste.
 import * as React from "react";
+import {useEffect} from "react";
 import type {Advice, Saving, Savings, Size, TaskAdvice} from "../api_types";
 import {cost, count, duration, memory, usd} from "../format";
 import {useAnswer} from "../polling";
-import {AnswerSection, Line, Muted, Name, Trouble} from "./parts";
+import {AnswerSection, goTo, Line, Muted, Name, Trouble} from "./parts";
 import {Table, type Column} from "./table";
 
 type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> & {whole: TaskAdvice | null};
@@ -11,16 +12,22 @@ type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> &
 const Below = ({children}: {children: React.ReactNode}) => <div><Muted>{children}</Muted></div>;
 
 export const RIGHT_SIZES = "Right sizes";
-export function Sizes({dagId}: {dagId: string}) {
+/**
+ * @param task: the task whose row is marked and scrolled to, once nothing above it will move it
+ * @param isSettled: whether what is above the table has been loaded
+ */
+export function Sizes({dagId, task = null, isSettled = true}: {dagId: string; task?: string | null; isSettled?: boolean}) {
   const asked = useAnswer<Advice>(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
   const savings = useAnswer<Savings>("savings", {dag_id: dagId}, 300);
-  return <AnswerSection title={RIGHT_SIZES} asked={asked}>{(found) => <><Trouble text={savings[1]} /><SizeTable found={found} savings={savings[0]} /></>}</AnswerSection>;
+  const isReady = isSettled && asked[0] !== null && (savings[0] ?? savings[1]) !== null;
+  useEffect(() => { if (isReady && task !== null) goTo(RIGHT_SIZES, task); }, [isReady, task]);
+  return <AnswerSection title={RIGHT_SIZES} asked={asked}>{(found) => <><Trouble text={savings[1]} /><SizeTable found={found} savings={savings[0]} task={task} /></>}</AnswerSection>;
 }
 
 /**
  * @param savings: of the Dag; null: not known yet
  */
-function SizeTable({found, savings}: {found: Advice; savings: Savings | null}) {
+function SizeTable({found, savings, task: wanted}: {found: Advice; savings: Savings | null; task: string | null}) {
   const saved = new Map<string, Saving>((savings?.tasks ?? []).map((task) => [task.task_id, task]));
   const savedBy = (part: Part) => (part.whole ? saved.get(part.task_id) : undefined);
   const both = (sizes: Size, text: (value: number) => string) => {
@@ -62,5 +69,5 @@ function SizeTable({found, savings}: {found: Advice; savings: Savings | null}) {
     {title: "GiB-hours saved a month", hidden: true, text: (part) => savedBy(part)?.gib_hours},
     {title: "To paste", hidden: true, text: ({whole}) => whole?.line ?? ""},
   ];
-  return <><p>{what}</p><Table name={RIGHT_SIZES} rows={rows} columns={columns} empty="No try has finished." keyOf={({task_id}) => task_id} /></>;
+  return <><p>{what}</p><Table name={RIGHT_SIZES} rows={rows} columns={columns} empty="No try has finished." wanted={wanted} keyOf={({task_id}) => task_id} /></>;
 }

@@ -8,7 +8,7 @@ const variables = ({running, succeeded, failed, cancelled, hidden, machine, phas
 const CSS = `
 .lading { ${variables(LIGHT)} --l-line: color-mix(in srgb, currentColor 20%, transparent); --l-soft: color-mix(in srgb, currentColor 6%, transparent);
   --l-bg: var(--chakra-colors-bg, #fff); --l-error: var(--chakra-colors-fg-error, #b91c1c); --l-link: var(--chakra-colors-fg-info, #1d4ed8);
-  height: 100%; overflow-y: auto; display: flex; flex-direction: column; gap: 16px; padding: 0 16px 32px; scroll-padding-top: 96px; }
+  height: 100%; overflow-y: auto; display: flex; flex-direction: column; gap: 16px; padding: 0 16px 32px; scroll-padding-top: calc(var(--l-top, 52px) + 44px); }
 .dark .lading { ${variables(DARK)} --l-bg: var(--chakra-colors-bg, #09090b); --l-error: var(--chakra-colors-fg-error, #fca5a5); --l-link: var(--chakra-colors-fg-info, #93c5fd); }
 .lading > header { position: sticky; top: 0; z-index: 6; background: var(--l-bg); border-bottom: 1px solid var(--l-line); padding: 8px 0 0; display: flex; flex-wrap: wrap; gap: 4px 16px; align-items: end; justify-content: space-between; }
 .lading > * { width: 100%; max-width: 1920px; margin-inline: auto; }
@@ -52,6 +52,8 @@ const CSS = `
 .lading .lead { font-size: 1.1em; font-weight: 600; margin: 0 0 8px; }
 .lading .trouble { color: var(--l-error); margin: 4px 0; }
 .lading .banner { border: 1px solid var(--l-error); border-inline-start-width: 5px; border-radius: 4px; padding: 6px 12px; background: var(--l-bg); width: 100%; margin-bottom: 6px; }
+/* Airflow hides the first pixels of a tab. */
+.lading.tab .banner { margin-top: 10px; }
 .lading .scroll { overflow: auto; max-height: max(320px, 78vh); border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
 /* A table grows with the page, because a box that scrolls in a page that scrolls hides rows. */
 .lading .scroll:has(> table) { max-height: none; overflow-y: hidden; }
@@ -70,7 +72,7 @@ const CSS = `
 .lading th button { font: inherit; background: none; border: 0; padding: 0; cursor: pointer; color: inherit; text-align: inherit; }
 .lading .long, .lading td .row { overflow-wrap: anywhere; }
 .lading .line { white-space: nowrap; }
-.lading .clamp { overflow-wrap: anywhere; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden; }
+.lading .clamp { overflow-wrap: anywhere; display: -webkit-box; -webkit-box-orient: vertical; overflow: hidden; }
 .lading .dags { min-width: 10em; max-width: 14em; }
 .lading .dags > span { min-width: 0; }
 .lading .text { min-width: 15em; }
@@ -86,6 +88,7 @@ const CSS = `
 .lading .chip button { background: none; border: 0; cursor: pointer; color: inherit; padding: 0 2px; }
 .lading .bar { display: flex; height: 14px; border-radius: 3px; overflow: hidden; min-width: 60px; gap: 1px; background: var(--l-soft); }
 .lading .bar > span { display: block; min-width: 2px; }
+.lading .split { display: grid; grid-template-columns: 1fr 1fr; gap: 0 10px; font-size: 0.85em; min-width: 15em; max-width: 24em; font-variant-numeric: tabular-nums; }
 .lading .scale { font-size: 10px; border-bottom: 1px dashed var(--l-line); margin-bottom: 2px; }
 .lading .swatch { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-inline-end: 5px; }
 .lading .legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 0.8em; }
@@ -97,7 +100,8 @@ const CSS = `
 .lading svg text { fill: currentColor; }
 @media (max-width: 640px) {
   .lading .pointer { display: none; }
-  .lading { padding: 0 8px 24px; gap: 12px; scroll-padding-top: 120px; }
+  .lading { padding: 0 8px 24px; gap: 12px; scroll-padding-top: calc(var(--l-top, 76px) + 44px); }
+  .lading .banner { padding: 4px 8px; font-size: 0.8em; }
   .lading > header { gap: 0 8px; }
   .lading nav a { padding: 8px 4px; font-size: 0.84em; }
   .lading .find { width: 100%; }
@@ -119,6 +123,7 @@ const CSS = `
   .lading td .row code { white-space: nowrap; overflow-x: auto; }
   .lading td .line { white-space: normal; overflow-wrap: anywhere; }
   .lading td .text, .lading td .dags, .lading td .starts { min-width: 0; max-width: none; }
+  .lading .split { min-width: 0; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
   .lading dl.facts dd { margin-bottom: 6px; }
 }

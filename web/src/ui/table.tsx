@@ -37,6 +37,8 @@ interface Props<Row> {
   sorting?: Sorting;
   more?: ReactNode;
   keyOf?: (row: Row) => string;
+  /** The key of a row that is shown, even if it is not among the first few. */
+  wanted?: string | null;
 }
 
 const ROWS_AT_ONCE = 50;
@@ -108,9 +110,10 @@ function Head<Row>({column: {title, head, help, number, sort, smallestFirst}, so
   );
 }
 
-export function Table<Row>({name, columns: known, rows: all, empty, few: most = ROWS_AT_ONCE, load, href, sorting, more, keyOf}: Props<Row>) {
+export function Table<Row>({name, columns: known, rows: all, empty, few: most = ROWS_AT_ONCE, load, href, sorting, more, keyOf, wanted = null}: Props<Row>) {
   const columns = known.filter(({hidden, has, sort}) => !hidden && (!has || all.some(has) || (sort !== undefined && sort === sorting?.by)));
-  const [whole, setWhole] = useState(false), few = isPhone() ? Math.min(most, ROWS_ON_A_PHONE) : most;
+  const few = isPhone() ? Math.min(most, ROWS_ON_A_PHONE) : most;
+  const [whole, setWhole] = useState(() => wanted !== null && all.findIndex((row) => keyOf?.(row) === wanted) >= few);
   const rows = whole ? all : all.slice(0, few), stop = useRows(rows.length);
   useHeadings(stop.ref);
   if (!rows.length) return <div>{more ? <InHead>{more}</InHead> : null}<p><Muted>{empty}</Muted></p></div>;

@@ -217,3 +217,10 @@ def test_jobs_of_snakemake_ask_for_little_more_than_their_rules(monkeypatch: pyt
     assert shape(free, config(time=60, memory_overhead=5)).time == 60
     assert shape(free, config(memory_overhead=0)).memory == 1000
     assert config(mode="allocation").added_memory == 384
+
+
+def test_limits_have_what_is_set() -> None:
+    assert config(mode="job", max_jobs=5, max_submitted=200, queue="batch").limits == {
+        "max_jobs": "5", "max_submitted": "200", "queue": "batch",
+    }  # fmt: skip
+    assert "max_submitted" not in config(mode="job").limits

@@ -238,6 +238,7 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
     add_house(session)
     site = session.get_one(SiteRow, "hpc")
     site.limits = json.dumps({"max_allocations": "2", "max_usd_per_hour": "10 USD", "max_jobs": "5", "queue": "batch"})
+    site.limits = json.dumps({**json.loads(site.limits), "max_submitted": "200"})
     amounts = {"kind": "", "disk": 0, "seconds": 60.0, "usd_per_hour": 2.0, **AMOUNTS}
     add(session, "waits", state=State.QUEUED, site_hint="hpc")
     session.add(InstanceRow(token="L2", site="hpc", state=InstanceState.UP, ordered_at=NOW, ready_at=NOW, **amounts))
@@ -251,6 +252,7 @@ def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Sessi
     assert (local["machines"], local["cpus_up"]) == (1, 4), "and not up"
     assert [(each["name"], each["used"], each["most"]) for each in hpc["limits"]] == [
         ("max_allocations", 2, 2), ("max_usd_per_hour", 4, 10), ("max_jobs", 0, 5), ("queue", None, None),
+        ("max_submitted", 2, 200),
     ]  # fmt: skip
     assert (hpc["state"], hpc["machines"], hpc["machines_idle"], hpc["machines_silent"]) == ("up", 2, 1, 0)
     assert (local["state"], local["machines_silent"], local["full_because"]) == ("degraded", 1, None)
