@@ -1,12 +1,12 @@
-import {afterAll, beforeAll, expect, test, vi} from "vitest";
+import {beforeAll, expect, test, vi} from "vitest";
 import {middle, ago, date, moment, sequelText, duration, exact, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd, utcDay} from "../src/format";
 import type {RunOutlook} from "../src/api_types";
 
 beforeAll(() => {
   vi.stubGlobal("localStorage", {getItem: () => '"Asia/Kathmandu"'});
   vi.setSystemTime(Date.UTC(2026, 10, 30, 12));
+  return () => { vi.useRealTimers(); };
 });
-afterAll(() => { vi.useRealTimers(); });
 
 test("times in reasons are read in the zone of the page", () => {
   const text = "waits: attempt 1 of 5 has found no room (no match); the next is at 2026-11-23 12:00:30 UTC, or when it is woken";
