@@ -421,6 +421,8 @@ def test_a_page_that_is_open_for_long_keeps_nothing(house: tuple[Airflow, str, s
             amounts.append(kept())
     engine.dispose()
     for name in KEPT:
-        assert amounts[-1][name] <= 1.1 * amounts[0][name], [each[name] for each in amounts]
+        # What is kept is still there in both: an answer that has just come is there in one.
+        later = min(each[name] for each in amounts[-2:])
+        assert later <= 1.1 * amounts[0][name], [each[name] for each in amounts]
     assert [fault for fault in window.faults if "lading" in fault.lower()] == []
     page.close()

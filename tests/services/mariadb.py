@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -40,13 +41,14 @@ class MariaDB:
         """
         if not PROGRAM.exists():
             debian.install(PACKAGE)
-        log = self.folder / "log"
-        data = self.folder / "data"
+        log, data, temporary = self.folder / "log", self.folder / "data", self.folder / "tmp"
+        # A server that starts deletes the temporary tables of all others in the same folder.
+        environment = {**os.environ, "TMPDIR": str(temporary)}
         if not data.exists():
-            self.folder.mkdir(parents=True)
+            temporary.mkdir(parents=True)
             options = ["--no-defaults", "--user=root", f"--datadir={data}", "--skip-test-db"]
             command = ["mariadb-install-db", *options, "--auth-root-authentication-method=normal"]
-            made = subprocess.run(command, capture_output=True, text=True)
+            made = subprocess.run(command, capture_output=True, text=True, env=environment)
             if made.returncode:
                 raise RuntimeError(f"mariadb-install-db failed:\n{made.stdout}{made.stderr}")
         options = [f"--{name}={value}" for name, value in OPTIONS.items()]
@@ -64,6 +66,7 @@ class MariaDB:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                env=environment,
             )
         if not processes.wait_until(self._answers, 30):
             self.stop()
