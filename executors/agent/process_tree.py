@@ -399,6 +399,12 @@ class MemoryMeter:
         return (faults + sum(each.faults + each.childrens_faults for each in others)) * PAGE // MIB
 
     @property
+    def is_whole(self) -> bool:
+        """Whether each process still had its memory at the last sample, as a process that ends keeps only the count of
+        the pages that it has touched."""
+        return all(each.totals.anonymous for each in self._watched.values())
+
+    @property
     def unseen(self) -> int:
         """How much more than :attr:`at_least` the processes may use, MiB."""
         return sum(each.unseen for each in self._watched.values()) // MIB

@@ -127,7 +127,7 @@ class RunningJob:
         """
         self.peak_memory = max(self.peak_memory or 0, used)
         # The supervisor is alone if its task has not started yet, or has just ended.
-        if is_exact and len(self.meter.processes) > 1:
+        if is_exact and len(self.meter.processes) > 1 and self.meter.is_whole:
             self.last_exact = used, self.meter.touched
 
     @property

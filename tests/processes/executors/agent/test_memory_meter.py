@@ -196,6 +196,18 @@ def measure(pid: int) -> int:
     return used
 
 
+def test_a_process_that_ends_during_a_sample_leaves_it_incomplete() -> None:
+    meter = MemoryMeter()
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        [found] = process_tree.tree(process.pid)
+        meter.watch([found])
+        assert meter.is_whole
+        process.kill()
+        assert wait_until(lambda: "State:\tZ" in Path(f"/proc/{process.pid}/status").read_text(), 60)
+        meter.watch([found])
+        assert not meter.is_whole
+
+
 def measure_as_user(pid: int) -> int:
     code = "import sys; from tests.processes.executors.agent.test_memory_meter import measure; "
     command = unprivileged.command(sys.executable, "-c", code + "print(measure(int(sys.argv[1])))", str(pid))
