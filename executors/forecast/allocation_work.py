@@ -143,7 +143,7 @@ class AllocationWork:
         return replace(found, prefetch_to=foreseen.prefetch_to, prefetched=self.prefetched, known=frozenset(known))
 
     def _note(self, forecast: Forecast, site: SiteView, known: Collection[str], now: float) -> None:
-        """Record when allocations were first seen and up, and of which runs their jobs were."""
+        """Record when each allocation was first seen and first up, and which runs its jobs belonged to."""
         before, self.seen = self.seen, {}
         for each in site.launched:
             seen_at, up_at = before.get(each.name, (now, None))

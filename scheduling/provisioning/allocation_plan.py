@@ -168,7 +168,7 @@ def allocation_plan(
 
     :param planned: the waiting jobs that have a place in the plan, or for which it is being made
     :param tokens: step names by the tokens of waiting jobs
-    :param begins: planned starts of steps, epoch seconds; empty: the plan has just been given up
+    :param begins: planned starts of steps, epoch seconds; empty: there is no plan any more
     :param sure: upcoming steps for which something can be launched ahead
     :param there: the running and queued allocations
     :param waits: the expected queue wait of each kind of allocation, seconds

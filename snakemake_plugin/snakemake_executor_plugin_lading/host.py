@@ -181,7 +181,7 @@ class SnakemakeHost(Host):
         return transaction(self.engine)
 
     def unwanted(self, session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
-        # If the Snakemake of a waiting job was killed, nobody needs the job any more.
+        # A waiting job is no longer needed if its Snakemake process was killed.
         waiting = JobRow.kind == "Command", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
         query, alive = select(JobRow.token, JobRow.owner).where(*waiting), self._living()
         rows = (row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk))))

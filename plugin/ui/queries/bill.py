@@ -135,8 +135,8 @@ class IdleSite(BaseModel):
     idle_seconds: float | None
     """The setting ``idle_seconds`` of the site: how long an idle machine is kept; None: it launches no machines."""
     machines: int
-    """Machines released within the time range of the bill that were idle before. With none of them, nothing can be said
-    about savings."""
+    """Machines that were idle before they were released, within the time range of the bill. Without any, savings are
+    unknown."""
 
 
 class BillPage(BaseModel):

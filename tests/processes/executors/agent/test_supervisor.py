@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from lading.executors.agent.supervisor import OOM_SCORE, Runner
 from lading.hooks.files import host
 from tests.services import forked
 from tests.services.agent import NodeAgent
-from tests.services.processes import wait_until
+from tests.services.processes import remove_cgroup
 
 
 @pytest.mark.parametrize(("inherited", "own"), [(100, OOM_SCORE), (800, 800)])
@@ -73,18 +72,7 @@ def tight(tmp_path: Path) -> Iterator[NodeAgent]:
     finally:
         node.stop()
         NodeAgent.clean_up()
-        # The kernel may count a process that has ended as a member for a little longer.
-        assert wait_until(lambda: removed(group), 10)
-
-
-def removed(group: Path) -> bool:
-    try:
-        group.rmdir()
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        return False
-    return True
+        remove_cgroup(group)
 
 
 def test_a_job_without_a_limit_that_the_kernel_kills_has_run_out_of_memory(tight: NodeAgent) -> None:
