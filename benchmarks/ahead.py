@@ -16,18 +16,18 @@ from benchmarks.executor import machine
 from benchmarks.gangs import measure
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.site_plan import PlanningInput, SitePlan, chosen
-from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask
 from lading.scheduling.forecast.fleet_work import Fleet
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.prediction import Prediction
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import decide
 from lading.scheduling.provisioning.allocation_plan import SECONDS_PAID
-from lading.scheduling.resources import Resources
 
 NODE = Resources(16, 65536)
 # Tasks of a gang.

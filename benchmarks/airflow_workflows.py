@@ -41,7 +41,7 @@ from lading.executors.store import JobRow
 from lading.executors.store.instances import InstanceRow
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
-from lading.scheduling import billing
+from lading.scheduling.accounting import billing
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions

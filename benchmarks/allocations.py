@@ -29,14 +29,15 @@ from benchmarks.workflows import behind
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.forecast.spending import Spending
-from lading.scheduling.job import NOTHING, PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, need
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import NOTHING, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import LENGTHS, Objective
+from lading.scheduling.model.prediction import History, Prediction
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.placing.filling import in_planned_order, run_now
-from lading.scheduling.plan import LENGTHS, Objective
-from lading.scheduling.prediction import History, Prediction
 from lading.scheduling.provisioning import Launch, decide
 from lading.scheduling.provisioning.allocation_plan import (
     SECONDS_PAID,
@@ -47,7 +48,6 @@ from lading.scheduling.provisioning.allocation_plan import (
     sure_steps,
 )
 from lading.scheduling.provisioning.launch import AllocationPlan
-from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import expected_lengths

@@ -282,8 +282,8 @@ def paper_site(folder: Path) -> Any:
 
     from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, SiteConfig
     from lading.hooks.spool.spool import Envelope
-    from lading.scheduling.location import Location
-    from lading.scheduling.resources import Resources
+    from lading.scheduling.model.location import Location
+    from lading.scheduling.model.resources import Resources
 
     class PaperSite(Site[SiteConfig]):
         kind = "paper"

@@ -19,7 +19,7 @@ from lading.executors.controller.site_driver import SiteDriver
 from lading.hooks.cluster.site import ClusterSite
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.manager import site_kinds
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.services.account import Account
 from tests.services.processes import wait_until
 from tests.services.slurm import Slurm

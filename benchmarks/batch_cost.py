@@ -24,7 +24,7 @@ from lading.hooks.spool import agent_archive
 from lading.hooks.spool.command import COMMAND_RUNNER, CommandWork
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.services.execution_api import ExecutionApi, task_workload
 
 MODULE = "lading.executors.agent.batch_job"

@@ -63,11 +63,11 @@ from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Spool
 from lading.plugin.host import AirflowHost
-from lading.scheduling import prediction
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import Objective
-from lading.scheduling.resources import Resources
-from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.model import prediction
+from lading.scheduling.model.plan import Objective
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.provisioning.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate

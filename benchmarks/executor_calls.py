@@ -22,12 +22,12 @@ from lading.executors.controller import dispatch
 from lading.executors.executor import LadingExecutor
 from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.store import Change, JobRow, State, apply
-from lading.scheduling import queueing
-from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.resources import Resources
+from lading.scheduling.starts import queueing
 
 
 def workload(number: int) -> workloads.ExecuteTask:

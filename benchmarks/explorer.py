@@ -183,11 +183,11 @@ def questions(session: Session, now: float) -> dict[str, Callable[[], BaseModel]
 
 def bills(session: Session, now: float) -> dict[str, Callable[[], BaseModel]]:
     """What is asked for seldom."""
-    from lading.executors.store.bill_days import SPLITS
+    from lading.executors.accounting.bill_days import SPLITS
     from lading.plugin.ui.queries.advice import savings
     from lading.plugin.ui.queries.bill import bill_page
     from lading.plugin.ui.queries.sight import EVERYTHING
-    from lading.scheduling.insight.periods import Period
+    from lading.scheduling.accounting.periods import Period
 
     def billed(days: int, by: Period, split: Any) -> Any:
         return lambda: bill_page(session, EVERYTHING, now - days * 86400, now, by, split, now)
@@ -204,7 +204,7 @@ def bills(session: Session, now: float) -> dict[str, Callable[[], BaseModel]]:
 
 def keep_a_year(session: Session, now: float) -> None:
     """Sum up all days that are over, and make days of a year of them."""
-    from lading.executors.store.bill_days import (
+    from lading.executors.accounting.bill_days import (
         BillDayRow,
         month_of,
         number_of,
@@ -213,7 +213,7 @@ def keep_a_year(session: Session, now: float) -> None:
         summed_up,
         week_of,
     )
-    from lading.scheduling.insight.periods import Period
+    from lading.scheduling.accounting.periods import Period
 
     began, rounds = time.perf_counter(), 1
     while not sum_up(session, now):

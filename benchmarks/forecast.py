@@ -48,12 +48,12 @@ from lading.executors.store.durations import Durations, PastWaits
 from lading.operators import resources
 from lading.plugin.host import AirflowHost
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.plan import FORECAST
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import FORECAST
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.foreseen import ForeseenActions
-from lading.scheduling.resources import Resources
 
 # Tasks of a run in a row; each comes after two of the row before.
 WIDTH = 20

@@ -28,9 +28,9 @@ from lading.executors.store import JobRow, State
 from lading.executors.store.gangs import rows as gang_rows
 from lading.executors.store.gangs.tables import HoldRow
 from lading.executors.store.gangs.terms import GangTerms
-from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 
 
 def nothing_to_come(_: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:

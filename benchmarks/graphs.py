@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.machine_traits import DEFAULT_ARCH
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.machine_traits import DEFAULT_ARCH
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 
 

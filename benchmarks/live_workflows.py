@@ -32,8 +32,8 @@ import pytest
 from benchmarks.packing import machine
 from benchmarks.workflows import BOOT, DATA, goods
 from lading.scheduling.matching.market import MachineMarket, Market
-from lading.scheduling.plan import FORECAST, InstanceLimits
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.plan import FORECAST, InstanceLimits
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate

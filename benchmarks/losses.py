@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
-from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.plan import InstanceLimits, Objective
 from lading.scheduling.packing.bound import relax
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import InstanceLimits, Objective
-from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.provisioning.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulated_machines import SimulatedMachine

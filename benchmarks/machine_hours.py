@@ -22,11 +22,11 @@ from dataclasses import replace
 from benchmarks.losses import watched
 from benchmarks.packing import general_purpose, machine
 from benchmarks.traces import UNKNOWN, bursts, poisson, scatters
-from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.machine_traits import SPOT
+from lading.scheduling.model.catalogue import Catalogue, bundled
+from lading.scheduling.model.machine_traits import SPOT
+from lading.scheduling.model.plan import EFFORTS, FORECAST, InstanceLimits, Objective
 from lading.scheduling.packing.bound import bound_of_hours, relax
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import EFFORTS, FORECAST, InstanceLimits, Objective
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival

@@ -41,7 +41,7 @@ from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Site
 from lading.hooks.spool.spool import Envelope, Spool
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.services.execution_api import task_workload
 from tests.services.forked import Forked
 from tests.services.processes import end_in_order, wait_until

@@ -38,12 +38,12 @@ from benchmarks.traces import KNOWN, UNKNOWN, poisson
 from benchmarks.workflows import BOOT, goods
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, parts_at, site_forecast
 from lading.scheduling.forecast.policy import Planner
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.machine_traits import DEFAULT_ARCH
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.machine_traits import DEFAULT_ARCH
+from lading.scheduling.model.plan import InstanceLimits, Objective
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import InstanceLimits, Objective
-from lading.scheduling.prediction import Prediction
-from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 
 # Printed by the process itself: what the system counts for a child has in it what its parent had.

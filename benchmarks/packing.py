@@ -26,12 +26,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from lading.scheduling.catalogue import BUNDLED_SOURCE, Catalogue, InstanceType, Offering, bundled
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.plan import InstanceLimits, Plan
+from lading.scheduling.model.catalogue import BUNDLED_SOURCE, Catalogue, InstanceType, Offering, bundled
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits, Plan
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.planner import plan
-from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 

@@ -206,7 +206,7 @@ def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
     from lading.plugin.ui.queries.chart import packing
     from lading.plugin.ui.queries.now import summary, waits
     from lading.plugin.ui.queries.sight import EVERYTHING
-    from lading.scheduling.insight.periods import Period
+    from lading.scheduling.accounting.periods import Period
     from tests.services.mariadb import MariaDB
     from tests.services.page_data import add_house
 

@@ -11,15 +11,15 @@ import sys
 import time
 from typing import Any
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.placing.policies import Files, PolicyContext
-from lading.scheduling.resources import Resources
 
 
 class First:

@@ -13,13 +13,13 @@ import time
 from collections import Counter
 
 from benchmarks.machine_hours import modern
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.prediction import Prediction
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import AssignedJob, Location
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.decision import decide
 from lading.scheduling.provisioning.launch import Provision
-from lading.scheduling.resources import Resources
 
 GIB = 1024
 NOW = 10_000.0

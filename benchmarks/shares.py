@@ -31,15 +31,15 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller.shares import Budgets, FairShares
 from lading.executors.settings import Settings
-from lading.executors.store import JobRow, State, queue, run_rows, share_rows  # noqa: F401 - each has tables
+from lading.executors.store import JobRow, State, queue, run_rows  # noqa: F401 - each has tables
 from lading.plugin.host import AirflowHost
-from lading.scheduling.location import Location
+from lading.scheduling.accounting.share_table import Share, Shares
+from lading.scheduling.accounting.who import Who
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.table import Share, Shares
-from lading.scheduling.shares.who import Who
 from lading.scheduling.simulation.contention import ContendingJob, contend
 from tests.services import processes
 from tests.services.airflow import Airflow

@@ -15,10 +15,10 @@ from dataclasses import replace
 
 from benchmarks.machine_hours import modern
 from benchmarks.packing import machine
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering, bundled
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.planner import plan
-from lading.scheduling.resources import Resources
 
 GIB = 1024
 

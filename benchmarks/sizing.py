@@ -32,18 +32,18 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.workflows import goods
-from lading.scheduling.insight.right_size import Sizes, quantile, sizes
-from lading.scheduling.insight.usage import SHORTEST_SECONDS, Usage, Use
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.machine_traits import DEFAULT_ARCH
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.machine_traits import DEFAULT_ARCH
+from lading.scheduling.model.plan import ASKED, SIZES
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.policies import GREEDY
-from lading.scheduling.plan import ASKED, SIZES
-from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.sized_tries import SHORT, SizedTries
 from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.sizing.right_size import Sizes, quantile, sizes
+from lading.scheduling.sizing.usage import SHORTEST_SECONDS, Usage, Use
 
 MIB = 2**20
 FEWEST = 34

@@ -40,7 +40,8 @@ from benchmarks.packing import machine
 from lading.executors import store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
-from lading.executors.store import JobRow, State, starts
+from lading.executors.starts import expected_starts
+from lading.executors.store import JobRow, State
 from lading.plugin.host import AirflowHost
 from tests.clusters.agents import AgentSite
 from tests.clusters.bought import Clock
@@ -226,10 +227,10 @@ class Day:
 
     def look(self) -> None:
         """Look at what is expected of all waiting jobs for which nothing was shown."""
-        unsaid = JobRow.state.in_(starts.WAITING), JobRow.said_at.is_(None)
+        unsaid = JobRow.state.in_(expected_starts.WAITING), JobRow.said_at.is_(None)
         with Session(self.engine) as session:
-            rows = session.execute(select(*starts.COLUMNS).where(*unsaid)).all()
-            starts.show_starts(session, rows, self.clock.now)
+            rows = session.execute(select(*expected_starts.COLUMNS).where(*unsaid)).all()
+            expected_starts.show_starts(session, rows, self.clock.now)
             session.commit()
 
     def tick(self) -> None:
@@ -327,7 +328,7 @@ def live(minutes: float, seed: int) -> None:
                     dag_id = coming.pop(0)[1]
                     runs.append((dag_id, service.trigger(dag_id, {"burst": len(coming)})))
                 if next_look <= passed:
-                    waiting = [state.value for state in starts.WAITING]
+                    waiting = [state.value for state in expected_starts.WAITING]
                     service.lading("jobs", "--limit", "1000", "--state", *waiting)
                     runs = [run for run in runs if service.run_state(*run) not in FINISHED]
                     next_look = passed + LIVE_LOOK

@@ -10,8 +10,8 @@ import math
 import random
 from collections.abc import Sequence
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 
 # Cpus and GiB of twenty steps as nf-core pipelines have them.

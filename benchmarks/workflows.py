@@ -19,8 +19,8 @@ The allowed cost of reclaims is their direct cost: each machine since the start 
 it, the rest of its minimum bill, and the boot of another such machine; the run can take longer by the same time. The
 allowed cost of refusals is what the run costs if these types are not on sale at all.
 
-On one machine, the rule of the node agent is tested (``lading.scheduling.queueing``), with enough memory for all jobs.
-Jobs are ordered by Airflow's priority weights (``downstream``, its default: 1 plus the number of jobs behind it;
+On one machine, the rule of the node agent is tested (``lading.scheduling.starts.queueing``), with enough memory for all
+jobs. Jobs are ordered by Airflow's priority weights (``downstream``, its default: 1 plus the number of jobs behind it;
 ``absolute``: all equal), and within one weight by arrival or by the longest remaining path. Makespans are relative to
 the larger of the critical path and all cpu-seconds divided by the cpus.
 """
@@ -41,12 +41,11 @@ from pathlib import Path
 
 from benchmarks.graphs import GENERATED
 from benchmarks.packing import machine
-from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.machine_traits import SPOT
-from lading.scheduling.plan import FORECAST, LENGTHS, InstanceLimits
-from lading.scheduling.prediction import Prediction
-from lading.scheduling.queueing import QueuedJob, next_starts
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.catalogue import Catalogue, bundled
+from lading.scheduling.model.machine_traits import SPOT
+from lading.scheduling.model.plan import FORECAST, LENGTHS, InstanceLimits
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.fixed_fleet import fleets, reference
@@ -54,6 +53,7 @@ from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import Dependencies, expected_lengths, run_at
+from lading.scheduling.starts.queueing import QueuedJob, next_starts
 
 DATA = Path(__file__).parent / "data"
 FAMILIES = ("c6i", "m6i", "r6i", "c7i", "m7i", "r7i", "c6a", "m6a", "r6a")

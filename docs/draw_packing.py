@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from lading.scheduling.catalogue import BUNDLED_DATE, bundled
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.plan import Plan
+from lading.scheduling.model.catalogue import BUNDLED_DATE, bundled
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import Plan
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.planner import plan
-from lading.scheduling.resources import Resources
 
 GIB = 1024
 JOBS = {

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from lading.scheduling.reason_codes import CAUSES, CODES, Actor, Code, Form
+from lading.scheduling.model.reason_codes import CAUSES, CODES, Actor, Code, Form
 
 PAGE = Path(__file__).parent / "reference" / "reasons.md"
 
 INTRODUCTION = """\
 # Troubleshooting by message
 
-<!-- Written by docs/generate_reasons.py from scheduling/reason_codes.py: run it again after a change. -->
+<!-- Written by docs/generate_reasons.py from scheduling/model/reason_codes.py: run it again after a change. -->
 
 This page lists all messages about jobs and machines. To find yours, paste it into the field above (only on the
 documentation site). Or search this page for a part of the message, or for its code, which is the `reason_code` in

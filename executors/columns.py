@@ -12,9 +12,9 @@ from lading.executors.store import State
 from lading.executors.store.gangs.terms import GangTerms
 from lading.hooks.files.addresses import fitting_path
 from lading.scheduling.hints.hints import INPUTS_KEY, LAYOUT_HINTS, Hints, given
-from lading.scheduling.insight import auto
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.stops import as_text
+from lading.scheduling.sizing import auto
 
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload

@@ -26,7 +26,7 @@ from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import make_private, private_opener
 from lading.hooks.spool.spool import MOST_LOG_BYTES
 from lading.hooks.ssh.backoff import pause
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 log = logging.getLogger(__name__)
 

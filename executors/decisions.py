@@ -12,12 +12,12 @@ from lading.executors.store import Change, State
 from lading.executors.store.gangs.rows import GangChanges
 from lading.hooks.site import Order
 from lading.hooks.spool.hold import Hold
-from lading.scheduling.job import LAYOUT
 from lading.scheduling.matching.rules import NODES, describe_changes
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import LAYOUT
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.provisioning import Provision
-from lading.scheduling.reasons import Reason, because
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.files.safe_files import make_private
 from lading.hooks.files.version import check_versions
 from lading.scheduling.hints.hints import HintError
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload

@@ -37,7 +37,7 @@ from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.spool import server
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 # How long to wait for a started agent to introduce itself, seconds; if it takes longer, the next call finds it.
 SECONDS_TO_APPEAR = 0.8

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, and_, select
 
-from lading.executors import store
-from lading.executors.store import LIVE, Change, JobRow, SiteRow, State, instances, requests, share_rows
+from lading.executors import request_rows, store
+from lading.executors.accounting import share_rows
+from lading.executors.request_rows import OF_BUDGETS, OF_SITES, RequestKind
+from lading.executors.store import LIVE, Change, JobRow, SiteRow, State, instances
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.requests import OF_BUDGETS, OF_SITES, RequestKind
 from lading.executors.store.tables import RequestRow
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -52,8 +53,8 @@ class Requests:
         if time.monotonic() < self.next_look:
             return False
         self.next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
-        to_do = requests.to_do(session)
-        overdue = requests.overdue(session, SECONDS_UNTIL_OVERDUE) if to_do else frozenset()
+        to_do = request_rows.to_do(session)
+        overdue = request_rows.overdue(session, SECONDS_UNTIL_OVERDUE) if to_do else frozenset()
         for request in to_do:
             outcome = self._carry_out(session, request)
             if outcome is None and request.id in overdue:
@@ -62,7 +63,7 @@ class Requests:
                 request.done_at, request.outcome = time.time(), outcome
                 log.info("%s of %s, requested by %s: %s", request.kind, request.target, request.by, outcome)
         if to_do or not self.is_read:
-            self.paused, self.is_read = requests.paused(session), True
+            self.paused, self.is_read = request_rows.paused(session), True
         return any(request.kind in OF_BUDGETS for request in to_do)
 
     def _carry_out(self, session: Session, request: RequestRow) -> str | None:

@@ -24,8 +24,8 @@ from sqlalchemy import ColumnElement, Select, func, select
 from lading.executors.store import JobRow, LocationRow, State
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.retries import INFRASTRUCTURE, OVER_LIMIT
-from lading.scheduling.insight.auto import from_text
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
+from lading.scheduling.sizing.auto import from_text
 from lading.scheduling.text.units import format_memory
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import Any, Literal, Protocol
 from lading.hooks.files import host
 from lading.hooks.files.addresses import scheme_of
 from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites
+from lading.scheduling.accounting.share_table import HALF_LIFE
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.hints.retries import Factors
-from lading.scheduling.insight.auto import Choices, choices
-from lading.scheduling.resources import Resources, cpus_of_one
-from lading.scheduling.shares.table import HALF_LIFE
+from lading.scheduling.model.resources import Resources, cpus_of_one
+from lading.scheduling.sizing.auto import Choices, choices
 from lading.scheduling.text.nearest import nearest, nearest_first
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time

@@ -18,8 +18,8 @@ from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.places import Target
 from lading.scheduling.matching.admission import admitted
 from lading.scheduling.matching.wishes import resolved
-from lading.scheduling.resources import Resources
-from lading.scheduling.site_names import is_named
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.model.site_names import is_named
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

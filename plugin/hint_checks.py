@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from lading.hooks.files.addresses import staging_refusal
 from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints
 from lading.scheduling.hints.places import Target
-from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching import admission
 from lading.scheduling.matching.bindings import FILTERS, Binding
 from lading.scheduling.matching.wishes import MatchedMachine, lacking, too_many_nodes
-from lading.scheduling.resources import Resources, format_resources
-from lading.scheduling.site_names import is_named
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.resources import Resources, format_resources
+from lading.scheduling.model.site_names import is_named
 from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.units import format_count, format_memory
 

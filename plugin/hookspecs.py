@@ -27,12 +27,12 @@ from lading.hooks.batch.registry import GROUP
 if TYPE_CHECKING:
     from lading.hooks.batch.system import BatchSystem
     from lading.hooks.site import Site
-    from lading.scheduling.job import PlannedJob
     from lading.scheduling.matching.bindings import GetTargets
     from lading.scheduling.matching.ranking import Match
     from lading.scheduling.matching.rules import Relax
     from lading.scheduling.matching.sites import SiteView
     from lading.scheduling.matching.waiting import WaitingJob
+    from lading.scheduling.model.job import PlannedJob
     from lading.scheduling.placing.assignment import Assignment
     from lading.scheduling.placing.placement import AtWork
     from lading.scheduling.placing.policies import Policy
@@ -55,7 +55,7 @@ def batch_systems() -> Sequence[type[BatchSystem]]:  # type: ignore[empty-body]
 def binding_filters() -> Mapping[str, GetTargets]:  # type: ignore[empty-body]
     """Return binding filters by name: functions ``get_targets(job, targets)``, called to place a job with targets.
 
-    ``job`` is a :class:`lading.scheduling.job.PlannedJob`: its ``name`` is unique; ``dag_id``, ``run_id``,
+    ``job`` is a :class:`lading.scheduling.model.job.PlannedJob`: its ``name`` is unique; ``dag_id``, ``run_id``,
     ``task_id`` and ``map_index`` identify the task instance that it runs, and ``inputs`` are the values of its inputs.
     ``targets`` are strings such as ``hpc/long``. The filter returns the targets where the job can run, in the order in
     which they are tried. If it raises an exception, the job fails.
@@ -122,7 +122,7 @@ def job_changed(
     :param state: placed, running, succeeded, failed or cancelled
     :param cause: why it failed, see the glossary in the documentation; None: it did not fail
     :param reason: the reason as text; None: unknown
-    :param reason_code: the reason as a code of :data:`lading.scheduling.reason_codes.CODES`; ``free_text`` stands for a
-        text of a third party
+    :param reason_code: the reason as a code of :data:`lading.scheduling.model.reason_codes.CODES`; ``free_text`` stands
+        for a text of a third party
     :param reason_params: the parameters of the code, by name
     """

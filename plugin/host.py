@@ -18,14 +18,14 @@ from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.settings import Settings
 from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.deployment.deployment import Deployment
-from lading.scheduling.insight import right_size
+from lading.scheduling.sizing import right_size
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from lading.executors.store import JobRow
     from lading.executors.store.run_rows import RunTerms
-    from lading.scheduling.insight.right_size import Sizes
+    from lading.scheduling.sizing.right_size import Sizes
 
 Command: TypeAlias = "Callable[[Host, Namespace], None]"
 

@@ -11,13 +11,13 @@ from typing import Any
 from lading.executors.settings import Settings
 from lading.hooks.files import sites_file
 from lading.scheduling.hints.hints import HintError
-from lading.scheduling.job import NOTHING, PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import valid_types
 from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.wishes import default_arch, resolved
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import NOTHING, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import valid_types
+from lading.scheduling.model.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def published(settings: Settings) -> dict[str, PublishedSite]:
 
 
 def most_nodes(settings: Settings) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Return, by batch site, the most nodes that a job can ever have, see :class:`lading.scheduling.location.Location`.
+    """Return, by batch site, the most nodes that a job can have (:class:`lading.scheduling.model.location.Location`).
 
     Only controllers query batch systems, so the result is empty if none has published the limits.
     """

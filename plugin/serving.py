@@ -23,7 +23,7 @@ from lading.hooks.files.logs import plain_formatter
 from lading.hooks.files.safe_files import private_opener
 from lading.hooks.site import Site
 from lading.plugin.manager import binding_filters, implemented, plugin_manager, policies, rules
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from lading.hooks.site import RemoteConfig, Site, SiteConfig, sites_accepting_un
 from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import PublishedSite, known, published
 from lading.scheduling.hints.places import SITE_NAME
+from lading.scheduling.model.site_names import declared_name
 from lading.scheduling.placing.policies import BUILT_IN
 from lading.scheduling.provisioning.planner import planning_missing
-from lading.scheduling.site_names import declared_name
 from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 

@@ -46,9 +46,10 @@ from lading.hooks.spool.spool import AgentConfig, Spool, lock_spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.spool.values import asked_reason
 from lading.hooks.ssh.backoff import Backoff
-from lading.scheduling import gpus, queueing
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import CPUS_VARIABLE, Resources
+from lading.scheduling.model import gpus
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import CPUS_VARIABLE, Resources
+from lading.scheduling.starts import queueing
 
 log = logging.getLogger(__name__)
 

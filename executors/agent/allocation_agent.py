@@ -38,8 +38,8 @@ from lading.hooks.files import host
 from lading.hooks.files.logs import log_to_stderr
 from lading.hooks.files.safe_files import read_regular, visible, write_atomically
 from lading.hooks.spool.spool import AgentConfig, Envelope, Spool
-from lading.scheduling import queueing
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
+from lading.scheduling.starts import queueing
 from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from lading.hooks.files.safe_files import NotReadable, read_regular
 from lading.hooks.spool.command import COMMAND_RUNNER
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.values import asked_reason
-from lading.scheduling.resources import NODES_VARIABLE
+from lading.scheduling.model.resources import NODES_VARIABLE
 
 log = get_logger(__name__)
 

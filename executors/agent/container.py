@@ -27,7 +27,7 @@ from lading.hooks.files.safe_files import read_end, read_regular
 from lading.hooks.spool.job_files import InsideFile
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.places import engine_and_image
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 from lading.scheduling.text.nesting import parse_json
 
 INSIDE = "lading.executors.agent.tasks.inside"

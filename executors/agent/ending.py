@@ -21,8 +21,8 @@ from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
-from lading.scheduling.light_dataclasses import dataclass
-from lading.scheduling.reasons import because
+from lading.scheduling.model.light_dataclasses import dataclass
+from lading.scheduling.model.reasons import because
 from lading.scheduling.text.nesting import parse_json
 from lading.scheduling.text.printable import shortened
 

@@ -14,10 +14,10 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import MOST_REQUEST_BYTES, Spool
 from lading.hooks.spool.tokens import TOKEN
-from lading.scheduling import gpus
-from lading.scheduling.queueing import QueueRoom
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model import gpus
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.starts.queueing import QueueRoom
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import MOST_ENVELOPE_BYTES, Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.spool.values import LATEST
-from lading.scheduling.queueing import QueuedJob
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.starts.queueing import QueuedJob
 
 log = logging.getLogger(__name__)
 

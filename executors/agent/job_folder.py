@@ -22,9 +22,9 @@ from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.spool import job_files, values
 from lading.hooks.spool.spool import JobFolder
-from lading.scheduling.light_dataclasses import as_dict, dataclass, field, replace
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.light_dataclasses import as_dict, dataclass, field, replace
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
 
 log = get_logger(__name__)
 

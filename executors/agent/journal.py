@@ -15,7 +15,7 @@ from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import read_regular, visible, write_atomically
 from lading.hooks.spool.spool import Spool
 from lading.hooks.spool.values import to_json
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 log = get_logger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from lading.executors.agent import process_tree
 from lading.executors.agent.job_folder import EndCause
 from lading.executors.agent.running import RunningJob
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 # Jobs with a memory limit are sampled this often, seconds. The interval grows if sampling all of them would take more
 # than 1/LOOK_LEISURE of a CPU: a hundred jobs take about 30 ms.

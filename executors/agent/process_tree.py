@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lading.hooks.spool.tokens import JOB_VARIABLE
-from lading.scheduling.light_dataclasses import dataclass
+from lading.scheduling.model.light_dataclasses import dataclass
 
 PAGE = resource.getpagesize()
 MIB = 2**20

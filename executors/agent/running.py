@@ -23,9 +23,9 @@ from lading.hooks.files.safe_files import read_end, visible
 from lading.hooks.spool.job_files import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
-from lading.scheduling.light_dataclasses import as_dict, dataclass, field, replace
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.light_dataclasses import as_dict, dataclass, field, replace
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
 
 if TYPE_CHECKING:
     from lading.executors.agent.cpu_groups import CpuGroups

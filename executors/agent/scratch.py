@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from lading.hooks.files import child_processes, host
 from lading.hooks.files.safe_files import NotReadable, open_regular, own_folder, own_folders, read_regular
-from lading.scheduling.light_dataclasses import dataclass
+from lading.scheduling.model.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     import subprocess

@@ -29,8 +29,8 @@ from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
 from lading.hooks.spool.tokens import JOB_VARIABLE, TASK_VARIABLE
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import CPUS_VARIABLE
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import CPUS_VARIABLE
 
 if TYPE_CHECKING:
     from lading.executors.agent.cpu_groups import CpuGroups

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from lading.scheduling.light_dataclasses import as_dict, dataclass, field
+from lading.scheduling.model.light_dataclasses import as_dict, dataclass, field
 
 if TYPE_CHECKING:
     import socket

@@ -19,13 +19,13 @@ from lading.executors.store.queue import GivenJob
 from lading.executors.store.tables import as_name
 from lading.hooks.site import ElasticSite, LocationState, Observation, ObservedLocation, Site
 from lading.hooks.spool import hold
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.wishes import default_arch
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason, because, combined
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import recalls
-from lading.scheduling.reasons import Reason, because, combined
-from lading.scheduling.resources import Resources
 
 # A job that has waited at a location for this long, in seconds, can be moved to one that has room for it now.
 SECONDS_UNTIL_MOVED = 15.0

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
-from lading.executors import rule_log, store
+from lading.executors import request_rows, rule_log, store
 from lading.executors.controller import answers, dispatch, housekeeping, site_memory
 from lading.executors.controller.answers import (
     Comparison,
@@ -51,7 +51,7 @@ from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.sizing import sizing
 from lading.executors.sizing.estimator import Estimator
 from lading.executors.sizing.needs import Needs
-from lading.executors.store import Change, State, lanes, queue, requests, strikes
+from lading.executors.store import Change, State, lanes, queue, strikes
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.queued import QueuedJobs
@@ -62,9 +62,9 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.reasons import Reason
 from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
-from lading.scheduling.reasons import Reason
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -371,7 +371,7 @@ class Controller:
         """
         is_idle = self.idle_detector.is_quiet and not (self.queued.jobs or self.queued.is_outdated or self.had_gangs)
         has_chores = self.budgets.table or self.staging.fetches
-        if is_idle and not has_chores and not poll(self.host.session, requests.any_news):
+        if is_idle and not has_chores and not poll(self.host.session, request_rows.any_news):
             return False
         with self.host.session() as session:
             self.shares.load(session)

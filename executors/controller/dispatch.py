@@ -21,12 +21,12 @@ from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.queued import QueuedJobs
 from lading.hooks.batch.script_jobs import JOB_SCRIPT, STARTED_AT
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.gpus import type_of
-from lading.scheduling.insight.auto import at_least_default, from_text, is_limit
 from lading.scheduling.matching.admission import admitted, refusal
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.gpus import type_of
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.placing.assignment import Assignment
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.sizing.auto import at_least_default, from_text, is_limit
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

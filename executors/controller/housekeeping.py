@@ -11,29 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from lading.executors import store
+from lading.executors import request_rows, store
+from lading.executors.accounting import bill_days, task_usage
+from lading.executors.accounting.task_usage import MOST_FORGOTTEN
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.sites_file import bindings_of, difference, edition_now, possible, published_site
 from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.settings import Settings
-from lading.executors.store import (
-    CHUNK,
-    JobRow,
-    State,
-    bill_days,
-    capacity,
-    data,
-    figures,
-    instances,
-    requests,
-    run_rows,
-    site_rows,
-    usage,
-)
+from lading.executors.store import CHUNK, JobRow, State, capacity, data, figures, instances, run_rows, site_rows
 from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.tables import as_name
-from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.site import (
@@ -48,11 +36,11 @@ from lading.hooks.site import (
     join,
 )
 from lading.hooks.site.rules import published_bindings
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import readable_kind
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
-from lading.scheduling.site_names import is_named
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.model.site_names import is_named
 from lading.scheduling.text.printable import storable
 
 # Length of the column for the instance type, characters. The description of an allocation can be longer.
@@ -180,13 +168,13 @@ class Housekeeping:
         :param before: epoch seconds
         :returns: whether all were deleted
         """
-        is_all = store.forget_ended(session, before) < MOST_FORGOTTEN
+        is_all = task_usage.forget_ended(session, before) < MOST_FORGOTTEN
         if is_all:  # jobs are deleted before the machines that they ran on
-            usage.keep_launched(session, before)
+            task_usage.keep_launched(session, before)
             instances.forget_ended(session, before)
         data.forget(session, before)
         capacity.forget(session, before)
-        requests.forget(session, before)
+        request_rows.forget(session, before)
         run_rows.forget(session, before)
         return is_all
 

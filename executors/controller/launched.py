@@ -15,15 +15,15 @@ from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.tables import as_name
 from lading.hooks.batch.request import new_name
 from lading.hooks.site import LocationState, Observation, ObservedLocation, Order
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import ON_DEMAND
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import ON_DEMAND
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Launch, Provision
 from lading.scheduling.provisioning.allocations import abandoned
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

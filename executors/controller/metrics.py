@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import select
 
+from lading.executors.accounting import share_rows
 from lading.executors.orchestrator.orchestrator import MetricsBackend
-from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures, share_rows
+from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.jobs import QUEUED
 from lading.hooks.files.addresses import fitting
-from lading.scheduling.reasons import NEW
+from lading.scheduling.model.reasons import NEW
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -15,12 +15,14 @@ from lading.executors.store import ENDED, Change, data
 from lading.executors.store.durations import PastWaits
 from lading.hooks.files.logs import Trouble
 from lading.hooks.site import Site
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.accounting.bounds import ShareBounds
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank
 from lading.scheduling.matching.rules import RULES, Relax, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.reasons import Reason, free_text
 from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
@@ -28,8 +30,6 @@ from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.policies import DATA_LOCALITY, Policy, PolicyContext
 from lading.scheduling.placing.rooms import stacks
 from lading.scheduling.provisioning.foreseen import Foreseen
-from lading.scheduling.reasons import Reason, free_text
-from lading.scheduling.shares.bounds import ShareBounds
 from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:

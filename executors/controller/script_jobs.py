@@ -25,14 +25,14 @@ from lading.hooks.files.json_model import JsonModel, checked
 from lading.hooks.files.logs import Trouble
 from lading.hooks.polling.outside_clock import least_ahead
 from lading.hooks.spool.values import Date, ExitCode
-from lading.scheduling.light_dataclasses import dataclass
-from lading.scheduling.reasons import free_text
+from lading.scheduling.model.light_dataclasses import dataclass
+from lading.scheduling.model.reasons import free_text
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from lading.hooks.site import Site
-    from lading.scheduling.resources import Resources
+    from lading.scheduling.model.resources import Resources
 
 log = logging.getLogger(__name__)
 

@@ -10,27 +10,27 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lading.executors.accounting import share_rows
 from lading.executors.controller.answers import SiteAnswer
 from lading.executors.controller.sites_file import budgets_of, shares_of
 from lading.executors.orchestrator.orchestrator import Orchestrator, TaskNote
 from lading.executors.settings import Settings
-from lading.executors.store import share_rows
+from lading.executors.starts.work_left import work_left
 from lading.executors.store.fair_queue import FairTurns, FirstJobs, TenantTerms
-from lading.executors.store.work_left import work_left
 from lading.hooks.site import Site
-from lading.scheduling.location import Location
+from lading.scheduling.accounting.bounds import ShareBounds
+from lading.scheduling.accounting.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, Unit, budget_terms, foreseen_hours
+from lading.scheduling.accounting.share_table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
+from lading.scheduling.accounting.share_usage import Standing, UseHistory, entitled, share_standings
+from lading.scheduling.accounting.who import Tenant
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob, key
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.bounded import largest_of, taken_by, there_can_be, there_is
 from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.bounds import ShareBounds
-from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, Unit, budget_terms, foreseen_hours
-from lading.scheduling.shares.table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
-from lading.scheduling.shares.usage import Standing, UseHistory, entitled, share_standings
-from lading.scheduling.shares.who import Tenant
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

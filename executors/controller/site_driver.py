@@ -20,10 +20,10 @@ from lading.hooks.site import ElasticSite, ObservedLocation, Site
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.values import reason_of
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.reasons import Reason
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.provisioning import Provision
-from lading.scheduling.reasons import Reason
 
 
 class SiteDriver:

@@ -16,7 +16,7 @@ from math import inf
 from lading.executors.store import Change
 from lading.hooks.site import LocationState, Observation
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 # A job is short if it ran for less than this, in seconds. Longer jobs, and jobs that finished longer ago, tell nothing
 # about how many jobs a location will need before the next tick.

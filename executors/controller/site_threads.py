@@ -14,7 +14,7 @@ from lading.hooks.site import ElasticSite, Holding, Observation, Order, Site
 from lading.hooks.spool import events
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 from lading.scheduling.text.printable import storable
 
 log = logging.getLogger(__name__)

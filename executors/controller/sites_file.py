@@ -16,14 +16,14 @@ from lading.hooks.files.sites_file import SitesError, read_sites_document
 from lading.hooks.site import Site, rules
 from lading.hooks.site.rules import parse_bindings
 from lading.hooks.site.share_tables import parse_budgets, parse_shares
-from lading.scheduling.location import Location
+from lading.scheduling.accounting.budgets import PeriodBudget
+from lading.scheduling.accounting.share_table import Shares
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.rules import Relax, Rule
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.site_names import declared_name
 from lading.scheduling.placing.policies import BUILT_IN, DATA_LOCALITY
 from lading.scheduling.placing.rooms import within_stacks
-from lading.scheduling.shares.budgets import PeriodBudget
-from lading.scheduling.shares.table import Shares
-from lading.scheduling.site_names import declared_name
 from lading.scheduling.text import toml
 
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from lading.executors.forecast.site_plan import SitePlan
 from lading.scheduling.forecast.coming import ComingRun, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, queue_of
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.model.location import Location
 from lading.scheduling.provisioning.allocation_plan import (
     allocation_plan,
     as_machine,

@@ -20,20 +20,20 @@ from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey, RunRequest
 from lading.hooks.files.logs import Trouble
+from lading.scheduling.accounting.who import Tenant
 from lading.scheduling.forecast import critical_path
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.forecast.forecast import RoomWait
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.groups import run_name
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.routes import first_stop, router
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.plan import FORECAST
-from lading.scheduling.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, Prediction
-from lading.scheduling.shares.who import Tenant
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import FORECAST
+from lading.scheduling.model.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, Prediction
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -19,12 +19,12 @@ from lading.scheduling.forecast.fleet_work import Fleet, FleetWork
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.policy import SLACK, Actions, Planner, find_prefetches
 from lading.scheduling.forecast.spending import Spending
-from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import limits_left
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import Objective, Placement, Wait
 from lading.scheduling.packing.problem import OnSale, Problem, pose
-from lading.scheduling.plan import Objective, Placement, Wait
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable
 from lading.scheduling.provisioning.machines import as_planned, left_of, with_kept
 

@@ -18,28 +18,28 @@ from lading.executors.forecast.live_runs import LiveRuns, named
 from lading.executors.forecast.site_plan import PlanningInput, SitePlan, chosen
 from lading.executors.orchestrator.orchestrator import Orchestrator, TaskNote, TaskTry
 from lading.executors.settings import CRITICAL_PATH, Settings
+from lading.executors.starts.expected_starts import note_plans, stored_plans
 from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey
-from lading.executors.store.starts import note_plans, stored_plans
 from lading.hooks.files.logs import Trouble
-from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.accounting.budgets import NO_BUDGETS, BudgetTerms
+from lading.scheduling.accounting.who import Tenant
 from lading.scheduling.forecast.coming import ComingRun, SiteForecast, site_forecast
 from lading.scheduling.forecast.fleet_work import Fleet
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.job import Budget
 from lading.scheduling.matching.groups import run_name
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.plan import FORECAST
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.job import Budget
+from lading.scheduling.model.plan import FORECAST
 from lading.scheduling.provisioning.allocation_plan import SECONDS_PAID, after_unknown
 from lading.scheduling.provisioning.foreseen import Foreseen, ForeseenActions
 from lading.scheduling.provisioning.launch import AllocationPlan, Provision
-from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
-from lading.scheduling.shares.who import Tenant
 from lading.scheduling.text.units import format_moment
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from lading.executors.store.gangs.rows import EndedMember, GangMember, GangRecor
 from lading.executors.store.gangs.tables import HoldRow
 from lading.hooks.files.logs import Trouble
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
+from lading.scheduling.accounting.bounds import OF_SHARES, ShareBounds
 from lading.scheduling.gangs import gang as passes
 from lading.scheduling.gangs.gang import (
     Alone,
@@ -37,18 +38,17 @@ from lading.scheduling.gangs.gang import (
 from lading.scheduling.gangs.room import GangRoom, Options, Ways, Where, options
 from lading.scheduling.gangs.supply import demand, shortage
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.job import NOTHING
 from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import SiteView, asked
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Apart, WaitingJob
+from lading.scheduling.model.job import NOTHING
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.model.site_names import is_named
 from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.provisioning.budgets import reason as unpaid
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.bounds import OF_SHARES, ShareBounds
-from lading.scheduling.site_names import is_named
 
 log = logging.getLogger(__name__)
 

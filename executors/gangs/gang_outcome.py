@@ -15,7 +15,7 @@ from lading.scheduling.gangs.room import MemberPlace
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 
 @dataclass(slots=True)

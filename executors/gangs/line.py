@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 from typing import TypeAlias
 
 from lading.scheduling.gangs.room import GangRoom, Stops, Ways, Where, options
-from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob, key
+from lading.scheduling.model.job import PlannedJob
 
 # Negative priority (0 if priority does not count between shares), turn, negative rest of the run, and time queued.
 Rank: TypeAlias = tuple[float, float, float, float]

@@ -15,17 +15,17 @@ from lading.executors.orchestrator.orchestrator import ExpectedGang, Roster
 from lading.executors.store.gangs.rows import GangMember, GangRecords
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.gangs.terms import GangTerms
+from lading.scheduling.accounting.bounds import ShareBounds
+from lading.scheduling.accounting.share_table import ShareAmounts
 from lading.scheduling.gangs.gang import Gang, Partition, RoomAttempt, Stage
 from lading.scheduling.gangs.room import GangRoom, Stops, Ways, Where
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.bounded import once_per_need
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.bounds import ShareBounds
-from lading.scheduling.shares.table import ShareAmounts
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, State
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.policies import Allocations, JobAllocation
-from lading.scheduling.resources import Resources
 
 # A change may become visible this much later than its time stamp, because its transaction commits later. Seconds.
 OVERLAP = 60.0

@@ -48,7 +48,7 @@ from lading.hooks.staging.sources import (
     StoredObject,
 )
 from lading.scheduling.matching import admission
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)

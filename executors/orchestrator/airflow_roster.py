@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.orchestrator.orchestrator import ExpectedGang, Roster
 from lading.executors.store import chunks
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 # In these states a task holds no room, and it comes back alone.
 AWAY = (TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)

@@ -9,6 +9,7 @@ from airflow.models.dagrun import DagRun
 from airflow.utils.state import DagRunState
 from sqlalchemy import exists, select
 
+from lading.executors.starts.expected_starts import WAITING
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.run_rows import (
     RunForecastRow,
@@ -19,7 +20,6 @@ from lading.executors.store.run_rows import (
     as_request,
     outdate,
 )
-from lading.executors.store.starts import WAITING
 from lading.executors.store.tables import JobRow
 from lading.scheduling.hints.finish_by import parse_finish_by
 from lading.scheduling.hints.values import parse_hurry

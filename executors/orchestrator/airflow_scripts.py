@@ -26,7 +26,7 @@ from lading.hooks.batch.script_jobs import JOB_SCRIPT, ScriptRequest
 from lading.hooks.files.xcom_json import plain
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.task_run import token
-from lading.scheduling.reason_codes import CAUSES
+from lading.scheduling.model.reason_codes import CAUSES
 from lading.scheduling.text.nesting import parse_json
 from lading.scheduling.text.printable import cut, one_line
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunKey, RunRequest
 from lading.hooks.batch.script_jobs import ScriptRequest
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -32,8 +32,8 @@ from lading.executors.sizing.sizing import SizingNote, SizingQuestion, UnsizedJo
 from lading.executors.store import Change, strikes
 from lading.executors.turns import THREADS, THREADS_PER_DAG, DagTurns
 from lading.hooks.ssh.backoff import Backoff
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 
 if TYPE_CHECKING:
     from lading.hooks.site import Site

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from sqlalchemy import select, update
 
 from lading.executors import store
+from lading.executors.accounting import task_usage
 from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
-from lading.executors.store import JobRow, groups, usage
+from lading.executors.store import JobRow, groups
 from lading.executors.store.queued import QueuedJobs
-from lading.scheduling.insight import auto
-from lading.scheduling.insight.right_size import Sizes, sizes
-from lading.scheduling.insight.usage import Usage
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.sizing import auto
+from lading.scheduling.sizing.right_size import Sizes, sizes
+from lading.scheduling.sizing.usage import Usage
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -78,12 +79,12 @@ class Needs:
     def note_ends(self, session: Session, tokens: Iterable[str]) -> None:
         if not self.known:
             return
-        columns = JobRow.dag_id, JobRow.task_id, *usage.OF_USE
+        columns = JobRow.dag_id, JobRow.task_id, *task_usage.OF_USE
         for chunk in store.chunks(list(tokens)):
             ended = (JobRow.token.in_(chunk), JobRow.ended_at.is_not(None))
             for job in session.execute(select(*columns).where(*ended).order_by(JobRow.ended_at)):
                 known = self.known.get((job.dag_id, job.task_id))
-                if known is not None and (use := usage.as_use(job)) is not None:
+                if known is not None and (use := task_usage.as_use(job)) is not None:
                     known.usage.add(use)
                     known.fitted = None
                     self.due.add((job.dag_id, job.task_id))
@@ -132,7 +133,7 @@ class Needs:
             self.known.pop(task, None)
             if len(self.known) >= MOST_TASKS:
                 del self.known[next(iter(self.known))]  # the one read first
-            known = self.known[task] = KnownTask(usage.of_task(session, *task), now, now)
+            known = self.known[task] = KnownTask(task_usage.of_task(session, *task), now, now)
         known.looked_at = now
         if known.fitted is None:
             known.fitted = sizes(known.usage)

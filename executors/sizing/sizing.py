@@ -17,12 +17,13 @@ from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementErro
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.accounting import task_usage
 from lading.executors.decisions import refused
 from lading.executors.orchestrator.orchestrator import Orchestrator, TaskNote, TaskTry
 from lading.executors.settings import Settings
 from lading.executors.sizing.file_sizes import MOST_INPUTS, FileSizes, addresses, named_files
 from lading.executors.sizing.inputs import Inputs, kept
-from lading.executors.store import Change, JobRow, State, strikes, usage
+from lading.executors.store import Change, JobRow, State, strikes
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.files.addresses import normal_path
 from lading.hooks.files.xcom_json import Unknown
@@ -30,13 +31,13 @@ from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints, largest_of
 from lading.scheduling.hints.patterns import MOST_SEARCHES, input_names, matching_targets, searches
 from lading.scheduling.hints.retries import OVER_LIMIT, EarlierTry, learn
-from lading.scheduling.insight import auto
-from lading.scheduling.insight.right_size import NOTHING_KNOWN, Sizes, sizes
-from lading.scheduling.machine_traits import ON_DEMAND
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.stops import as_text
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.machine_traits import ON_DEMAND
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.sizing import auto
+from lading.scheduling.sizing.right_size import NOTHING_KNOWN, Sizes, sizes
 
 # How many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
 MOST_AT_ONCE = 500
@@ -216,7 +217,7 @@ def read(host: Orchestrator, jobs: Sequence[UnsizedJob]) -> StoredFacts:
     dag_id, run_id, task_id = jobs[0].task
     with host.session() as session:
         is_chosen = any(job.chosen is not None for job in jobs)
-        known = sizes(usage.of_task(session, dag_id, task_id)) if is_chosen else NOTHING_KNOWN
+        known = sizes(task_usage.of_task(session, dag_id, task_id)) if is_chosen else NOTHING_KNOWN
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
         writer = host.reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
@@ -378,7 +379,7 @@ def size_job(
 
 
 def _input_size(facts: Sequence[JobFacts]) -> int | None:
-    """Return the largest input size, as in :class:`lading.scheduling.insight.usage.Use`; None: unknown."""
+    """Return the largest input size, as in :class:`lading.scheduling.sizing.usage.Use`; None: unknown."""
     try:
         largest = max((each.input_size for each in facts), default=None)
         return largest if largest is None or largest else -max(each.input_length for each in facts)

@@ -47,4 +47,3 @@ from lading.executors.store.tables import (
     metadata,
     reason_values,
 )
-from lading.executors.store.usage import forget_ended

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Double, Integer, String, delete, or_, sele
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors.store.tables import Base, Capacity
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -14,8 +14,8 @@ from lading.executors.store.tables import InstanceRow
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.scheduling.matching.market import queue_of
 from lading.scheduling.matching.ranking import QueueWaits
-from lading.scheduling.prediction import ENOUGH, History, Prediction
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.prediction import ENOUGH, History, Prediction
+from lading.scheduling.model.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -85,7 +85,7 @@ class Durations:
 
         :param row: has the :data:`COLUMNS`
         :param enough: how many similar jobs a level of the history needs before it is used
-        :param weight: see :meth:`lading.scheduling.prediction.History.predict`
+        :param weight: see :meth:`lading.scheduling.model.prediction.History.predict`
         """
         return self.history.predict(levels(row), row.time_limit, enough, weight)
 

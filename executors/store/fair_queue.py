@@ -11,13 +11,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lading.executors.store.queued import QueueColumns, QueuedJobs, by
-from lading.scheduling.job import Budget, HourBudget
-from lading.scheduling.reasons import Reason
-from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, foreseen_hours
-from lading.scheduling.shares.fair_order import Candidate, Need, fair_order
-from lading.scheduling.shares.table import Shares
-from lading.scheduling.shares.usage import Standing
-from lading.scheduling.shares.who import Tenant, Who
+from lading.scheduling.accounting.budgets import NO_BUDGETS, BudgetTerms, foreseen_hours
+from lading.scheduling.accounting.fair_order import Candidate, Need, fair_order
+from lading.scheduling.accounting.share_table import Shares
+from lading.scheduling.accounting.share_usage import Standing
+from lading.scheduling.accounting.who import Tenant, Who
+from lading.scheduling.model.job import Budget, HourBudget
+from lading.scheduling.model.reasons import Reason
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -12,7 +12,7 @@ from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.jobs import QUEUED
 from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.tables import LIVE, Capacity, JobRow, LocationRow, State
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

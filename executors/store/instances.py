@@ -14,11 +14,11 @@ from sqlalchemy import delete, func, select, update
 
 from lading.executors.store.jobs import chunks
 from lading.executors.store.tables import InstanceRow, InstanceState, JobRow
-from lading.scheduling import billing
-from lading.scheduling.billing import Stay
-from lading.scheduling.insight.chargeback import only
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.accounting import billing
+from lading.scheduling.accounting.billing import Stay
+from lading.scheduling.accounting.chargeback import only
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -166,7 +166,7 @@ def shares(session: Session, charged: Mapping[str, float]) -> tuple[float, dict[
 def tenants(session: Session, site: str) -> dict[str, tuple[str | None, str | None]]:
     """Return the team and the Dag that used each live instance of a site.
 
-    Where jobs of several have run, it is :data:`lading.scheduling.insight.chargeback.SHARED`.
+    Where jobs of several have run, it is :data:`lading.scheduling.accounting.chargeback.SHARED`.
     """
     query = (
         select(JobRow.location, JobRow.team, JobRow.dag_id)

@@ -18,7 +18,7 @@ from lading.executors.store.tables import ENDED, LIVE, JobRow, LocationRow, Stat
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from lading.scheduling.reasons import Reason
+    from lading.scheduling.model.reasons import Reason
 
 # When a job was queued, by the controller's clock, which dates everything else about it; queued_at is by the
 # database's.

@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, or_, select, update
 
 from lading.executors.store.jobs import chunks
 from lading.executors.store.tables import JobRow, LocationRow, State
-from lading.scheduling.resources import TOLERANCE
+from lading.scheduling.model.resources import TOLERANCE
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

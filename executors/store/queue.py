@@ -20,13 +20,13 @@ from lading.executors.store.durations import Durations
 from lading.executors.store.fair_queue import FairTurns, TenantTerms
 from lading.executors.store.queued import COLUMNS, QueueColumns, QueuedJobs
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
-from lading.scheduling.job import Budget
-from lading.scheduling.job import PlannedJob as Planned
-from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.groups import run_name, task_name
 from lading.scheduling.matching.waiting import HINTS, WaitingJob
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import Budget
+from lading.scheduling.model.job import PlannedJob as Planned
+from lading.scheduling.model.location import AssignedJob, Location
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -23,7 +23,7 @@ from lading.executors.store.jobs import chunks, explain
 from lading.executors.store.leases import Lease
 from lading.executors.store.tables import JobRow, State, UnseenRow
 from lading.scheduling.matching.groups import JobGroup
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

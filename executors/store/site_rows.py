@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, update
 
 from lading.executors.store.tables import SiteRow
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, func, select, update
 
 from lading.executors.store.jobs import Change, apply, chunks, knows
 from lading.executors.store.tables import JobRow, State
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

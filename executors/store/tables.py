@@ -18,9 +18,9 @@ from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, St
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 
 from lading.scheduling.matching.rules import NODES, soft
-from lading.scheduling.reason_codes import CAUSES, Cause, Code
-from lading.scheduling.reasons import LONGEST_CODE, LONGEST_LIMIT, Reason
-from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.model.reason_codes import CAUSES, Cause, Code
+from lading.scheduling.model.reasons import LONGEST_CODE, LONGEST_LIMIT, Reason
+from lading.scheduling.model.resources import Layout, Resources
 from lading.scheduling.text.printable import storable
 
 LONGEST_NAME = 250
@@ -141,7 +141,7 @@ class JobRow(Base):
     memory_limit: Mapped[int | None] = mapped_column(Integer)
     time_limit: Mapped[int | None] = mapped_column(Integer)
     # Which of cpus and memory Lading chooses from what earlier tries used, as JSON (see
-    # lading.scheduling.insight.auto); NULL: neither.
+    # lading.scheduling.sizing.auto); NULL: neither.
     chosen: Mapped[str | None] = mapped_column(Text)
     site_hint: Mapped[str | None] = mapped_column(String(64))
     instance_type: Mapped[str | None] = mapped_column(String(64))
@@ -231,7 +231,7 @@ class JobRow(Base):
     # While it waits: the start predicted by its batch system and by the plan of its site; NULL: no prediction.
     native_start: Mapped[float | None] = mapped_column(Double)
     planned_start: Mapped[float | None] = mapped_column(Double)
-    # When an expected start was first shown, its interval, and its source (see lading.scheduling.insight.starts).
+    # When an expected start was first shown, its interval, and its source (lading.scheduling.starts.expected_starts).
     said_at: Mapped[float | None] = mapped_column(Double)
     said_since: Mapped[float | None] = mapped_column(Double)
     said_until: Mapped[float | None] = mapped_column(Double)
@@ -319,7 +319,7 @@ class UsageRow(Base):
     """What the tries of a task that ended on one day at one site used.
 
     Jobs are added when their own rows are deleted. Rows without a Dag keep the machine time not charged to any job (see
-    :mod:`lading.executors.store.usage`).
+    :mod:`lading.executors.accounting.task_usage`).
     """
 
     __tablename__ = "lading_usage"
@@ -328,7 +328,7 @@ class UsageRow(Base):
     task_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
     # Days since the epoch, in UTC.
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    # What kind of row this is, see lading.executors.store.usage.OF_JOBS.
+    # What kind of row this is, see lading.executors.accounting.task_usage.OF_JOBS.
     size_class: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     # Empty: unknown.
     site: Mapped[str] = mapped_column(String(64), primary_key=True, default="")
@@ -350,7 +350,7 @@ class UsageRow(Base):
     # Of the latest job; NULL: none, or unknown.
     team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
     dag_owner: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
-    # Counts and a sample as JSON, see lading.scheduling.insight.usage.
+    # Counts and a sample as JSON, see lading.scheduling.sizing.usage.
     usage: Mapped[str] = mapped_column(Text)
 
     __table_args__ = (Index("lading_usage_day", "day"),)
@@ -362,7 +362,7 @@ class RequestRow(Base):
     __tablename__ = "lading_request"
 
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
-    # See lading.executors.store.requests.
+    # See lading.executors.request_rows.
     kind: Mapped[str] = mapped_column(String(12))
     # A site, site/location, the token of a job, or the name of a budget.
     target: Mapped[str] = mapped_column(String(320))

@@ -25,7 +25,7 @@ from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.session import Session
 from lading.hooks.ssh.steps import RunCommand
 from lading.hooks.ssh.transport import LOOPBACK, Transport
-from lading.scheduling.light_dataclasses import dataclass
+from lading.scheduling.model.light_dataclasses import dataclass
 from lading.scheduling.text.nesting import parse_json
 
 log = logging.getLogger(__name__)

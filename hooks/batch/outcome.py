@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lading.hooks.batch.system import NativeJob
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 # Causes that mean: something outside killed the job or its task, for an unknown reason.
 UNCERTAIN = frozenset({"lost", "terminated"})

@@ -23,7 +23,7 @@ from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Get, RunCommand, quoted
 from lading.scheduling.hints.native import LONGEST_QUEUE
 from lading.scheduling.hints.places import SITE_NAME
-from lading.scheduling.light_dataclasses import as_dict, dataclass
+from lading.scheduling.model.light_dataclasses import as_dict, dataclass
 
 # The kind of such a job, and the type of its workload.
 JOB_SCRIPT = "JobScript"

@@ -11,7 +11,7 @@ from lading.hooks.batch.refusals import SubmitError, limit_on_jobs
 from lading.hooks.batch.system import BatchSystem, Profile
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.backoff import ReasonedBackoff
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 T = TypeVar("T")
 

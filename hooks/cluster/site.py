@@ -50,11 +50,11 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.gpus import gpu_feature
-from lading.scheduling.job import LAYOUT, NATIVE
-from lading.scheduling.location import Location, has_other_limits
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.gpus import gpu_feature
+from lading.scheduling.model.job import LAYOUT, NATIVE
+from lading.scheduling.model.location import Location, has_other_limits
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel

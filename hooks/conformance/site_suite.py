@@ -29,9 +29,9 @@ from lading.hooks.spool.events import sift
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.market import need
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import decide
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
 
 # How long a job appears to have waited when a launch is decided, so that the site does not wait for more jobs.
 SECONDS_WAITED = 60.0

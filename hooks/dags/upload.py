@@ -24,7 +24,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import checked
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport

@@ -9,10 +9,10 @@ from lading.hooks.deployment.deployment import Deployment
 from lading.hooks.ec2.client import EC2, EC2Error
 from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.site import Check
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.gpus import not_supported
-from lading.scheduling.machine_traits import ON_DEMAND, SPOT
-from lading.scheduling.quotas import names_burstable, quota, vcpus
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.gpus import not_supported
+from lading.scheduling.model.machine_traits import ON_DEMAND, SPOT
+from lading.scheduling.model.quotas import names_burstable, quota, vcpus
 
 # https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 NAMES = {
@@ -26,7 +26,7 @@ MOST_NAMED = 5
 
 
 def quotas(ec2: EC2) -> dict[str, float]:
-    """Return the vCPUs that can run at once, by quota as named by :func:`lading.scheduling.quotas.quota`.
+    """Return the vCPUs that can run at once, by quota as named by :func:`lading.scheduling.model.quotas.quota`.
 
     :raises EC2Error: AWS did not answer, or does not allow the request
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lading.hooks.ec2.client import EC2
-from lading.scheduling import billing
+from lading.scheduling.accounting import billing
 
 
 @dataclass(frozen=True, slots=True)

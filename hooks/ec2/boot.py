@@ -14,8 +14,8 @@ from lading.hooks.ec2.client import EC2Instance, number, whole_gib
 from lading.hooks.ec2.config import FAILED, READY, EC2Config
 from lading.hooks.ec2.identity import Identity, matching
 from lading.hooks.site import Order
-from lading.scheduling.machine_traits import SPOT
-from lading.scheduling.quotas import is_burstable
+from lading.scheduling.model.machine_traits import SPOT
+from lading.scheduling.model.quotas import is_burstable
 
 DEPLOYMENT, SITE, TOKEN, PRICE = "lading:deployment", "lading:site", "lading:token", "lading:usd-per-hour"
 PROOF = "lading:proof"

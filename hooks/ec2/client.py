@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from lading.hooks.deployment.deployment import Deployment
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.polling.outside_clock import seconds_ahead
-from lading.scheduling.catalogue import LEAST_USD, MOST_USD
+from lading.scheduling.model.catalogue import LEAST_USD, MOST_USD
 
 # Seconds. RunInstances can take long, and the Price List is large. Other requests are repeated by the next round of the
 # thread that describes instances. No tick waits for any of them.

@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_
 
 from lading.hooks.files.table_model import Amount, Arch, Duration, DurationOrZero, Hurry, Price, Texts
 from lading.hooks.machines.fixed_config import MachinesConfig
-from lading.scheduling.machine_traits import ON_DEMAND, SPOT
+from lading.scheduling.model.machine_traits import ON_DEMAND, SPOT
+from lading.scheduling.model.plan import FORECAST
 from lading.scheduling.placing.policies import GREEDY, OF_BUYERS
-from lading.scheduling.plan import FORECAST
 
 # What RunInstances accepts as an image: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
 AMI = re.compile(r"ami-[0-9a-f]{8,17}|/[\w./-]{1,1000}")

@@ -26,7 +26,7 @@ from lading.hooks.ec2.termination import Termination
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.site import Order
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 # Seconds between rounds while something is pending, and otherwise.
 SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0

@@ -21,8 +21,8 @@ from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import INSTANCES, REQUESTS, Shortages, TokenBucket
 from lading.hooks.ec2.refusals import TRANSIENT, said_by
-from lading.scheduling.catalogue import bundled
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.catalogue import bundled
+from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 

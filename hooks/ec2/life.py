@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lading.hooks.ec2.client import EC2Error, EC2Instance
-from lading.scheduling.machine_traits import SPOT
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.machine_traits import SPOT
+from lading.scheduling.model.reasons import Reason, because
 
 
 class LifePhase(str, Enum):

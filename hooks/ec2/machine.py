@@ -21,10 +21,10 @@ from lading.hooks.ec2.pace import Offering
 from lading.hooks.machines.connection import Connection
 from lading.hooks.site import LocationState, ObservedLocation, Order
 from lading.hooks.ssh.backoff import Backoff
-from lading.scheduling.catalogue import InstanceType
-from lading.scheduling.location import Location
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import NOT_KNOWN, Resources
+from lading.scheduling.model.catalogue import InstanceType
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import NOT_KNOWN, Resources
 
 PENDING = "pending"
 # Seconds. A machine that terminated this soon after it was seen pending has never run.

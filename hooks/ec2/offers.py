@@ -20,11 +20,11 @@ from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.site import join
-from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.model.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import ON_DEMAND, SPOT
+from lading.scheduling.model.plan import InstanceLimits
 from lading.scheduling.text.nesting import parse_json
 
 # The price of a GiB of gp3 per month in us-east-1, USD, the hours of such a month, and the price of a public IPv4

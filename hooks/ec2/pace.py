@@ -33,8 +33,8 @@ from lading.hooks.ec2.refusals import (
     said_by,
 )
 from lading.hooks.ssh.backoff import ReasonedBackoff
-from lading.scheduling.quotas import quota
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.quotas import quota
+from lading.scheduling.model.reasons import Reason, because
 
 # RunInstances is limited per account to bursts of 5 requests and 1,000 instances, each refilled by 2 per second:
 # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html

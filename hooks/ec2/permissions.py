@@ -18,8 +18,8 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.prices import specified
 from lading.hooks.site import Check, Order
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.machine_traits import SPOT
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.machine_traits import SPOT
 from lading.scheduling.provisioning.launch import Launch
 
 # Actions that can only be granted for all resources.

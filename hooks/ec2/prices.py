@@ -20,7 +20,7 @@ from lading.hooks.ec2.client import EC2, listed, number, parse_rows, spot_price,
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.files.json_model import JsonModel, Text, Within, checked
 from lading.hooks.files.safe_files import FileError, NotReadable, read_regular, read_text, write_atomically
-from lading.scheduling.catalogue import (
+from lading.scheduling.model.catalogue import (
     LEAST_USD,
     MOST_USD,
     Catalogue,
@@ -30,8 +30,8 @@ from lading.scheduling.catalogue import (
     parse_csv,
     parse_toml,
 )
-from lading.scheduling.light_dataclasses import dataclass
-from lading.scheduling.machine_traits import SPOT
+from lading.scheduling.model.light_dataclasses import dataclass
+from lading.scheduling.model.machine_traits import SPOT
 from lading.scheduling.text.nesting import parse_json
 
 DAY = 86_400.0

@@ -24,8 +24,8 @@ from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.transport import Server
-from lading.scheduling.quotas import is_burstable
-from lading.scheduling.reasons import because
+from lading.scheduling.model.quotas import is_burstable
+from lading.scheduling.model.reasons import because
 
 # Seconds to wait for machines to accept connections; the others are tried again in the next round.
 PATIENCE = 0.5

@@ -35,11 +35,11 @@ from lading.hooks.site import (
 )
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling import billing
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import ANY_ARCH
+from lading.scheduling.accounting import billing
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import ANY_ARCH
+from lading.scheduling.model.reasons import Reason, because
 
 # Seconds that the first poll waits for an answer, so that a single poll finds the existing machines; later polls do not
 # wait.

@@ -12,7 +12,7 @@ from typing import Any
 
 from lading.scheduling.hints.places import LONGEST_NAME
 from lading.scheduling.matching.admission import DAG, OWN, TEAM
-from lading.scheduling.site_names import ACCOUNT
+from lading.scheduling.model.site_names import ACCOUNT
 from lading.scheduling.text.printable import shortened
 
 # The id of an Airflow connection, which becomes part of the site's name and of folder names.

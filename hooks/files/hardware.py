@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 
 from lading.hooks.files.host import ROOT
-from lading.scheduling.gpus import parse_type
-from lading.scheduling.machine_traits import parse_arch
+from lading.scheduling.model.gpus import parse_type
+from lading.scheduling.model.machine_traits import parse_arch
 
 
 def arch() -> str:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 MIB = 2**20
 # MiB, the most that an integer column of a database holds; some file systems are larger than these 2 PiB.

@@ -1,6 +1,6 @@
 """Models of JSON that other processes or people wrote; every value is checked when it is read.
 
-A model is a dataclass of :mod:`lading.scheduling.light_dataclasses` whose type hints declare what an object can
+A model is a dataclass of :mod:`lading.scheduling.model.light_dataclasses` whose type hints declare what an object can
 contain: text, numbers, ``bool``, ``None``, ``Literal``, lists, dicts, other models, and ``Annotated`` with
 :class:`Within`, :class:`Matching`, :class:`Longest` and :class:`ReadWith`. Only the standard library is used, because
 machines that run commands have nothing but Python, and because two different checkers on the two sides could disagree.
@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from lading.scheduling.light_dataclasses import dataclass, defaults
+from lading.scheduling.model.light_dataclasses import dataclass, defaults
 from lading.scheduling.text.printable import shortened
 
 Reader = Callable[[Any], Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 from lading.hooks.files import safe_files
 from lading.hooks.files.accounts import RUN_AS, expanded
-from lading.scheduling.site_names import ACCOUNT
+from lading.scheduling.model.site_names import ACCOUNT
 from lading.scheduling.text import toml
 from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import cut, printable

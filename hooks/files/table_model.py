@@ -9,10 +9,10 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from lading.scheduling.gpus import parse_type
 from lading.scheduling.hints.native import is_one_line
 from lading.scheduling.hints.values import parse_hurry
-from lading.scheduling.machine_traits import (
+from lading.scheduling.model.gpus import parse_type
+from lading.scheduling.model.machine_traits import (
     parse_arch,
     parse_capacity_type,
     parse_features,

@@ -20,7 +20,7 @@ from lading.hooks.polling.job_life import ShownLife, ShownPhase
 from lading.hooks.polling.outside_clock import least_ahead
 from lading.hooks.spool.values import LARGEST_INTEGER
 from lading.hooks.ssh.answer import CommandResult, whole_number
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 # A database's INTEGER, because a record can come from a task.
 ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]

@@ -49,7 +49,7 @@ from lading.hooks.ssh.answer import CommandResult, TransportError, whole_number
 from lading.hooks.ssh.steps import FilePart, Get, Parts, Put, RemoteStep, Remove
 from lading.hooks.ssh.transport import TIMEOUT, Transport, Unusable
 from lading.scheduling.matching.admission import admitted, refusal
-from lading.scheduling.site_names import is_named
+from lading.scheduling.model.site_names import is_named
 from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 

@@ -16,7 +16,7 @@ from lading.hooks.files.version import VERSION
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 # An agent that dies at once is restarted after 1, 2, 4 ... seconds, up to this many.
 LONGEST_PAUSE = 60.0

@@ -11,11 +11,11 @@ from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import LocationState, ObservedLocation, StagingArea, join
 from lading.hooks.spool.hold import Hold
-from lading.scheduling.gpus import gpu_feature
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import DEFAULT_OS
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import NOT_KNOWN, Resources
+from lading.scheduling.model.gpus import gpu_feature
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import DEFAULT_OS
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import NOT_KNOWN, Resources
 
 log = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.location import Location
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import format_resources
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import format_resources
 from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)

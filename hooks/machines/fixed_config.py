@@ -21,7 +21,7 @@ from lading.hooks.files.table_model import (
     WantedArch,
 )
 from lading.hooks.site import PackedConfig, RemoteConfig
-from lading.scheduling.machine_traits import DEFAULT_ARCH, ON_DEMAND
+from lading.scheduling.model.machine_traits import DEFAULT_ARCH, ON_DEMAND
 
 # An id that can name a location and its folder; Airflow allows more for a connection.
 CONNECTION = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")

@@ -29,9 +29,9 @@ from lading.hooks.spool.job_files import Amounts
 from lading.hooks.spool.values import Date, Name
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import SessionEnded
-from lading.scheduling.light_dataclasses import dataclass, field
-from lading.scheduling.machine_traits import SPOT
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.light_dataclasses import dataclass, field
+from lading.scheduling.model.machine_traits import SPOT
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.text.nesting import parse_json
 
 if TYPE_CHECKING:

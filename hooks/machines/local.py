@@ -38,10 +38,10 @@ from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.scheduling.gpus import gpu_feature
-from lading.scheduling.location import Location
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.gpus import gpu_feature
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.backoff import Backoff
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport

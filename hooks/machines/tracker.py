@@ -12,7 +12,7 @@ from lading.hooks.polling.job_tracker import JobTracker
 from lading.hooks.spool import hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import TOKEN
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 # Seconds after which an unfinished job that is to be cancelled is cancelled again.
 SECONDS_UNTIL_ASKED_AGAIN = 15.0

@@ -10,7 +10,7 @@ from typing import Any
 from lading.hooks.polling.job_life import JobAtSite
 from lading.hooks.spool import events
 from lading.hooks.spool.rejected import RejectedFiles
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 _NUMBER = re.compile(r"\d+")
 

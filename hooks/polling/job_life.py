@@ -23,7 +23,7 @@ from pydantic import FiniteFloat
 
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 
 class JobPhase(str, Enum):

@@ -17,10 +17,10 @@ from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, Tab
 from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.hints.places import parse_container
 from lading.scheduling.matching.admission import Admission
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.model.site_names import declared_name
 from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY, OF_ANY_SITE, PRICED
-from lading.scheduling.queueing import PATIENCE
-from lading.scheduling.resources import Resources
-from lading.scheduling.site_names import declared_name
+from lading.scheduling.starts.queueing import PATIENCE
 
 # The object stores of the three providers that Airflow reads natively. A scheme that reaches any address, such as http
 # or ftp, would let a Dag author send requests from the controller's network.

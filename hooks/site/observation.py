@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.text.printable import shortened
 
 # The types of those fields of a location that a site sets.

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, StrictBool, field_validator, model_validator
 
 from lading.hooks.files.table_model import CountOrZero, Memory, TableModel, each_of
-from lading.scheduling.shares.budgets import PeriodBudget, Unit
-from lading.scheduling.shares.table import OTHERS, Kept, Share, ShareAmounts, Shares
-from lading.scheduling.shares.who import Who
+from lading.scheduling.accounting.budgets import PeriodBudget, Unit
+from lading.scheduling.accounting.share_table import OTHERS, Kept, Share, ShareAmounts, Shares
+from lading.scheduling.accounting.who import Who
 from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 

@@ -20,13 +20,13 @@ from lading.hooks.site.observation import Observation
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.values import reason_of
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import DEFAULT_ARCH
 from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import DEFAULT_ARCH
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Launch
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport

@@ -41,7 +41,7 @@ MODULES = (
     "lading.executors.agent.tasks.inside",
     "lading.hooks.dags.teams",
     "lading.hooks.files.addresses",
-    "lading.scheduling.reason_text",
+    "lading.scheduling.model.reason_text",
     "lading.executors.host",
 )
 # The folder of the archives, within Lading's folder at a site.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lading.scheduling.light_dataclasses import as_dict, dataclass, field
+from lading.scheduling.model.light_dataclasses import as_dict, dataclass, field
 
 # The types of such a workload and of a site's trial.
 COMMAND, PROBE = "Command", "Probe"

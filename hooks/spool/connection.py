@@ -15,7 +15,7 @@ from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.spool.values import LATEST, Date, Name
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import Session, SessionEnded
-from lading.scheduling.light_dataclasses import dataclass, field
+from lading.scheduling.model.light_dataclasses import dataclass, field
 from lading.scheduling.text.nesting import parse_json
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from lading.hooks.spool.values import (
     WholeReason,
     Why,
 )
-from lading.scheduling.light_dataclasses import dataclass, field
+from lading.scheduling.model.light_dataclasses import dataclass, field
 from lading.scheduling.text.nesting import parse_json
 
 # The most bytes of a file of events, and of all files of a cluster that travel together; and the most bytes of one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 # Seconds after which a hold expires unless it is renewed, and seconds after which it is renewed.
 SECONDS_HELD = 120.0

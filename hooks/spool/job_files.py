@@ -26,7 +26,7 @@ from lading.hooks.spool.values import (
     WholeReason,
     Why,
 )
-from lading.scheduling.light_dataclasses import dataclass, field
+from lading.scheduling.model.light_dataclasses import dataclass, field
 from lading.scheduling.text.nesting import parse_json
 
 

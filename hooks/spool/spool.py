@@ -25,9 +25,9 @@ from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular, visible, write_atomically
 from lading.hooks.spool.command import runner_of
 from lading.hooks.spool.tokens import checked
-from lading.scheduling.light_dataclasses import as_dict, dataclass, field, replace
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.model.light_dataclasses import as_dict, dataclass, field, replace
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Layout, Resources
 
 if TYPE_CHECKING:
     from lading.hooks.spool.hold import Hold

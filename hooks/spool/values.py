@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 
 from lading.hooks.files.json_model import Longest, Matching, ReadWith, Within
 from lading.hooks.spool.tokens import TOKEN
-from lading.scheduling.reasons import Reason, because, free_text
+from lading.scheduling.model.reasons import Reason, because, free_text
 
 # The year 3000, in seconds since the epoch: some databases and calendars refuse later dates.
 LATEST = 32_503_680_000.0

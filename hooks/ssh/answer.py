@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lading.scheduling.light_dataclasses import dataclass
+from lading.scheduling.model.light_dataclasses import dataclass
 
 # A longer text is not a plausible number.
 MOST_DIGITS = 18

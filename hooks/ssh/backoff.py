@@ -10,7 +10,7 @@ import time
 
 from lading.hooks.files.logs import COUNTDOWN
 from lading.hooks.ssh.answer import TransportError
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 
 def pause(failures: int, first: float, longest: float) -> float:

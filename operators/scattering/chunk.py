@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from lading.operators.scattering.checkpoint import FinishedOutputs
 from lading.scheduling.hints.hints import given
-from lading.scheduling.resources import CPUS_VARIABLE
+from lading.scheduling.model.resources import CPUS_VARIABLE
 
 log = logging.getLogger(__name__)
 

@@ -39,10 +39,10 @@ from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import SitesError, load_sites
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import Hints
-from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.resources import format_resources
+from lading.scheduling.model.job import PlannedJob as Planned
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.resources import format_resources
 from lading.scheduling.simulation.run_cost import RunTask, as_workflow, begins, on_machines
 from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.text.printable import printable

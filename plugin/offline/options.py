@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lading.scheduling.hints.values import parse_hurry
-from lading.scheduling.plan import AUTO, EFFORTS, FORECAST, HURRIES, LENGTHS, POLICY_NAMES, SIZES
+from lading.scheduling.model.plan import AUTO, EFFORTS, FORECAST, HURRIES, LENGTHS, POLICY_NAMES, SIZES
 from lading.scheduling.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUESTS, REQUIRED, RUNNING, TRACE
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError

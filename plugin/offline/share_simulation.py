@@ -10,10 +10,10 @@ from typing import IO, Any
 from lading.hooks.files.sites_file import SitesError, read_sites_document
 from lading.hooks.site.share_tables import parse_shares
 from lading.plugin.offline.options import UsageError
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.table import HALF_LIFE, Shares
-from lading.scheduling.shares.who import Tenant
+from lading.scheduling.accounting.share_table import HALF_LIFE, Shares
+from lading.scheduling.accounting.who import Tenant
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation.contention import ContendingJob, ContentionReport, contend
 from lading.scheduling.simulation.trace import Arrival
 

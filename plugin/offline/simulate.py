@@ -18,12 +18,12 @@ from lading.plugin.offline.inputs import OfflineMarket, market, read_table, read
 from lading.plugin.offline.options import UsageError
 from lading.plugin.offline.share_simulation import simulate_shares
 from lading.plugin.offline.watch import ProgressWatch
-from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.plan import ASKED, AUTO, FORECAST, InstanceLimits, Objective
+from lading.scheduling.model.prediction import Prediction
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import ASKED, AUTO, FORECAST, InstanceLimits, Objective
-from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.planner import planning_missing
-from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.provisioning.scale_in import ScaleIn
 from lading.scheduling.simulation import trace, wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.fixed_fleet import SLACK, CheapestFleets, EqualMachines, reference
@@ -97,7 +97,7 @@ class SimulationInputs:
 class SimulatedRun:
     """One of the simulations that are compared.
 
-    :param sizes: what its tasks request, one of :data:`lading.scheduling.plan.SIZES`; None: as in the trace
+    :param sizes: what its tasks request, one of :data:`lading.scheduling.model.plan.SIZES`; None: as in the trace
     :param number: with ``auto``, which run of the workflow it is, from 1
     :param asked: the report of the same simulation with the requests of the authors; None: it is not compared
     """

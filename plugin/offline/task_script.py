@@ -40,7 +40,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import default_arch
-from lading.scheduling.resources import format_resources
+from lading.scheduling.model.resources import format_resources
 from lading.scheduling.text.nearest import nearest
 from lading.scheduling.text.units import format_memory, format_time
 

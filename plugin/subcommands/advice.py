@@ -11,9 +11,9 @@ from lading.plugin.database import reading_store
 from lading.plugin.host import Host
 from lading.plugin.subcommands.console import complain, show, with_unit
 from lading.plugin.ui.queries.advice import AdvisedTask, advised
-from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, advised_sizes
-from lading.scheduling.insight.usage import SHORTEST_SECONDS
-from lading.scheduling.prediction import SHORTEST_SAMPLED
+from lading.scheduling.model.prediction import SHORTEST_SAMPLED
+from lading.scheduling.sizing.right_size import FEWEST_TRIES, RightSize, advised_sizes
+from lading.scheduling.sizing.usage import SHORTEST_SECONDS
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
 

@@ -11,10 +11,11 @@ from typing import Any
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
+from lading.executors import request_rows
+from lading.executors.accounting import share_rows
+from lading.executors.accounting.share_rows import BudgetRow
+from lading.executors.request_rows import RequestKind
 from lading.executors.settings import Settings
-from lading.executors.store import requests, share_rows
-from lading.executors.store.requests import RequestKind
-from lading.executors.store.share_rows import BudgetRow
 from lading.hooks.files.bell import Bell
 from lading.plugin.database import reading_store
 from lading.plugin.host import AirflowHost
@@ -34,7 +35,7 @@ def budgets(args: Namespace) -> None:
         if (name := args.lift if args.lift is not None else args.restore) is not None:
             kind = RequestKind.RESTORE if args.lift is None else RequestKind.LIFT
             try:
-                requests.ask(session, kind, name, getpass.getuser())
+                request_rows.ask(session, kind, name, getpass.getuser())
             except LookupError as error:
                 complain(str(error))
                 sys.exit(1)

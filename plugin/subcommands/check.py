@@ -29,11 +29,11 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
+from lading.executors.accounting import task_usage
 from lading.executors.controller.housekeeping import cpu_hour
 from lading.executors.controller.sites_file import budgets_of, shares_of
 from lading.executors.orchestrator import executor_names
 from lading.executors.settings import SECTION, Settings, unknown_options
-from lading.executors.store import usage
 from lading.hooks.files.host import existing
 from lading.hooks.files.version import VERSION, MixedVersions, check_versions
 from lading.hooks.site import Check, Site
@@ -44,11 +44,11 @@ from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.controller_state import controller_finding
 from lading.plugin.subcommands.trial import trial_finding
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.resources import format_resources
-from lading.scheduling.shares.budgets import PeriodBudget, Unit
-from lading.scheduling.shares.table import OTHERS, Share
-from lading.scheduling.site_names import is_named
+from lading.scheduling.accounting.budgets import PeriodBudget, Unit
+from lading.scheduling.accounting.share_table import OTHERS, Share
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.resources import format_resources
+from lading.scheduling.model.site_names import is_named
 from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 
@@ -464,7 +464,7 @@ def sizing_finding(settings: Settings) -> Check:
         return Check(what, True, "tasks without hints are packed by the defaults ([lading] sizing = hints)")
     try:
         with create_session(scoped=False) as session:
-            found = usage.freed(session, time.time())
+            found = task_usage.freed(session, time.time())
     except SQLAlchemyError as error:
         return Check(what, False, f"the savings cannot be read: {error}")
     return Check(

@@ -12,17 +12,17 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from lading.executors.accounting.bills import BillKey, bill, oldest, running
 from lading.executors.store import JobRow, LocationRow
-from lading.executors.store.bills import BillKey, bill, oldest, running
 from lading.executors.store.jobs import usd_until
 from lading.plugin.database import reading_store
 from lading.plugin.host import Host
 from lading.plugin.subcommands.console import complain, format_length, show, with_unit
 from lading.plugin.subcommands.records import unknown
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
-from lading.scheduling.insight.bill import BillParts, total
-from lading.scheduling.insight.chargeback import charges
-from lading.scheduling.insight.periods import Period, begin
+from lading.scheduling.accounting.bill import BillParts, total
+from lading.scheduling.accounting.chargeback import charges
+from lading.scheduling.accounting.periods import Period, begin
 from lading.scheduling.text.units import format_count, format_usd
 
 

@@ -13,12 +13,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
+from lading.executors.starts.expected_starts import NoStart, accuracy, show_starts
 from lading.executors.store import LIVE, JobRow, LocationRow, SiteRow, State, instances, queue, site_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now, database_ahead
-from lading.executors.store.starts import NoStart, accuracy, show_starts
 from lading.executors.store.tables import ENDED
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.site import LocationState, Site
@@ -34,14 +34,14 @@ from lading.plugin.ui.queries.now import remedies
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
 from lading.scheduling.insight.phases import TITLES, Times, phases
-from lading.scheduling.location import Location as Place
-from lading.scheduling.machine_traits import DEFAULT_OS
 from lading.scheduling.matching.explanation import ExplanationStep, explained, wishes
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import default_arch
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import Location as Place
+from lading.scheduling.model.machine_traits import DEFAULT_OS
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.text.units import format_count, format_memory, format_moment, format_time, format_usd
 
 # Precedes the lines of a step that has several.

@@ -20,13 +20,14 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from lading.executors import request_rows
 from lading.executors.controller_process import current_lease, lives
+from lading.executors.request_rows import RequestKind
 from lading.executors.requests import note_end
 from lading.executors.settings import Settings
-from lading.executors.store import JobRow, State, requests
+from lading.executors.store import JobRow, State
 from lading.executors.store import instances as stored
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.requests import RequestKind
 from lading.hooks.site import ElasticSite, ListedInstance, Site
 from lading.plugin.database import read_connections, reading_store
 from lading.plugin.host import AirflowHost
@@ -199,7 +200,7 @@ def steps(
     elif line.row is None:
         raise CommandRefused(f"{NOT_STORED}, so it gets no jobs anyway; terminate it, or start a controller")
     else:
-        request = requests.ask(session, kind, f"{line.site}/{line.name}", by)
+        request = request_rows.ask(session, kind, f"{line.site}/{line.name}", by)
         session.commit()
         if not acts:
             yield f"noted ({kind.value}); no controller is running, so the next one will carry it out"

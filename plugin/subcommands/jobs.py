@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session, load_only
 
+from lading.executors.starts.expected_starts import NoStart, show_starts
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now
-from lading.executors.store.starts import NoStart, show_starts
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.plugin.database import reading_store
 from lading.plugin.host import Host
@@ -23,8 +23,8 @@ from lading.plugin.subcommands.console import complain, format_length, show, wit
 from lading.plugin.subcommands.records import has_records, unknown
 from lading.plugin.subcommands.sites import on_nodes, tables, with_overhead
 from lading.plugin.ui.queries.now import remedies
-from lading.scheduling.insight.starts import ExpectedStart
-from lading.scheduling.resources import Resources, format_resources
+from lading.scheduling.model.resources import Resources, format_resources
+from lading.scheduling.starts.expected_starts import ExpectedStart
 from lading.scheduling.text.units import format_memory, format_moment
 
 # Kinds of jobs that are tries of an Airflow task or a Snakemake rule.

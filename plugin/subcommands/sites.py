@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import JobRow, LocationRow, State, requests
+from lading.executors import request_rows
+from lading.executors.store import JobRow, LocationRow, State
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.plugin.database import reading_store
 from lading.plugin.host import Host
@@ -18,8 +19,8 @@ from lading.plugin.published import PublishedSite
 from lading.plugin.sites import known_sites
 from lading.plugin.subcommands.console import complain, show, without_empty
 from lading.plugin.subcommands.controller_state import controller_finding
-from lading.scheduling.job import NOTHING
-from lading.scheduling.resources import Resources, format_resources
+from lading.scheduling.model.job import NOTHING
+from lading.scheduling.model.resources import Resources, format_resources
 from lading.scheduling.text.units import format_memory
 
 
@@ -45,7 +46,7 @@ def sites(host: Host, args: Namespace) -> None:
         controller = controller_finding(host, host.settings())
         if not controller.good:
             complain(f"controller: {controller.message}")
-        used, paused = in_use(session), requests.paused(session)
+        used, paused = in_use(session), request_rows.paused(session)
         in_order = (LocationRow.site, LocationRow.name != LocationRow.site, LocationRow.name)
         known = tables(host)
         found = [

@@ -18,7 +18,7 @@ from lading.executors.controller.site_driver import SiteDriver
 from lading.hooks.site import Check, ElasticSite, ObservedLocation, Site
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.service import mint
-from lading.scheduling.resources import Resources, format_resources
+from lading.scheduling.model.resources import Resources, format_resources
 
 # The time limit of the trial jobs of the second submission, in seconds; the first has none.
 TRIAL_SECONDS = 300

@@ -31,10 +31,11 @@ from sqlalchemy.orm import Session
 from starlette.types import Receive, Scope, Send
 from tenacity import Retrying
 
+from lading.executors import request_rows
 from lading.executors.orchestrator import airflow_run_requests
-from lading.executors.store import JobRow, State, requests
+from lading.executors.request_rows import RequestKind
+from lading.executors.store import JobRow, State
 from lading.executors.store.leases import controller_now
-from lading.executors.store.requests import RequestKind
 from lading.plugin.ui.access import (
     ActsDep,
     EditsRunsDep,
@@ -80,9 +81,9 @@ from lading.plugin.ui.queries.runs import (
 )
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import StartAccuracy, start_accuracy
+from lading.scheduling.accounting.periods import SECONDS_PER_DAY, Period
 from lading.scheduling.hints.finish_by import parse_finish_by
-from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period
-from lading.scheduling.plan import MOST_HURRY
+from lading.scheduling.model.plan import MOST_HURRY
 from lading.scheduling.text.units import UnitError
 
 log = logging.getLogger(__name__)
@@ -373,12 +374,12 @@ def get_requests(session: SessionDep, sight: SightDep) -> list[OperatorRequest]:
     """All open requests, and the last ones of the last 24 hours with their outcomes, newest first. Budgets you cannot
     see are left out.
     """
-    rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
+    rows = request_rows.latest(session, time.time() - 86400, MOST_REQUESTS)
     unseen = budgets_out_of_sight(session, sight)
     return [
         OperatorRequest.model_validate(row, from_attributes=True)
         for row in rows
-        if row.kind not in requests.OF_BUDGETS or row.target not in unseen
+        if row.kind not in request_rows.OF_BUDGETS or row.target not in unseen
     ]
 
 
@@ -389,7 +390,7 @@ def post_request(session: SessionDep, user: GetUserDep, asked: RequestBody) -> O
     """
 
     def noted() -> OperatorRequest:
-        row = requests.ask(session, asked.kind, asked.target, user.get_name())
+        row = request_rows.ask(session, asked.kind, asked.target, user.get_name())
         answer = OperatorRequest.model_validate(row, from_attributes=True)
         session.commit()
         return answer

@@ -12,10 +12,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling.forecast.forecast import Forecast, RoomWait, WorkflowStep
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.prediction import Prediction
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 
 # The shortest length that is expected of a job, seconds.
 LEAST_SECONDS = 0.1

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from lading.scheduling.forecast.coming import ComingRun, run_steps
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.queueing import LONGEST_REST, MORE_URGENT
+from lading.scheduling.starts.queueing import LONGEST_REST, MORE_URGENT
 
 # The shortest time that counts as the longest remaining path, seconds: jobs that have waited for ``MORE_URGENT`` times
 # that path go first.
@@ -39,7 +39,7 @@ def rests(run: ComingRun) -> dict[str, float]:
 
 def in_turn(known: Mapping[str, float], queued_at: Mapping[str, float], now: float) -> dict[str, float]:
     """The remaining paths that determine the order; jobs that have waited too long get
-    :data:`~lading.scheduling.queueing.LONGEST_REST`.
+    :data:`~lading.scheduling.starts.queueing.LONGEST_REST`.
 
     :param known: the remaining path of each job, seconds; a missing job has nothing behind it
     :param queued_at: when each was queued, epoch seconds

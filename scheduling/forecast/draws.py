@@ -9,8 +9,8 @@ from hashlib import blake2b
 
 from lading.scheduling.forecast.fleet_work import FleetWork
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.prediction import EXACT
-from lading.scheduling.unfinished import MOST_SPREAD_OF_ONE_KIND, NORMAL
+from lading.scheduling.model.prediction import EXACT
+from lading.scheduling.model.unfinished import MOST_SPREAD_OF_ONE_KIND, NORMAL
 
 # For a task without finished steps, the part of the spread that is between its steps; the highest quantile of a step
 # that has started; and the shortest remaining time, seconds.

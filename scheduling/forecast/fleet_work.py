@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.job import Wish
-from lading.scheduling.location import Location, MachineKind
+from lading.scheduling.model.job import Wish
+from lading.scheduling.model.location import Location, MachineKind
 from lading.scheduling.packing.problem import Bin, Problem, Vector, fits, vector
 
 # The largest factor by which a step is assumed to exceed its expected length, when its latest start is computed and no

@@ -19,9 +19,9 @@ from operator import ge
 from lading.scheduling.forecast.draws import Draw
 from lading.scheduling.forecast.fleet_work import BegunStep, Fleet, FleetWork, StepClass
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
-from lading.scheduling.location import Location
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.quotas import quota, vcpus
 from lading.scheduling.packing.problem import Bin
-from lading.scheduling.quotas import quota, vcpus
 
 # Events closer together than this are handled as one, seconds.
 MOMENT = 1e-6

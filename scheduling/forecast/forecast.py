@@ -10,9 +10,9 @@ from functools import cache, cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.prediction import EXACT
-from lading.scheduling.unfinished import MOST_SPREAD_OF_ONE_KIND, censored_shift, seconds_left
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.prediction import EXACT
+from lading.scheduling.model.unfinished import MOST_SPREAD_OF_ONE_KIND, censored_shift, seconds_left
 
 # Jobs of a task have histories by size. Computing a shift looks at all running steps, so beyond this many histories in
 # a run the first one's shift is used.

@@ -13,11 +13,11 @@ from lading.scheduling.forecast.fleet_work import Fleet, FleetWork
 from lading.scheduling.forecast.fleets import FleetRun
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
-from lading.scheduling.location import Location
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import Placement, PlannedLaunch, Release, Wait
+from lading.scheduling.model.prediction import is_surely_short
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
-from lading.scheduling.plan import Placement, PlannedLaunch, Release, Wait
-from lading.scheduling.prediction import is_surely_short
-from lading.scheduling.reasons import Reason, because
 
 # Whatever is planned within this time is done now, seconds.
 SOON = 0.5

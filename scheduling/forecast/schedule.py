@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.location import Location
+from lading.scheduling.model.location import Location
 from lading.scheduling.packing.problem import Bin
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 # A partition is first tried without a rule, with its full requests.
 NO_RULE = ""

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.gangs.gang import NO_RULE
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Rank
 from lading.scheduling.matching.routes import reordered, router, through_filters
@@ -18,8 +16,10 @@ from lading.scheduling.matching.rules import RULES, Rule, minimum
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Changes, Stop
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 
 # The site and the name of a location.
 Where: TypeAlias = tuple[str, str]

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from lading.scheduling.gangs.gang import NO_RULE
 from lading.scheduling.gangs.room import GangRoom, Options, Ways, Where, options
-from lading.scheduling.job import NOTHING
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import SiteView
@@ -19,8 +17,10 @@ from lading.scheduling.matching.sites import asked as sites_asked
 from lading.scheduling.matching.stops import of_text
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import resolved
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources, format_resources
+from lading.scheduling.model.job import NOTHING
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources, format_resources
 
 # How many sizes of a site's locations a reason lists.
 MOST_SIZES = 3

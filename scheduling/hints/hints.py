@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lading.scheduling.gpus import gpu_feature, split_type
 from lading.scheduling.hints.expressions import Expression, ExpressionFacts
 from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.gang_hints import AttemptSchedule, misplaced
 from lading.scheduling.hints.patterns import Matching, covers
 from lading.scheduling.hints.values import HINT_NAMES, OF_THE_RUN, PARSERS, Range, checked, no_such_hints, parse_value
-from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.model.gpus import gpu_feature, split_type
+from lading.scheduling.model.resources import Layout, Resources
 from lading.scheduling.text.nearest import nearest
 from lading.scheduling.text.printable import shortened
 
@@ -55,7 +55,7 @@ class Hints:
     :param cpus: processors; 0.25 is a quarter of one
     :param memory: MiB; used for packing, and enforced
     :param disk: MiB of scratch space
-    :param gpus: GPUs; 0.5 is half of one; their type is one of the ``features``, see :mod:`lading.scheduling.gpus`
+    :param gpus: GPUs; 0.5 is half of one; their type is one of the ``features`` (:mod:`lading.scheduling.model.gpus`)
     :param time: the time limit of the task, seconds
     :param site: the name of the site that runs it
     :param targets: sites, queues and patterns of instance types, one of which runs it, see

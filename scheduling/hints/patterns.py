@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from lading.scheduling.hints.places import MOST_TARGETS, Target
-from lading.scheduling.site_names import is_named
+from lading.scheduling.model.site_names import is_named
 from lading.scheduling.text.printable import json_beginning, shortened
 from lading.scheduling.text.units import UnitError
 

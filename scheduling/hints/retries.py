@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling.hints.hints import JobLimits
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
 # The causes that are not the job's fault and use up none of its retries.

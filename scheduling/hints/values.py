@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from lading.scheduling import machine_traits
 from lading.scheduling.hints import gang_hints, places
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
 from lading.scheduling.hints.finish_by import parse_finish_by
@@ -15,7 +14,8 @@ from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.hints.patterns import parse_matching
 from lading.scheduling.hints.places import parse_container
-from lading.scheduling.plan import HURRIES, MOST_HURRY
+from lading.scheduling.model import machine_traits
+from lading.scheduling.model.plan import HURRIES, MOST_HURRY
 from lading.scheduling.text.nearest import nearest
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time

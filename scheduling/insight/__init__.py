@@ -1,3 +1,1 @@
-"""What is reported about jobs: phases, expected starts, right sizes and bills. Pure."""
-
-from __future__ import annotations
+"""What a finished run shows: the phases of its tries, and the tries that determined its length."""

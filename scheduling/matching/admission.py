@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
 Site = TypeVar("Site")

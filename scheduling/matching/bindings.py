@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from lading.scheduling.hints.patterns import Matching, as_written, parse_matching
 from lading.scheduling.hints.places import parse_filters, parse_targets
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.model.job import PlannedJob
 
 
 @dataclass(frozen=True, slots=True)

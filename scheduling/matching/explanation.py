@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling.hints.places import Target
-from lading.scheduling.job import LAYOUT
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.routes import matches, nowhere, rankable, reordered, router, through_filters
@@ -18,8 +17,9 @@ from lading.scheduling.matching.sites import SiteView, asked, open_to, why_no_ta
 from lading.scheduling.matching.stops import Route, Stop, of_text
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import resolved
-from lading.scheduling.resources import format_resources
-from lading.scheduling.site_names import is_named
+from lading.scheduling.model.job import LAYOUT
+from lading.scheduling.model.resources import format_resources
+from lading.scheduling.model.site_names import is_named
 from lading.scheduling.text.units import format_time
 
 NOTHING_LESS = "the full request"

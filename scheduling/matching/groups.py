@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.reasons import Reason, because
 
 
 @dataclass(frozen=True, slots=True)

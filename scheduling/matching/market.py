@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import median
 
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.plan import FORECAST, InstanceLimits
-from lading.scheduling.reason_text import MOST_KINDS
-from lading.scheduling.reasons import Reason, because, combined
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.job import NATIVE, PlannedJob
+from lading.scheduling.model.plan import FORECAST, InstanceLimits
+from lading.scheduling.model.reason_text import MOST_KINDS
+from lading.scheduling.model.reasons import Reason, because, combined
+from lading.scheduling.model.resources import Resources
 
 # How many machines are launched at most to learn what an image has.
 MOST_TO_LEARN = 2

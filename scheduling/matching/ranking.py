@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.model.job import PlannedJob
 
 # How many waits are needed for a prediction, and the quantile that is predicted.
 FEWEST_WAITS = 20

@@ -16,8 +16,8 @@ from lading.scheduling.matching.rules import Rule, minimum, variants
 from lading.scheduling.matching.sites import SiteView, asked, open_to, refusal, stop_at
 from lading.scheduling.matching.stops import Changes, Order, Route, Stop, of_text
 from lading.scheduling.matching.waiting import WaitingJob, once_per_shape
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.site_names import is_named
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.site_names import is_named
 
 
 def matches(job: WaitingJob, sites: Sequence[SiteView]) -> list[tuple[Target, SiteView]]:

@@ -14,10 +14,10 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.matching.stops import Changes
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.resources import TOLERANCE, Resources
+from lading.scheduling.model.machine_traits import ON_DEMAND, SPOT
+from lading.scheduling.model.resources import TOLERANCE, Resources
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import format_count, format_memory
 

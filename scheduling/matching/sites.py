@@ -6,12 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from lading.scheduling.gpus import not_supported
 from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.hints.places import Target
-from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import valid_types
 from lading.scheduling.matching import admission
 from lading.scheduling.matching.admission import EVERYBODY, Admission
 from lading.scheduling.matching.market import MachineMarket, Market, need
@@ -20,8 +16,12 @@ from lading.scheduling.matching.rules import NODES, soft, within
 from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text, parts_of
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import MatchedMachine, granting, lacking, names_arch, resolved, too_many_nodes
-from lading.scheduling.reasons import Reason, because, combined
-from lading.scheduling.site_names import is_named
+from lading.scheduling.model.gpus import not_supported
+from lading.scheduling.model.job import LAYOUT, NATIVE, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import valid_types
+from lading.scheduling.model.reasons import Reason, because, combined
+from lading.scheduling.model.site_names import is_named
 from lading.scheduling.text.nearest import nearest_first
 
 

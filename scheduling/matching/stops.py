@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from lading.scheduling.hints.places import Target
-from lading.scheduling.job import NATIVE
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.site_names import is_named
+from lading.scheduling.model.job import NATIVE
+from lading.scheduling.model.site_names import is_named
 
 # Changes to the requests in a job's hints: (field of a job, value).
 Changes: TypeAlias = tuple[tuple[str, Any], ...]

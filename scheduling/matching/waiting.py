@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.job import LAYOUT, NATIVE, PlannedJob
+from lading.scheduling.model.reasons import Reason
 
 T = TypeVar("T")
 

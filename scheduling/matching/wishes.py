@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.gpus import nearest, type_of
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import ANY_ARCH, IS, valid_types
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.gpus import nearest, type_of
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import ANY_ARCH, IS, valid_types
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
 # How many machines a reason describes.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from lading.scheduling.model.reasons import Reason
 from lading.scheduling.packing.problem import Bin, Problem, Room, Vector
-from lading.scheduling.reasons import Reason
 
 
 @dataclass(slots=True, eq=False)

@@ -24,11 +24,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import InstanceLimits, Objective
 from lading.scheduling.packing.linear_program import LinearProgram
 from lading.scheduling.packing.problem import UNIT, Bin, Problem, Room, Shape, pose
-from lading.scheduling.plan import InstanceLimits, Objective
 
 Floats: TypeAlias = NDArray[np.float64]
 Shrunk: TypeAlias = tuple[float, float, float, float]

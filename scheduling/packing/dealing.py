@@ -12,10 +12,10 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import TypeVar, overload
 
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import FilledMachines, Placement, PlannedLaunch
 from lading.scheduling.packing.answer import MachineGroup, Packing
 from lading.scheduling.packing.problem import Problem
-from lading.scheduling.plan import FilledMachines, Placement, PlannedLaunch
 
 T = TypeVar("T")
 COUNT = attrgetter("count")

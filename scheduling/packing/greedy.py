@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.reason_text import MOST_NAMES
+from lading.scheduling.model.reasons import NEW, Reason, because
 from lading.scheduling.packing.answer import Packing, take
 from lading.scheduling.packing.limits import Instances
 from lading.scheduling.packing.problem import Problem, Room, Shape, copies, fits
 from lading.scheduling.packing.shelf import Shelf, ShelfSlot
-from lading.scheduling.reason_text import MOST_NAMES
-from lading.scheduling.reasons import NEW, Reason, because
 
 
 def pack(problem: Problem, effort: str = "fast") -> Packing:

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from lading.scheduling.job import Wish
+from lading.scheduling.model.job import Wish
 from lading.scheduling.packing.arrays import Bools, Ints, PackingArrays
 from lading.scheduling.packing.filling import Pattern
 from lading.scheduling.packing.problem import Going, Problem, always

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from lading.scheduling.location import Location
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.quotas import quota, vcpus
+from lading.scheduling.model.reason_text import MOST_NAMES
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.packing.answer import Packing
 from lading.scheduling.packing.problem import UNIT, Bin, Problem
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.quotas import quota, vcpus
-from lading.scheduling.reason_text import MOST_NAMES
-from lading.scheduling.reasons import Reason, because
 
 MANY = 2**62
 # Tolerance for the float errors of sums of prices and fractional cpus.

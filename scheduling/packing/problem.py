@@ -14,14 +14,14 @@ from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
 
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.gpus import not_supported
-from lading.scheduling.job import PlannedJob, Wish, asks
-from lading.scheduling.location import Location, MachineKind
-from lading.scheduling.plan import InstanceLimits, Objective, Refusal
-from lading.scheduling.reason_text import MOST_KINDS
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.model.gpus import not_supported
+from lading.scheduling.model.job import PlannedJob, Wish, asks
+from lading.scheduling.model.location import Location, MachineKind
+from lading.scheduling.model.plan import InstanceLimits, Objective, Refusal
+from lading.scheduling.model.reason_text import MOST_KINDS
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
 
 # cpus, memory, disk, gpus
 Vector: TypeAlias = tuple[int, int, int, int]

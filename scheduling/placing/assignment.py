@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lading.scheduling.matching.stops import Stop
+from lading.scheduling.model.reasons import Reason
 from lading.scheduling.provisioning import Provision
-from lading.scheduling.reasons import Reason
 
 
 @dataclass(slots=True)

@@ -12,10 +12,10 @@ import heapq
 from collections.abc import Sequence
 from operator import attrgetter
 
-from lading.scheduling.job import ASKED, PlannedJob, Wish
-from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import Allowance
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.model.job import ASKED, PlannedJob, Wish
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
 
 # A location prefetches at most its own capacity once more, and at most this many jobs.
 MOST_PREFETCHED = 128
@@ -37,7 +37,7 @@ def fill(
     The jobs are in the order in which they should start, and none is overtaken: a job that no location takes now closes
     every location that could ever take it to the jobs behind it, so that a large job gets its turn. Other locations
     stay open: a full backlog of one type holds up no job of another. Which of the prefetched jobs starts first is
-    decided by ``lading.scheduling.queueing``.
+    decided by ``lading.scheduling.starts.queueing``.
 
     :param jobs: all that wait for these locations
     :param limits: on the number of these locations with jobs of a task or a run

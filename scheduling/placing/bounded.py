@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.accounting.share_table import NONE_USED, ShareAmounts
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.table import NONE_USED, ShareAmounts
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 
 
 def once_per_need(site: SiteView) -> Callable[[PlannedJob], ShareAmounts]:

@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import Allowance
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import FORECAST, InstanceLimits
+from lading.scheduling.model.prediction import is_short
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.placing.backlog import fill
 from lading.scheduling.placing.filling import in_planned_order, machines, run_now
 from lading.scheduling.placing.locality import DataLocality
@@ -26,12 +29,9 @@ from lading.scheduling.placing.policies import (
     PolicyContext,
 )
 from lading.scheduling.placing.rooms import Rooms, stacks
-from lading.scheduling.plan import FORECAST, InstanceLimits
-from lading.scheduling.prediction import is_short
 from lading.scheduling.provisioning.foreseen import Foreseen, ForeseenActions
 from lading.scheduling.provisioning.launch import AllocationPlan
 from lading.scheduling.provisioning.machines import promised
-from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import Allowance
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
 from lading.scheduling.provisioning.planner import placements
 
 # Returns the location of each job that a site takes now, by job name, within the limits of tasks and runs.

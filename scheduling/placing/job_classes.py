@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 
-from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.routes import by_step, by_targets, least_first
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Order, Route, Stop
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.reasons import Reason
 
 NAME = attrgetter("name")
 

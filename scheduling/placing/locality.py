@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.placing.policies import CHEAPEST, PolicyContext
 from lading.scheduling.placing.rooms import Rooms
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.accounting.bounds import ShareBounds
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.groups import GroupMachines
 from lading.scheduling.matching.ranking import Rank
@@ -18,12 +18,12 @@ from lading.scheduling.matching.routes import matches, nowhere, rankable, route,
 from lading.scheduling.matching.rules import RULES, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob, once_per_shape
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.reasons import because
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.job_classes import JobClass
 from lading.scheduling.placing.placement_pass import PlacementPass
-from lading.scheduling.reasons import because
-from lading.scheduling.shares.bounds import ShareBounds
 
 # A job that has been given to a site, the site, and the location.
 AtWork: TypeAlias = tuple[PlannedJob, str, str]

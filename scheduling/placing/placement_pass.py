@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.accounting.bounds import ShareBounds
 from lading.scheduling.matching.groups import GroupMachines, Label, labels
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Order
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.reasons import Reason, because, combined
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.bounded import once_per_need
 from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.job_classes import NAME, ApproachingClasses, ClassAtStop, JobClass
-from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import Provision, decide, decide_apart
 from lading.scheduling.provisioning.foreseen import Foreseen
-from lading.scheduling.reasons import Reason, because, combined
-from lading.scheduling.shares.bounds import ShareBounds
 
 # A job that finds no place takes its share's room all the same, so a site is filled again without it, up to this often.
 MOST_LOOKS = 4

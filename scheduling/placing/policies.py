@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.plan import FORECAST
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import FORECAST
+from lading.scheduling.model.resources import Resources
 
 GREEDY, PRICED = "greedy", "priced"
 FIRST_COME, DATA_LOCALITY = "first_come", "data_locality"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from lading.scheduling.job import PlannedJob, Wish
-from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import Allowance, labels
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob, Wish
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.resources import Resources
 
 
 def stacks(locations: Iterable[Location]) -> dict[str, tuple[str, ...]]:

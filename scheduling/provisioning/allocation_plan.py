@@ -13,17 +13,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Actions
-from lading.scheduling.job import NOTHING
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.model.job import NOTHING
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.model.unfinished import seconds_left
 from lading.scheduling.packing.problem import fits, vector
-from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning.launch import SECONDS_TO_BEGIN, AllocationPlan, Launch
-from lading.scheduling.resources import Resources
-from lading.scheduling.unfinished import seconds_left
 
 # An allocation that has waited longer than expected is expected at LONGER times the last estimate, again and again.
 LONGER = 1.5

@@ -15,17 +15,17 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import NOTHING, PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import Market
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.model.job import NOTHING, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.provisioning import planner
 from lading.scheduling.provisioning.allocation_plan import shaped
 from lading.scheduling.provisioning.launch import SECONDS_TO_BEGIN, AllocationPlan, Launch, Provision, settled
 from lading.scheduling.provisioning.recall import suits
-from lading.scheduling.reasons import Reason, because
 
 # An allocation makes way only for one that is at least this many times as large.
 WORTH_A_CHANGE = 2

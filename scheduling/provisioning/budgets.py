@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from lading.scheduling.job import Budget, PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.model.job import Budget, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.provisioning.launch import Launch
-from lading.scheduling.reasons import Reason, because
 
 
 def coming(jobs: Iterable[PlannedJob], places: Mapping[str, str], live: Iterable[Location]) -> dict[str, float]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.waiting import Apart
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
 from lading.scheduling.provisioning import allocations, machines
 from lading.scheduling.provisioning import foreseen as by_forecast
 from lading.scheduling.provisioning.budgets import within

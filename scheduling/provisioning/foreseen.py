@@ -15,17 +15,17 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lading.scheduling.forecast.policy import Actions
-from lading.scheduling.job import Budget, PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.model.job import Budget, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import FORECAST, InstanceLimits
+from lading.scheduling.model.quotas import quota, vcpus
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import Bin
-from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.provisioning import machines
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import AllocationPlan, Launch, Provision
-from lading.scheduling.quotas import quota, vcpus
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
 
 NO_NEED = Resources()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.machine_traits import ON_DEMAND
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.machine_traits import ON_DEMAND
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 
 # Airflow queues the instances of a mapped task in several batches. A launch that later jobs could change waits until no
 # job has arrived for SECONDS_UNTIL_SETTLED, but no longer than LONGEST_ARRIVAL (seconds) after the first of its jobs.

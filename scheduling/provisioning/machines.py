@@ -13,19 +13,19 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.job import NOTHING, PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import MOST_TO_LEARN, MachineMarket
-from lading.scheduling.plan import FORECAST, InstanceLimits, Placement, Plan
-from lading.scheduling.prediction import is_short
+from lading.scheduling.model.job import NOTHING, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import FORECAST, InstanceLimits, Placement, Plan
+from lading.scheduling.model.prediction import is_short
+from lading.scheduling.model.quotas import quota, vcpus
+from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import Launch, Provision, settled
 from lading.scheduling.provisioning.planner import plan
+from lading.scheduling.provisioning.scale_in import ScaleIn, releases
 from lading.scheduling.provisioning.waiting_jobs import plan_waiting
-from lading.scheduling.quotas import quota, vcpus
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.scale_in import ScaleIn, releases
 
 # If jobs of several shares wait and the limits allow no more machines, the first ones by turn are packed in this many
 # steps.

@@ -7,16 +7,16 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TypeAlias
 
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import EFFORTS, InstanceLimits, Objective, Placement, Plan, Wait
 from lading.scheduling.packing import greedy
 from lading.scheduling.packing.answer import MachineGroup, Packing, take
 from lading.scheduling.packing.dealing import LazySequence, NamedMachines, ShapeJobs
 from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.problem import Going, Problem, always, fits, pose
-from lading.scheduling.plan import EFFORTS, InstanceLimits, Objective, Placement, Plan, Wait
-from lading.scheduling.scale_in import ScaleIn, releases
+from lading.scheduling.provisioning.scale_in import ScaleIn, releases
 
 # The packages that the extra ``planning`` installs, by module name.
 PLANNING = {"numpy": "NumPy", "highspy": "HiGHS"}

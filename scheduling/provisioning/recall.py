@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
 from lading.scheduling.provisioning.planner import placements
 
 

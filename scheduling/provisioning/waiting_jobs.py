@@ -16,12 +16,12 @@ from lading.scheduling.forecast.fleet_work import Fleet, FleetWork
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import SOON, Planner, as_launch
 from lading.scheduling.forecast.schedule import PlannedMachine
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import FORECAST, InstanceLimits, Objective, Placement, Plan, PlannedLaunch, Wait
+from lading.scheduling.model.prediction import Prediction, predicted
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Plan, PlannedLaunch, Wait
-from lading.scheduling.prediction import Prediction, predicted
 from lading.scheduling.provisioning.planner import plan
 
 # For more jobs, fleets are not compared but the usually best one is used, because a tick waits for this.

@@ -2,9 +2,9 @@
 shares. Pure.
 
 The simulated controller decides whenever a job arrives or finishes. Jobs follow the order of shares
-(:func:`lading.scheduling.shares.fair_order.fair_order`), and the first machine with room takes each. A job without room
-is overtaken for as long as others fit: no room is kept free, unlike with the ``patience`` of a site. Nothing is
-launched or terminated.
+(:func:`lading.scheduling.accounting.fair_order.fair_order`), and the first machine with room takes each. A job
+without room is overtaken for as long as others fit: no room is kept free, unlike with the ``patience`` of a site.
+Nothing is launched or terminated.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.bounds import ShareBounds
-from lading.scheduling.shares.fair_order import Candidate, fair_order
-from lading.scheduling.shares.table import NONE_USED, ShareAmounts, Shares
-from lading.scheduling.shares.usage import Standing, UseHistory
+from lading.scheduling.accounting.bounds import ShareBounds
+from lading.scheduling.accounting.fair_order import Candidate, fair_order
+from lading.scheduling.accounting.share_table import NONE_USED, ShareAmounts, Shares
+from lading.scheduling.accounting.share_usage import Standing, UseHistory
+from lading.scheduling.model.resources import Resources
 
 # The simulation has a single site.
 SITE = "simulated"

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.forecast import Forecast
+from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.packing.problem import Bin, Vector, fits, offered, vector
 
 # The fleet sizes that are tried.

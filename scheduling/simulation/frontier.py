@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.plan import FORECAST, InstanceLimits
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.plan import FORECAST, InstanceLimits
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.fixed_fleet import fleets

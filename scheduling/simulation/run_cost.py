@@ -11,22 +11,22 @@ from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import Any
 
-from lading.scheduling import billing
-from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.accounting import billing
 from lading.scheduling.forecast.choice import choose
 from lading.scheduling.forecast.fleet_work import FleetWork
 from lading.scheduling.forecast.fleets import FleetRun
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import MachineKind
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import MachineKind
+from lading.scheduling.model.plan import FORECAST, Objective
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import Shape, pose, refusal, vector
 from lading.scheduling.placing.policies import GREEDY
-from lading.scheduling.plan import FORECAST, Objective
-from lading.scheduling.prediction import Prediction
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
-from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.provisioning.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import AssignedJob, Location
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import AssignedJob, Location
+from lading.scheduling.model.plan import PlannedLaunch
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import UNIT, Vector, vector
-from lading.scheduling.plan import PlannedLaunch
-from lading.scheduling.resources import Resources
 
 
 @dataclass(slots=True, eq=False)

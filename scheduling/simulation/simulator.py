@@ -17,20 +17,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.forecast.spending import Spending
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import AssignedJob
-from lading.scheduling.machine_traits import SPOT
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import AssignedJob
+from lading.scheduling.model.machine_traits import SPOT
+from lading.scheduling.model.plan import FORECAST, InstanceLimits, Objective, Plan, PlannedLaunch
+from lading.scheduling.model.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, History, Prediction, is_short
 from lading.scheduling.packing.problem import Vector, pose, vector
-from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Plan, PlannedLaunch
-from lading.scheduling.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, History, Prediction, is_short
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
 from lading.scheduling.provisioning.machines import with_kept
 from lading.scheduling.provisioning.planner import plan
-from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
+from lading.scheduling.provisioning.scale_in import ScaleIn, next_boundary, releases
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.report import Report, Tally, least
 from lading.scheduling.simulation.simulated_machines import Queue, SimulatedMachine

@@ -11,15 +11,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.hints.hints import Hints, JobLimits
 from lading.scheduling.hints.retries import EarlierTry, Factors, learn
-from lading.scheduling.insight.auto import sized
-from lading.scheduling.insight.right_size import ROUNDED, Sizes, sizes
-from lading.scheduling.insight.usage import Usage, Use
-from lading.scheduling.plan import ASKED, AUTO
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.plan import ASKED, AUTO
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.sizing.auto import sized
+from lading.scheduling.sizing.right_size import ROUNDED, Sizes, sizes
+from lading.scheduling.sizing.usage import Usage, Use
 
 SHORT = "out_of_memory"
 
@@ -30,7 +30,7 @@ class SizedTries:
     A try with less memory than its job used when it was recorded runs for its whole length, then fails and is repeated
     with more memory. One with fewer cpus than its job used on average takes longer in proportion.
 
-    :param how: one of :data:`lading.scheduling.plan.SIZES`
+    :param how: one of :data:`lading.scheduling.model.plan.SIZES`
     :param catalogue: no try requests more than its largest machine has
     :param known: what tries of earlier runs used, by task
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.plan import PlannedLaunch
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.plan import PlannedLaunch
 
 
 class KnownSupply:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.catalogue import GIB, Catalogue
-from lading.scheduling.insight.usage import Use
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import DEFAULT_ARCH, parse_wanted_arch, valid_types
-from lading.scheduling.plan import InstanceLimits, Refusal
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.catalogue import GIB, Catalogue
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import DEFAULT_ARCH, parse_wanted_arch, valid_types
+from lading.scheduling.model.plan import InstanceLimits, Refusal
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.sizing.usage import Use
 from lading.scheduling.text import csv_tables
 from lading.scheduling.text.printable import shortened
 

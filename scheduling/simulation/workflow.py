@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median, pstdev
 
-from lading.scheduling.prediction import Prediction
+from lading.scheduling.model.prediction import Prediction
 from lading.scheduling.simulation.trace import Arrival
 
 
@@ -27,7 +27,7 @@ def run_at(workflow: Sequence[Arrival], run: str, seconds: float) -> list[Arriva
 def expected_lengths(trace: Iterable[Arrival], known: str) -> dict[str, Prediction]:
     """Return what is known of the lengths of jobs before they run, by job name.
 
-    :param known: one of :data:`lading.scheduling.plan.LENGTHS`
+    :param known: one of :data:`lading.scheduling.model.plan.LENGTHS`
     """
     if known == "unknown":
         return {}

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from lading.hooks.site import RequestRefusal
     from lading.hooks.spool.spool import Envelope
     from lading.scheduling.hints.hints import Hints
-    from lading.scheduling.insight.right_size import Sizes
+    from lading.scheduling.sizing.right_size import Sizes
 
 # How many ended jobs are fetched at a time.
 MOST_ENDS = 1000
@@ -262,7 +262,7 @@ class Engine:
 
         :raises NeedsError: it is not valid
         """
-        from lading.scheduling.insight.right_size import NOTHING_KNOWN
+        from lading.scheduling.sizing.right_size import NOTHING_KNOWN
 
         fitted = self.sizes.get(name_of(job), NOTHING_KNOWN)
         return needs_of(job, self.workflow, self.options, None, self.sites, fitted, is_direct=True)
@@ -610,7 +610,7 @@ class Engine:
         :raises NeedsError: no site can meet that either
         """
         from lading.scheduling.hints.hints import Hints
-        from lading.scheduling.insight.right_size import NOTHING_KNOWN
+        from lading.scheduling.sizing.right_size import NOTHING_KNOWN
 
         fitted = self.sizes.get(name_of(job), NOTHING_KNOWN)
         needs = needs_of(job, self.workflow, self.options, last, self.sites, fitted, size, is_direct=is_direct)
@@ -771,7 +771,7 @@ class Engine:
 
     def _plan(self) -> dict[str, runs.PlannedRule]:
         """Return the remaining rules: the order of their jobs, and the request of each job."""
-        from lading.scheduling.insight.right_size import NOTHING_KNOWN
+        from lading.scheduling.sizing.right_size import NOTHING_KNOWN
 
         dag = self.workflow.dag
         # Keeps references to the jobs, so that no other object gets the same ID.
@@ -826,7 +826,7 @@ def _cancellations(jobs: Iterable[tuple[str, str]]) -> list[Change]:
     :param jobs: the token and the state of each job
     """
     from lading.executors.store import Change, State
-    from lading.scheduling.reasons import because
+    from lading.scheduling.model.reasons import because
 
     reason = because("unwanted")
     end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": time.time()}
@@ -864,10 +864,10 @@ def sized_tasks(jobs: Iterable[Any], workflow: Any, options: Any) -> set[str]:
 
 
 def read_sizes(session: Any, dag_id: str, names: Collection[str]) -> dict[str, Sizes]:
-    from lading.executors.store import usage
-    from lading.scheduling.insight.right_size import sizes
+    from lading.executors.accounting import task_usage
+    from lading.scheduling.sizing.right_size import sizes
 
-    return {name: sizes(each) for name, each in usage.of_tasks(session, dag_id, names).items()}
+    return {name: sizes(each) for name, each in task_usage.of_tasks(session, dag_id, names).items()}
 
 
 def name_of(job: Any) -> str:

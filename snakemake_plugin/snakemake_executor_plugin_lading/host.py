@@ -41,8 +41,8 @@ from lading.hooks.deployment.deployment import BatchDefaults, DeploymentIdentity
 from lading.hooks.files import child_processes
 from lading.hooks.spool.command import COMMAND_RUNNER
 from lading.plugin.host import Command, Host
-from lading.scheduling.insight.right_size import Sizes
-from lading.scheduling.site_names import ACCOUNT
+from lading.scheduling.model.site_names import ACCOUNT
+from lading.scheduling.sizing.right_size import Sizes
 from snakemake_executor_plugin_lading import runs
 from snakemake_executor_plugin_lading.needs import DEFAULT_RESOURCES, OF_AIRFLOW, allocations_of, for_users, rule_line
 from snakemake_executor_plugin_lading.state_folder import ControllerOptions, StateFolder, transaction

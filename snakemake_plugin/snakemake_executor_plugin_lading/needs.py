@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lading.operators.resources import resources
 from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.insight.auto import sized
-from lading.scheduling.insight.right_size import NOTHING_KNOWN, Sizes
 from lading.scheduling.matching.ranking import QueueWaits
-from lading.scheduling.prediction import History
-from lading.scheduling.resources import Resources
-from lading.scheduling.site_names import is_named
+from lading.scheduling.model.prediction import History
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.model.site_names import is_named
+from lading.scheduling.sizing.auto import sized
+from lading.scheduling.sizing.right_size import NOTHING_KNOWN, Sizes
 from snakemake_executor_plugin_lading import batch_resources
 from snakemake_executor_plugin_lading.batch_resources import NeedsError, number, text
 

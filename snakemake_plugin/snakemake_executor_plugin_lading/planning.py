@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, TypeAlias
 
-from lading.scheduling.insight.right_size import NOTHING_KNOWN
+from lading.scheduling.sizing.right_size import NOTHING_KNOWN
 from snakemake_executor_plugin_lading.engine import (
     dag_id_of,
     name_of,
@@ -66,7 +66,7 @@ def _print_frontier(args: argparse.Namespace, past: Past, out: IO[str]) -> int:
     from lading.plugin.offline import frontier
     from lading.plugin.offline.inputs import check_sizes, market
     from lading.plugin.offline.options import UsageError
-    from lading.scheduling.plan import InstanceLimits
+    from lading.scheduling.model.plan import InstanceLimits
     from lading.scheduling.provisioning.planner import planning_missing
 
     if missing := planning_missing():
@@ -130,8 +130,8 @@ def planned_arrivals(
     """
     from lading.plugin.offline.options import UsageError
     from lading.scheduling.hints.hints import Hints
-    from lading.scheduling.job import PlannedJob
-    from lading.scheduling.machine_traits import DEFAULT_ARCH
+    from lading.scheduling.model.job import PlannedJob
+    from lading.scheduling.model.machine_traits import DEFAULT_ARCH
     from lading.scheduling.simulation.run_cost import LEAST_SECONDS
     from lading.scheduling.simulation.trace import Arrival
 

@@ -52,12 +52,12 @@ def asked(job: Any) -> Any:
 
 def make_cloud() -> tuple[Any, Any]:
     """A site that buys machines of two sizes by what is to come, and its market."""
-    from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-    from lading.scheduling.location import Location
     from lading.scheduling.matching.market import MachineMarket
     from lading.scheduling.matching.sites import SiteView
-    from lading.scheduling.plan import FORECAST
-    from lading.scheduling.resources import Resources
+    from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+    from lading.scheduling.model.location import Location
+    from lading.scheduling.model.plan import FORECAST
+    from lading.scheduling.model.resources import Resources
 
     sizes = {"small": (2, 4096, 0.1), "large": (8, 16384, 0.4)}
     goods = Catalogue(
@@ -96,7 +96,7 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
     from lading.executors.store import JobRow
     from lading.executors.store.durations import PastWaits
     from lading.scheduling.gangs.room import Ways
-    from lading.scheduling.plan import InstanceLimits
+    from lading.scheduling.model.plan import InstanceLimits
     from lading.scheduling.provisioning import decide
     from tests.services.at_once import AtOnce
 

@@ -19,16 +19,16 @@ from snakemake_executor_plugin_lading.needs import (
 
 from lading.executors.store.durations import levels
 from lading.plugin.published import PublishedSite
-from lading.scheduling.gpus import gpu_feature
 from lading.scheduling.hints.hints import Hints
-from lading.scheduling.insight.right_size import sizes
-from lading.scheduling.insight.usage import Usage, Use
-from lading.scheduling.job import LAYOUT, NATIVE
-from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import QueueWaits
-from lading.scheduling.prediction import History
-from lading.scheduling.reason_codes import CAUSES, CODES
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.gpus import gpu_feature
+from lading.scheduling.model.job import LAYOUT, NATIVE
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.prediction import History
+from lading.scheduling.model.reason_codes import CAUSES, CODES
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.sizing.right_size import sizes
+from lading.scheduling.sizing.usage import Usage, Use
 
 OPTIONS = SimpleNamespace(auto=False, limits="rules", site=None, hurry=None, finish_by=None)
 HERE = Resources(4, 8000)

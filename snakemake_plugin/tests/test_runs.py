@@ -674,8 +674,8 @@ def test_users_learn_why_their_jobs_wait_wherever_they_wait(tmp_path: Path) -> N
     from snakemake_executor_plugin_lading.engine import Engine
 
     from lading.executors.store import State, add_job
-    from lading.scheduling.reasons import because
-    from lading.scheduling.resources import Resources
+    from lading.scheduling.model.reasons import because
+    from lading.scheduling.model.resources import Resources
 
     full = "tar: agents/.{}: No space left on device"
     reasons = [

@@ -20,7 +20,7 @@ from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.tokens import JOB_VARIABLE, TASK_VARIABLE
-from lading.scheduling.reasons import free_text
+from lading.scheduling.model.reasons import free_text
 
 PR_SET_DUMPABLE = 4
 

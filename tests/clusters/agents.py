@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lading.hooks.site import ObservedLocation
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.queueing import QueuedJob, next_starts
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.starts.queueing import QueuedJob, next_starts
 from tests.clusters.sites import FakeSite
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lading.hooks.site import ObservedLocation, Site
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 
 def look(site: Site[Any]) -> ObservedLocation:

@@ -9,11 +9,11 @@ from typing import Any
 
 from lading.hooks.site import ElasticSite, LocationState, Observation, ObservedLocation, Order, SiteConfig
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.job import NOTHING
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import NOTHING
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 
 
 @dataclass

@@ -20,7 +20,7 @@ from lading.hooks.site import Site
 from lading.hooks.site import config as site_config
 from lading.hooks.spool.command import COMMAND_RUNNER, CommandWork
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.model.resources import Layout, Resources
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 

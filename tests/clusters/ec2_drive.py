@@ -10,8 +10,8 @@ from typing import Any
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Launch
-from lading.scheduling.resources import Resources
 from tests.clusters.driven import asking
 from tests.services.processes import wait_until
 

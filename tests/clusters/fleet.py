@@ -18,8 +18,8 @@ from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.site import ElasticSite, Observation, Order
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.scheduling.location import Location
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason
 from tests.clusters.paper import Paper, envelope
 
 

@@ -24,9 +24,9 @@ from lading.executors.store.gangs.terms import GangTerms
 from lading.hooks.site import Holding, ObservedLocation, Site, SiteConfig
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.location import Location
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 from tests.clusters.sites import FakeSite, StoreHost, rest
 
 

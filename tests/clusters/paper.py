@@ -13,7 +13,7 @@ from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 # Each answers by what the test has written: sbatch counts its jobs, squeue and sacct print a file.
 COMMANDS = {

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lading.hooks.site import LocationState, Observation, ObservedLocation, Order
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
+from lading.scheduling.model.location import Location
 from tests.clusters.bought import BoughtSite, Clock, Machine
 
 

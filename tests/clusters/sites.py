@@ -31,12 +31,12 @@ from lading.executors.settings import Settings
 from lading.hooks.site import ElasticSite, LocationState, Observation, ObservedLocation, Order, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.host import AirflowHost
-from lading.scheduling.job import NATIVE
-from lading.scheduling.location import Location
 from lading.scheduling.matching import market
 from lading.scheduling.matching.market import Market
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import NATIVE
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 from tests.services.processes import wait_until
 from tests.services.sqlite import open_sqlite
 

@@ -30,13 +30,14 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
-from lading.executors.store import JobRow, State, starts
-from lading.executors.store.starts import Accuracy
+from lading.executors.starts import expected_starts
+from lading.executors.starts.expected_starts import Accuracy
+from lading.executors.store import JobRow, State
 from lading.operators import resources
 from lading.plugin.host import AirflowHost
-from lading.scheduling.billing import LEAST_SECONDS
+from lading.scheduling.accounting.billing import LEAST_SECONDS
 from lading.scheduling.matching.market import MachineMarket, Market
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import BoughtSite, Clock
 from tests.clusters.queued import QueuedSite
@@ -275,14 +276,14 @@ class SaidRuns(WorkflowRuns):
     def tick(self, ticks: list[float]) -> None:
         super().tick(ticks)
         with Session(self.engine) as session:
-            waiting = select(*starts.COLUMNS).where(JobRow.state.in_(starts.WAITING))
-            starts.show_starts(session, session.execute(waiting).all(), self.clock.now)
+            waiting = select(*expected_starts.COLUMNS).where(JobRow.state.in_(expected_starts.WAITING))
+            expected_starts.show_starts(session, session.execute(waiting).all(), self.clock.now)
             session.commit()
 
     def accuracy(self, since: float = 0.0) -> list[Accuracy]:
         """How often that came true of jobs that have started since a time."""
         with Session(self.engine) as session:
-            return starts.accuracy(session, since)
+            return expected_starts.accuracy(session, since)
 
 
 def task_id(name: str) -> str:

@@ -23,7 +23,7 @@ from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.site import LocationState, ObservedLocation
-from lading.scheduling.reasons import free_text
+from lading.scheduling.model.reasons import free_text
 from tests.clusters.driven import HEALTH, Driven, asked, run_commands
 from tests.services import debian, node_python
 from tests.services.account import Account

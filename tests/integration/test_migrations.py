@@ -23,7 +23,7 @@ from lading.executors import store
 from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.store.gangs.tables import HoldRow
 from lading.executors.store.tables import InstanceRow
-from lading.scheduling.reasons import because, free_text
+from lading.scheduling.model.reasons import because, free_text
 from tests.conftest import DATABASES
 from tests.services.mariadb import MariaDB
 

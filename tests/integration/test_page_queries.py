@@ -16,18 +16,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.accounting import share_rows, task_usage
 from lading.executors.controller import metrics
-from lading.executors.store import (
-    Capacity,
-    JobRow,
-    LocationRow,
-    SiteRow,
-    State,
-    reason_values,
-    share_rows,
-    starts,
-    usage,
-)
+from lading.executors.starts import expected_starts
+from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, reason_values
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.jobs import CHUNK
 from lading.plugin.host import AirflowHost
@@ -43,13 +35,13 @@ from lading.plugin.ui.queries.gantt import Predictor, RunWaits, gantt, last_star
 from lading.plugin.ui.queries.now import WaitGroups, summary, waits
 from lading.plugin.ui.queries.runs import run, runs, tries
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
-from lading.scheduling.insight.periods import Period
-from lading.scheduling.insight.starts import ExpectedStart
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.table import Share, ShareAmounts, Shares
-from lading.scheduling.shares.usage import Standing, share_standings
-from lading.scheduling.shares.who import Who
+from lading.scheduling.accounting.periods import Period
+from lading.scheduling.accounting.share_table import Share, ShareAmounts, Shares
+from lading.scheduling.accounting.share_usage import Standing, share_standings
+from lading.scheduling.accounting.who import Who
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.starts.expected_starts import ExpectedStart
 from tests.conftest import DATABASES
 
 NOW, HOUR, DAY = 1_800_000_000.0, 3600.0, 86400.0
@@ -366,7 +358,7 @@ def test_failures_waits_starts_and_bills_are_the_same_on_every_database(session:
     bill = bill_page(session, EVERYTHING, day, NOW + DAY, Period.DAY, "task", NOW)
     assert bill.total.jobs == 8
     assert bill.total.cpu_hours == pytest.approx(sum(each.cpu_hours for each in bill.totals))
-    assert store.forget_ended(session, NOW + 1) == 8
+    assert task_usage.forget_ended(session, NOW + 1) == 8
     again = bill_page(session, EVERYTHING, day, NOW + DAY, Period.DAY, "task", NOW)
     assert again.total.cpu_hours_used == pytest.approx(bill.total.cpu_hours_used)
     assert savings(session, EVERYTHING, NOW).tasks == []
@@ -463,7 +455,7 @@ def test_starts_follow_from_shares_and_from_what_runs_and_has_finished(session: 
             names = {"team": team, "cpus": cpus, "queued_at": NOW - 900 + number, "site_hint": "hpc"}
             add(session, f"{team}{number}", state=State.QUEUED, **names, **full)
     session.flush()
-    found = starts.expected_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW)
+    found = expected_starts.expected_starts(session, session.execute(select(*expected_starts.COLUMNS)).all(), NOW)
     at = {token: start.at - NOW for token, start in found.items() if isinstance(start, ExpectedStart)}
     assert len(at) == 16
     assert at["a0"] < at["a7"] < at["b7"], "b needs twice as much"
@@ -489,28 +481,28 @@ def test_advice_for_many_tasks_takes_few_queries(session: Session) -> None:
         used = {"started_at": NOW - 100, "ended_at": NOW - number, "cpu_seconds": 50.0, "peak_memory": 500}
         add(session, f"{number}", task_id=f"t{number % 30}", state=State.SUCCEEDED, map_index=number, **used)
     session.flush()
-    assert store.forget_ended(session, NOW - 45) == 44
+    assert task_usage.forget_ended(session, NOW - 45) == 44
     asked: list[str] = []
     connection = session.connection()
     event.listen(connection, "before_cursor_execute", lambda *given: asked.append(given[2]))
     found = advice(session, "d")
     assert len(asked) <= 6
     assert {each.task_id: each.tries for each in found.tasks} == {f"t{number}": 3 for number in range(30)}
-    of_all = usage.of_tasks(session, "d", ["t1", "t2", "none"])
-    assert of_all == {name: usage.of_task(session, "d", name) for name in ("t1", "t2", "none")}
+    of_all = task_usage.of_tasks(session, "d", ["t1", "t2", "none"])
+    assert of_all == {name: task_usage.of_task(session, "d", name) for name in ("t1", "t2", "none")}
 
 
 def test_of_tries_without_number_the_youngest_count(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "MOST_TRIES", 5)
+    monkeypatch.setattr(task_usage, "MOST_TRIES", 5)
     for number in range(12):
         ran = {"started_at": NOW - 100, "ended_at": NOW - number * DAY, "peak_memory": 100 + number}
         add(session, f"{number}", state=State.SUCCEEDED, map_index=number, **ran)
     session.flush()
-    assert usage.of_tasks(session, "d", ["t"]) == {"t": usage.of_task(session, "d", "t")}
-    assert store.forget_ended(session, NOW - 2.5 * DAY) == 9
-    of_task = usage.of_task(session, "d", "t")
+    assert task_usage.of_tasks(session, "d", ["t"]) == {"t": task_usage.of_task(session, "d", "t")}
+    assert task_usage.forget_ended(session, NOW - 2.5 * DAY) == 9
+    of_task = task_usage.of_task(session, "d", "t")
     assert of_task.tries == 5
-    assert usage.of_tasks(session, "d", ["t"]) == {"t": of_task}
+    assert task_usage.of_tasks(session, "d", ["t"]) == {"t": of_task}
 
 
 def test_a_file_of_jobs_holds_no_connection_while_it_is_read(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

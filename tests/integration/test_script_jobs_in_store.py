@@ -29,12 +29,13 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
+from lading.executors.accounting import task_usage
 from lading.executors.controller import script_jobs
 from lading.executors.controller.script_jobs import ScriptJobs, ended
 from lading.executors.orchestrator import airflow_scripts
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.orchestrator.orchestrator import ScriptEnd
-from lading.executors.store import Change, JobRow, State, queue, usage
+from lading.executors.store import Change, JobRow, State, queue
 from lading.executors.store.durations import levels
 from lading.executors.store.tables import UsageRow
 from lading.hooks.batch.script_jobs import JOB_SCRIPT, ScriptRequest
@@ -42,9 +43,9 @@ from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.task_run import token
 from lading.operators.job_script_trigger import JobScriptTrigger
 from lading.plugin.ui.queries.advice import tasks_asked
-from lading.scheduling.insight.usage import Usage
-from lading.scheduling.reasons import because, free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import because, free_text
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.sizing.usage import Usage
 from tests.conftest import DATABASES
 
 REQUEST = ScriptRequest(site="hpc", nodes=2, ppn=4, threads=2, mem=4000, time=600, queue="long")
@@ -370,9 +371,9 @@ def test_a_script_says_nothing_about_what_its_task_should_request(session: Sessi
     now = placed(session, task)
     end = {"state": State.SUCCEEDED, "started_at": now - 50, "ended_at": now}
     store.apply(session, [Change(token(task), end)])
-    assert usage.of_task(session, "dag", "script").tries == 1
+    assert task_usage.of_task(session, "dag", "script").tries == 1
     assert tasks_asked(session, "dag") == {"script": (1.0, 1)}
-    usage.keep(session, session.execute(select(*usage.COLUMNS).where(JobRow.task_id == "script")).all())
+    task_usage.keep(session, session.execute(select(*task_usage.COLUMNS).where(JobRow.task_id == "script")).all())
     kept = session.scalars(select(UsageRow).where(UsageRow.dag_id == "dag")).all()
     assert (sum(row.jobs for row in kept), sum(Usage.load(row.usage).tries for row in kept)) == (2, 1)
 

@@ -16,8 +16,9 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.accounting import share_rows
 from lading.executors.controller.controller import Controller
-from lading.executors.store import JobRow, State, share_rows
+from lading.executors.store import JobRow, State
 from tests.clusters.agents import AgentSite
 from tests.clusters.bought import Clock
 from tests.clusters.sites import StoreHost, make_settings, rest

@@ -17,6 +17,8 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.accounting import task_usage
+from lading.executors.accounting.task_usage import OF_JOBS
 from lading.executors.controller import dispatch
 from lading.executors.locality.staging import Staging
 from lading.executors.migrations.db_manager import LadingDBManager
@@ -28,11 +30,10 @@ from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.tables import UsageRow
-from lading.executors.store.usage import OF_JOBS
-from lading.scheduling.insight.usage import Usage
-from lading.scheduling.job import LAYOUT
-from lading.scheduling.reasons import because, free_text
-from lading.scheduling.resources import Layout
+from lading.scheduling.model.job import LAYOUT
+from lading.scheduling.model.reasons import because, free_text
+from lading.scheduling.model.resources import Layout
+from lading.scheduling.sizing.usage import Usage
 from tests.clusters.sites import FakeSite
 from tests.conftest import DATABASES
 
@@ -307,7 +308,7 @@ def test_old_jobs_are_forgotten_when_airflow_has_their_ends(session: Session) ->
     add(session, "untold", state=State.SUCCEEDED, ended_at=10.0, unreported=True)
     add(session, "young", state=State.SUCCEEDED, ended_at=30.0)
     add(session, "live")
-    assert store.forget_ended(session, 20.0) == 1
+    assert task_usage.forget_ended(session, 20.0) == 1
     assert set(store.find(session, ["old", "untold", "young", "live"])) == {"untold", "young", "live"}
     [kept] = session.scalars(select(UsageRow).where(UsageRow.dag_id == "d"))  # beside what no job used on that day
     assert (kept.jobs, kept.cpu_seconds, kept.usd, kept.size_class) == (1, 5.0, 0.5, OF_JOBS)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from lading.executors.agent import process_tree
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.spool import Envelope, Spool
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.services import unprivileged
 from tests.services.forked import Forked
 

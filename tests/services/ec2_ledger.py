@@ -15,7 +15,7 @@ from typing import Any
 
 from moto.ec2.models.instances import Instance
 
-from lading.scheduling.catalogue import Catalogue, bundled
+from lading.scheduling.model.catalogue import Catalogue, bundled
 from tests.services.ec2_faults import Request
 
 LEAST_SECONDS = 60.0

@@ -24,7 +24,7 @@ import yaml
 from moto.ec2 import ec2_backends
 from moto.ec2.models.instances import Instance
 
-from lading.scheduling.catalogue import bundled
+from lading.scheduling.model.catalogue import bundled
 from tests.services import processes
 from tests.services.sshd import OPTIONS, PRIVILEGE_SEPARATION, PROGRAM
 

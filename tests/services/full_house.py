@@ -33,21 +33,21 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import Engine, insert, update
 from sqlalchemy.orm import Session
 
+from lading.executors.accounting.share_rows import BudgetRow, ShareStandingRow, save_standings
+from lading.executors.request_rows import RequestKind, ask
+from lading.executors.starts.work_left import work_left
 from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, reason_values, take_lease
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.requests import RequestKind, ask
 from lading.executors.store.run_rows import RunForecastRow
-from lading.executors.store.share_rows import BudgetRow, ShareStandingRow, save_standings
 from lading.executors.store.tables import UsageRow
-from lading.executors.store.work_left import work_left
-from lading.scheduling.insight.bill import hours_of_work
-from lading.scheduling.insight.usage import Usage
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.budgets import Period, PeriodBudget, Unit
-from lading.scheduling.shares.table import Kept, Share, ShareAmounts, Shares
-from lading.scheduling.shares.usage import Standing, share_standings
-from lading.scheduling.shares.who import Tenant, Who
+from lading.scheduling.accounting.bill import hours_of_work
+from lading.scheduling.accounting.budgets import Period, PeriodBudget, Unit
+from lading.scheduling.accounting.share_table import Kept, Share, ShareAmounts, Shares
+from lading.scheduling.accounting.share_usage import Standing, share_standings
+from lading.scheduling.accounting.who import Tenant, Who
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.sizing.usage import Usage
 from tests.services.airflow import Airflow
 from tests.services.sqlite import open_sqlite
 

@@ -9,12 +9,12 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import Plan
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import vector
-from lading.scheduling.plan import Plan
-from lading.scheduling.resources import Resources
 
 
 def catalogue(**types: tuple[float, int, float]) -> Catalogue:

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, reason_values, take_lease
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
 
 DAGS = ("etl", "genomes", "report")
 EVERYBODYS = "genomes"

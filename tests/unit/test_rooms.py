@@ -17,9 +17,10 @@ ROOMS = ("scheduling", "hooks", "operators", "executors", "plugin")
 FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
     "scheduling": (
         ("scheduling/text",),
-        ("scheduling",),
-        ("scheduling/hints", "scheduling/packing", "scheduling/shares"),
-        ("scheduling/matching", "scheduling/insight", "scheduling/forecast"),
+        ("scheduling/model", "scheduling"),
+        ("scheduling/hints", "scheduling/packing", "scheduling/accounting", "scheduling/insight"),
+        ("scheduling/matching", "scheduling/sizing", "scheduling/starts"),
+        ("scheduling/forecast",),
         ("scheduling/gangs", "scheduling/provisioning"),
         ("scheduling/placing",),
         ("scheduling/simulation",),
@@ -47,7 +48,8 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
     ),
     "executors": (
         ("executors/store", "executors/agent"),
-        ("executors/store/gangs", "executors/migrations/versions"),
+        ("executors/store/gangs", "executors/migrations/versions", "executors/accounting"),
+        ("executors/starts",),
         ("executors/migrations", "executors/orchestrator"),
         ("executors",),
         ("executors/sizing", "executors/locality", "executors/gangs"),

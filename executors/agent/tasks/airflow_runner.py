@@ -69,7 +69,7 @@ from lading.executors.agent.tasks.outputs import NotesResults, measured
 from lading.executors.agent.tasks.task_exception import read_exception
 from lading.hooks.dags.bundles import of_workload
 from lading.scheduling.hints.retries import INFRASTRUCTURE
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from tenacity import RetryCallState, wait_random_exponential
 
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.api_tunnel.address import VARIABLE, Address
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 # Statuses by which a proxy, or the gate of a tunnel, reports that the API server does not answer.
 OUT_OF_REACH = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)

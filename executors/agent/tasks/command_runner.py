@@ -21,7 +21,7 @@ from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, Runner
 from lading.hooks.files.logs import get_logger
 from lading.hooks.files.safe_files import make_private, open_regular
 from lading.hooks.spool.command import COMMAND_RUNNER, LOG_FOLDER_VARIABLE, PROBE, CommandWork
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 log = get_logger(__name__)
 

@@ -30,8 +30,8 @@ from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.command import runner_of
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.values import to_json
-from lading.scheduling.light_dataclasses import as_dict
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.light_dataclasses import as_dict
+from lading.scheduling.model.resources import Resources
 
 # The fields of MemorySamples in the memory shared with the meter.
 SAMPLES = struct.Struct("=qqq")

@@ -13,7 +13,7 @@ from lading.executors.store.fair_queue import FairTurns, GangTurn
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

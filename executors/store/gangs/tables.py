@@ -8,8 +8,8 @@ from sqlalchemy import Double, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors.store.tables import Base, ReasonText, StringID
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 
 
 class GangRow(Base):

@@ -9,7 +9,7 @@ from enum import Enum
 
 from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms
 from lading.hooks.cluster.jobs.tracker import BatchJobTracker, Submission, TrackedBatchJob
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 
 class ReleaseState(Enum):

@@ -30,10 +30,10 @@ from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.backoff import ReasonedBackoff
 from lading.hooks.ssh.steps import Put, RemoteStep
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind, need
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason, because
+from lading.scheduling.model.resources import Resources
 
 log = logging.getLogger(__name__)
 

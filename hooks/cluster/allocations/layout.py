@@ -16,7 +16,7 @@ from pathlib import Path
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files.safe_files import open_regular, read_regular
 from lading.hooks.spool.tokens import checked
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 # Larger files are not claims or terms.
 MOST_CLAIM_BYTES = 2**16

@@ -29,7 +29,7 @@ from lading.hooks.site import ObservedLocation
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import FilePart, Parts, Put
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 

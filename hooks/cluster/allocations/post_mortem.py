@@ -27,7 +27,7 @@ from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.context import ClusterPart
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.ssh.steps import FilePart, Parts
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from lading.hooks.cluster.jobs.job_script import (
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.market import Market, need
+from lading.scheduling.model.resources import Layout, Resources
 from lading.scheduling.provisioning import Launch, decide
-from lading.scheduling.resources import Layout, Resources
 
 
 def market(config: ClusterConfig, longest: int | None = None) -> Market:

@@ -24,7 +24,7 @@ from lading.hooks.site import Check
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.location import has_other_limits
+from lading.scheduling.model.location import has_other_limits
 from lading.scheduling.text.units import format_memory, format_time
 
 # Seconds in which even a large Airflow on a slow file server can be imported.

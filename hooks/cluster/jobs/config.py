@@ -29,10 +29,10 @@ from lading.hooks.files.table_model import (
 )
 from lading.hooks.site import RemoteConfig
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.gpus import parse_type
-from lading.scheduling.machine_traits import DEFAULT_ARCH, DEFAULT_OS, ON_DEMAND
 from lading.scheduling.matching.admission import Admission
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.gpus import parse_type
+from lading.scheduling.model.machine_traits import DEFAULT_ARCH, DEFAULT_OS, ON_DEMAND
+from lading.scheduling.model.resources import Resources
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel

@@ -19,7 +19,7 @@ from typing import Any
 
 from lading.hooks.batch.outcome import REASONS, Evidence, Outcome, Sentinel, decide
 from lading.hooks.batch.system import NativeJob
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 # Seconds until a job's own report of how it ended is final if the batch system reports nothing else.
 SECONDS_FOR_A_CAUSE = 30.0

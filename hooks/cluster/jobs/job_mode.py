@@ -23,7 +23,7 @@ from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.spool import events
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.steps import GetAll, Put
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.location import has_other_limits
-from lading.scheduling.resources import NODES_VARIABLE, Layout, Resources
+from lading.scheduling.model.location import has_other_limits
+from lading.scheduling.model.resources import NODES_VARIABLE, Layout, Resources
 from lading.scheduling.text.units import format_time
 
 # Placeholder name in a script that is only shown; each real submission has a unique name.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lading.hooks.spool.tokens import checked
-from lading.scheduling.light_dataclasses import dataclass
+from lading.scheduling.model.light_dataclasses import dataclass
 
 # The folders of the spool on a cluster. It has no bell, because no process on a cluster rings one.
 SPOOL_FOLDERS = ("inbox", "cancel", "events", "jobs")

@@ -48,7 +48,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Parts, RemoteStep, Remove
 from lading.hooks.ssh.transport import TIMEOUT, Transport
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.hints.retries import INFRASTRUCTURE
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 # Maximum number of jobs examined in one poll.
 MOST_VERDICTS = 200

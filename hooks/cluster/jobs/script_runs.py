@@ -18,7 +18,7 @@ from lading.hooks.polling.job_tracker import JobTracker
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RemoteStep
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 
 # The names of the steps of a poll.
 GRANTS, CANCELS, STARTS = "script grants", "script cancels", "script starts"

@@ -31,7 +31,7 @@ from lading.hooks.polling.job_tracker import JobTracker
 from lading.hooks.polling.outside_clock import between
 from lading.hooks.spool import job_files
 from lading.hooks.ssh.answer import CommandResult
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 

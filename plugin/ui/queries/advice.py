@@ -13,15 +13,16 @@ from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import JobRow, usage
+from lading.executors.accounting import task_usage
+from lading.executors.accounting.task_usage import FreedAmounts
+from lading.executors.store import JobRow
 from lading.executors.store.tables import UsageRow
-from lading.executors.store.usage import FreedAmounts
 from lading.plugin.ui.queries.bill import billed
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.insight.bill import BillParts
-from lading.scheduling.insight.periods import SECONDS_PER_DAY
-from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, Size, advised_sizes, right_size
-from lading.scheduling.insight.usage import Usage
+from lading.scheduling.accounting.bill import BillParts
+from lading.scheduling.accounting.periods import SECONDS_PER_DAY
+from lading.scheduling.sizing.right_size import FEWEST_TRIES, RightSize, Size, advised_sizes, right_size
+from lading.scheduling.sizing.usage import Usage
 
 MOST_TASKS = 200
 # Savings are computed for at most this many tasks, the most expensive ones.
@@ -98,7 +99,7 @@ class AdvisedTask(NamedTuple):
 def advised(session: Session, dag_id: str) -> list[AdvisedTask]:
     """Return the tasks of a Dag with at least one finished try, largest savings first."""
     asked = tasks_asked(session, dag_id)
-    used = usage.of_tasks(session, dag_id, asked.keys())
+    used = task_usage.of_tasks(session, dag_id, asked.keys())
     found = [AdvisedTask(name, asked[name], each, right_size(each)) for name, each in used.items() if each.tries]
     return sorted(found, key=lambda task: (-task.size.saved_cpu_hours - task.size.saved_gib_hours / 4, task.task_id))
 
@@ -110,7 +111,7 @@ def tasks_asked(session: Session, dag_id: str) -> dict[str, tuple[float | None, 
     """
     kept = select(UsageRow.task_id).where(UsageRow.dag_id == dag_id).distinct().limit(MOST_TASKS)
     there = select(JobRow.task_id, func.max(JobRow.cpus), func.max(JobRow.memory)).where(
-        JobRow.dag_id == dag_id, JobRow.task_id.is_not(None), JobRow.ended_at.is_not(None), usage.IS_OF_TASK
+        JobRow.dag_id == dag_id, JobRow.task_id.is_not(None), JobRow.ended_at.is_not(None), task_usage.IS_OF_TASK
     )
     found: dict[str, tuple[float | None, int | None]] = dict.fromkeys(session.scalars(kept), (None, None))
     for task_id, cpus, memory in session.execute(there.group_by(JobRow.task_id).limit(MOST_TASKS)):
@@ -206,7 +207,7 @@ def savings(session: Session, sight: Sight, now: float, only_dag: str | None = N
         gib_hours=sum(each.gib_hours for each in found),
         tasks=found,
         tasks_left_out=max(0, len(dearest) - MOST_DEAREST),
-        freed=usage.freed(session, now),
+        freed=task_usage.freed(session, now),
     )
 
 
@@ -218,7 +219,7 @@ def saving_of(
     :param cost: what it cost in the last 30 days
     :param asked: the most cpus and memory that any of its jobs requested
     """
-    used = usage.of_task(session, dag_id, task_id)
+    used = task_usage.of_task(session, dag_id, task_id)
     size, requested = right_size(used), cost.used + cost.unused
     if size.line is None or not used.cpu_hours or not requested:
         return None

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from sqlalchemy import case, func, not_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import bill_days
-from lading.executors.store.bill_days import (
+from lading.executors.accounting import bill_days
+from lading.executors.accounting.bill_days import (
     MACHINES,
     BillDayRow,
     PeriodSum,
@@ -27,16 +27,16 @@ from lading.executors.store.bill_days import (
     not_kept,
     number_of,
 )
-from lading.executors.store.bills import bill, running
+from lading.executors.accounting.bills import bill, running
+from lading.executors.starts.work_left import work_left
 from lading.executors.store.figures import site_figures
 from lading.executors.store.figures import total as known_total
 from lading.executors.store.tables import InstanceRow, InstanceState, SiteRow
-from lading.executors.store.work_left import work_left
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.insight.bill import BillParts, SpendingOutlook, hours_of_work, total
-from lading.scheduling.insight.idle import FRACTIONS, IdleAdvice, IdleCost, halve
-from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, following, periods
-from lading.scheduling.insight.periods import begin as first_of
+from lading.scheduling.accounting.bill import BillParts, SpendingOutlook, hours_of_work, total
+from lading.scheduling.accounting.idle import FRACTIONS, IdleAdvice, IdleCost, halve
+from lading.scheduling.accounting.periods import SECONDS_PER_DAY, Period, following, periods
+from lading.scheduling.accounting.periods import begin as first_of
 
 # The cost of Dags the user cannot read is shown only as a sum, for past days on which at least this many of them had
 # jobs: the sum of a single Dag would reveal what that Dag cost.
@@ -238,8 +238,8 @@ def is_partial(sight: Sight) -> bool:
 def sum_up(session: Session, sight: Sight, spans: Sequence[tuple[float, float]], split: Split, now: float) -> BillRows:
     """Sum up a bill by row and by consecutive period, until now.
 
-    Daily sums are used where they are stored (see :mod:`lading.executors.store.bill_days`); the rest is summed from the
-    jobs and machines that finished then. What is still running belongs to the period that contains now.
+    Daily sums are used where they are stored (:mod:`lading.executors.accounting.bill_days`); the rest is summed from
+    the jobs and machines that finished then. What is still running belongs to the period that contains now.
 
     :param spans: the start and end of each period, which are the beginnings of days in UTC
     """

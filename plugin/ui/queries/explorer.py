@@ -21,14 +21,15 @@ from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Double, String, and_, cast, func, not_, or_, select, true, type_coerce, union
 from sqlalchemy.orm import Session
 
-from lading.executors.store import LIVE, JobRow, LocationRow, SiteRow, State, starts, usd_until
+from lading.executors.starts import expected_starts
+from lading.executors.store import LIVE, JobRow, LocationRow, SiteRow, State, usd_until
 from lading.executors.store.figures import CPUS, SITE
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.jobs import CHUNK, chunks
 from lading.executors.store.leases import database_ahead
 from lading.plugin.ui.queries.runs import TrySummary, as_tries, waited
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.insight.starts import ExpectedStart
+from lading.scheduling.starts.expected_starts import ExpectedStart
 
 # Matches are counted up to this number.
 MOST_COUNTED = 5_000
@@ -406,7 +407,7 @@ def find_jobs(
     # Any other order would reveal properties of hidden jobs, so they are left out.
     more = [sight.condition()] if sort != "queued" and not choice.names_any else []
     if sort == "starts":
-        more.append(JobRow.state.in_(starts.WAITING))
+        more.append(JobRow.state.in_(expected_starts.WAITING))
     # SQLite has to use the index on Dags, which contains the other columns: half a million jobs can have one state.
     # MySQL and MariaDB compare how many entries match in the indexes on Dags and causes, where failed jobs are few.
     # PostgreSQL chooses well from its own statistics.
@@ -542,10 +543,10 @@ def by_start(
     """
     rows: dict[str, Any] = {}
     for way in [[]] if each_way is None else [[each] for each in each_way]:
-        query = select(*starts.COLUMNS).where(*way, *conditions).order_by(*in_order(JobRow.queued_at, "desc"))
+        query = select(*expected_starts.COLUMNS).where(*way, *conditions).order_by(*in_order(JobRow.queued_at, "desc"))
         rows |= {row.token: row for row in session.execute(query.limit(MOST_SORTED))}
     newest = sorted(rows.values(), key=lambda row: (row.queued_at, row.token), reverse=True)[:MOST_SORTED]
-    known = starts.expected_starts(session, newest, now, is_drawn=False)
+    known = expected_starts.expected_starts(session, newest, now, is_drawn=False)
     sign = -1.0 if order == "desc" else 1.0
     found = []
     for row in newest:

@@ -16,14 +16,15 @@ from pydantic import BaseModel
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import JobRow, usage
+from lading.executors.accounting import task_usage
+from lading.executors.store import JobRow
 from lading.executors.store.jobs import chunks
 from lading.plugin.ui.queries.now import MOST_DAGS, MOST_SENTENCES, WaitingDag, failed_since
 from lading.plugin.ui.queries.runs import why_failed
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.since_then import Since, SinceThen, became, since_then, task_of
-from lading.scheduling.insight.right_size import right_size
-from lading.scheduling.reason_codes import CAUSES, CODES, Cause, Code, remedy_at
+from lading.scheduling.model.reason_codes import CAUSES, CODES, Cause, Code, remedy_at
+from lading.scheduling.sizing.right_size import right_size
 from lading.scheduling.text.units import format_memory, format_time
 
 # Causes that concern a machine are grouped by machine. Preemptions are grouped by site, because being reclaimed by the
@@ -281,7 +282,7 @@ def advise(session: Session, cause: str, dag_id: str, task_id: str) -> dict[str,
     if cause not in ("out_of_memory", "time_limit"):
         return {"advice": None, "line": None}
     is_memory = cause == "out_of_memory"
-    used = usage.of_task(session, dag_id, task_id)
+    used = task_usage.of_task(session, dag_id, task_id)
     advised = right_size(used)
     enough = (advised.memory if is_memory else advised.time).nearly_all
     said = None if enough is None else f"request {format_memory(int(enough)) if is_memory else format_time(enough)}"

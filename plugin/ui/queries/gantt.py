@@ -21,15 +21,17 @@ from sqlalchemy.orm import Session, defer
 
 from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.orchestrator.airflow_dags import Dags
-from lading.executors.store import LIVE, JobRow, starts
+from lading.executors.starts import expected_starts
+from lading.executors.starts.expected_starts import NoStart
+from lading.executors.store import LIVE, JobRow
 from lading.executors.store.durations import Durations
 from lading.executors.store.jobs import QUEUED
 from lading.executors.store.leases import database_ahead
 from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals, waited
 from lading.scheduling.insight.run_path import Stretch, critical, to_come, without
-from lading.scheduling.insight.starts import ExpectedStart, cause_text, end_interval
-from lading.scheduling.prediction import History
-from lading.scheduling.reason_codes import CODES
+from lading.scheduling.model.prediction import History
+from lading.scheduling.model.reason_codes import CODES
+from lading.scheduling.starts.expected_starts import ExpectedStart, cause_text, end_interval
 
 # The most tries shown per task, spread evenly over their states, and per run. The latter lowers the former if needed.
 MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
@@ -186,13 +188,13 @@ class Predictor:
         return Durations().read(self.session).history
 
     @cached_property
-    def outlook_of_all(self) -> starts.Outlook:
-        return starts.Outlook(self.session, self.now)
+    def outlook_of_all(self) -> expected_starts.Outlook:
+        return expected_starts.Outlook(self.session, self.now)
 
-    def outlook(self, jobs: Sequence[Any]) -> starts.Outlook:
+    def outlook(self, jobs: Sequence[Any]) -> expected_starts.Outlook:
         """Return when the waiting jobs of a run start."""
         if not self.is_for_many:
-            return starts.Outlook(self.session, self.now, jobs)
+            return expected_starts.Outlook(self.session, self.now, jobs)
         self.outlook_of_all.learn(jobs)
         return self.outlook_of_all
 
@@ -266,7 +268,7 @@ def why_unknown(
     parts = []
     if no_start:
         causes = sum((waits.causes.get(name, Counter()) for name in no_start), Counter[str]())
-        why = f" ({spoken(starts.commonest(causes)[0])})" if causes else ""
+        why = f" ({spoken(expected_starts.commonest(causes)[0])})" if causes else ""
         parts.append(f"there is no estimate of when the waiting jobs of {named(no_start)} start{why}")
     if no_length:
         parts.append(f"no job of {named(no_length)} has finished before, so its duration is unknown")
@@ -338,13 +340,13 @@ def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> RunWaits:
     """Read what the waiting jobs of a run wait for, and when they are expected to start."""
     session, now = predictor.session, predictor.now
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
-    at_work = (*mine, JobRow.state.in_(LIVE), JobRow.state.not_in(starts.WAITING))
+    at_work = (*mine, JobRow.state.in_(LIVE), JobRow.state.not_in(expected_starts.WAITING))
     # None: not all of them have started.
     begun = case((func.count() == func.count(JobRow.started_at), func.max(JobRow.started_at)))
     query = select(JobRow.task_id, begun).where(*at_work).group_by(JobRow.task_id)
     found: dict[str, float | None] = {str(task_id): at for task_id, at in session.execute(query)}
     whose = {"dag_id": JobRow.dag_id, "run_id": JobRow.run_id, "task_id": JobRow.task_id}
-    rows = starts.together(session, now, {**whose, **starts.TENANT}, *mine)
+    rows = expected_starts.together(session, now, {**whose, **expected_starts.TENANT}, *mine)
     outlook = predictor.outlook(rows)
     held: Counter[str] = Counter()
     causes: dict[str, Counter[str]] = {}
@@ -354,32 +356,32 @@ def last_starts(predictor: Predictor, dag_id: str, run_id: str) -> RunWaits:
             held[text] += row.jobs
         else:
             its = [*outlook.known_starts(row), *((last_start(outlook, row),) if row.unsaid else ())]
-            no_starts = [each.text for each in its if isinstance(each, starts.NoStart)]
+            no_starts = [each.text for each in its if isinstance(each, NoStart)]
             lasts = [
-                None if isinstance(each, starts.NoStart) else each.at if isinstance(each, ExpectedStart) else each
+                None if isinstance(each, NoStart) else each.at if isinstance(each, ExpectedStart) else each
                 for each in its
             ]
             if no_starts:
                 held[no_starts[0]] += row.jobs
             elif None in lasts and row.reason_code in CODES:
-                text = cause_text(row.reason_code, row.reason_limit, starts.site_of(row))
+                text = cause_text(row.reason_code, row.reason_limit, expected_starts.site_of(row))
                 causes.setdefault(row.task_id, Counter())[text] += row.jobs
         known = [found.get(row.task_id, now), *lasts] if row.task_id in found else lasts
         found[row.task_id] = None if None in known else max(at for at in known if at is not None)
     if not held:
         return RunWaits(found, None, causes)
-    text, number = starts.commonest(held)
+    text, number = expected_starts.commonest(held)
     return RunWaits(found, f"{number:,} {'jobs are' if number > 1 else 'job is'} held ({spoken(text)})", causes)
 
 
-def last_start(outlook: starts.Outlook, row: Any) -> float | starts.NoStart | None:
+def last_start(outlook: expected_starts.Outlook, row: Any) -> float | NoStart | None:
     """Return when the last of the jobs counted together is expected to start if no plan predicts it, or what holds it;
     None: unknown."""
     start = outlook.start(row, end="last", is_drawn=False)
     if start is not None:
         return start.at if isinstance(start, ExpectedStart) else start
     # A job that was just queued, or that is next in line, can start at once.
-    is_new = row.oldest - outlook.ahead > outlook.now - starts.SECONDS_UNTIL_SAID
+    is_new = row.oldest - outlook.ahead > outlook.now - expected_starts.SECONDS_UNTIL_SAID
     return outlook.now if is_new or outlook.backlogs.before(row, end="last").jobs < 1 else None
 
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
+from lading.executors.accounting.bills import bill_of_runs
 from lading.executors.store import LIVE, JobRow, State
-from lading.executors.store.bills import bill_of_runs
 from lading.executors.store.jobs import QUEUED
 from lading.plugin.ui.queries.bill import as_amounts
 from lading.plugin.ui.queries.gantt import ExpectedSpan, Predictor, end_fields, run_times, sums_of

@@ -17,7 +17,9 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import LIVE, Capacity, JobRow, LocationRow, SiteRow, State, share_rows
+from lading.executors.accounting import share_rows
+from lading.executors.starts.expected_starts import LIMITED, WAITING, Outlook, Why, site_of, why_of
+from lading.executors.store import LIVE, Capacity, JobRow, LocationRow, SiteRow, State
 from lading.executors.store.figures import (
     IS_PRESENT,
     CpusInUse,
@@ -37,16 +39,15 @@ from lading.executors.store.figures import (
 )
 from lading.executors.store.gangs.rows import held_by
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.starts import LIMITED, WAITING, Outlook, Why, site_of, why_of
 from lading.hooks.site import LocationState
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
-from lading.scheduling.insight.periods import SECONDS_PER_DAY
-from lading.scheduling.reason_codes import CAUSES, Code, remedy_at
-from lading.scheduling.reasons import NEW, Reason
-from lading.scheduling.shares.budgets import NEAR
-from lading.scheduling.shares.table import OTHERS
-from lading.scheduling.shares.who import Tenant, dag_pattern
+from lading.scheduling.accounting.budgets import NEAR
+from lading.scheduling.accounting.periods import SECONDS_PER_DAY
+from lading.scheduling.accounting.share_table import OTHERS
+from lading.scheduling.accounting.who import Tenant, dag_pattern
+from lading.scheduling.model.reason_codes import CAUSES, Code, remedy_at
+from lading.scheduling.model.reasons import NEW, Reason
 from lading.scheduling.text.units import format_count
 
 # Each group names at most this many reasons, Dags and places.

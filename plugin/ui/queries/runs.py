@@ -14,13 +14,13 @@ from pydantic import BaseModel
 from sqlalchemy import and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
+from lading.executors.accounting.bills import bill_of_runs
+from lading.executors.starts.expected_starts import show_starts
 from lading.executors.store import LIVE, JobRow, State, instances, usd_until
-from lading.executors.store.bills import bill_of_runs
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.jobs import QUEUED
 from lading.executors.store.leases import database_ahead
-from lading.executors.store.starts import show_starts
 from lading.plugin.ui.queries.bill import BillAmounts, as_amounts
 from lading.plugin.ui.queries.chart import machines
 from lading.plugin.ui.queries.now import remedies
@@ -28,7 +28,7 @@ from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.since_then import SinceThen, since_then
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
 from lading.scheduling.insight.phases import TITLES, Times, phases
-from lading.scheduling.reason_codes import CAUSES
+from lading.scheduling.model.reason_codes import CAUSES
 
 Boot = tuple[float, float | None]
 RunSort = Literal["began", "cost"]

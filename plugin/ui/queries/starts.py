@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from lading.executors.store.starts import NoStart, accuracy
-from lading.scheduling.insight.starts import ExpectedStart, StartSource
+from lading.executors.starts.expected_starts import NoStart, accuracy
+from lading.scheduling.starts.expected_starts import ExpectedStart, StartSource
 
 
 class StartEstimate(BaseModel):

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from lading.hooks.spool.command import CommandWork
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.clusters.driven import ASK, HEALTH, asked
 from tests.integration.clusters.test_cluster_faults import Site, fragile, make, python
 from tests.services.execution_api import ExecutionApi

@@ -16,8 +16,8 @@ from lading.executors.agent.tasks import probe
 from lading.hooks.cluster.site import ClusterSite
 from lading.hooks.ssh.paramiko_transport import ReverseTunnel
 from lading.plugin.manager import site_kinds
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Layout
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Layout
 from tests.clusters.asked import cancel, look
 from tests.clusters.driven import HEALTH, Driven, asked, run_commands
 from tests.reasons import message_in

@@ -9,11 +9,12 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.answers import changes_by_events
-from lading.executors.store import JobRow, State, starts
+from lading.executors.starts import expected_starts
+from lading.executors.store import JobRow, State
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.ssh.answer import CommandResult
-from lading.scheduling.insight.starts import ExpectedStart, StartSource
+from lading.scheduling.starts.expected_starts import ExpectedStart, StartSource
 from tests.services.processes import wait_until
 from tests.services.slurm import Slurm
 
@@ -44,7 +45,7 @@ def test_the_second_of_two_jobs_is_expected_when_the_first_must_have_ended(slurm
             store.add_job(session, token="second", **amounts, **names, **placed)
             event = {"event": "estimated", "token": "second", "starts_at": job.starts_at}
             store.apply(session, changes_by_events([event]), "hpc")
-            [start] = starts.expected_starts(session, session.scalars(select(JobRow)).all(), now).values()
+            [start] = expected_starts.expected_starts(session, session.scalars(select(JobRow)).all(), now).values()
         assert isinstance(start, ExpectedStart)
         assert start.source is StartSource.BATCH_SYSTEM
         assert now < start.since < (job.starts_at or 0.0) < start.until

@@ -24,7 +24,7 @@ from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.paramiko_transport import SSHTransport
 from lading.plugin.manager import site_kinds
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 from tests.clusters.asked import cancel
 from tests.clusters.driven import HEALTH, Driven, asked, run_commands
 from tests.clusters.runs import advanced, placed

@@ -15,7 +15,7 @@ from jsonschema import validate
 
 from lading.hooks.files.host import usable_cpus
 from lading.plugin.provider_info import get_provider_info, options
-from lading.scheduling.resources import cpus_of_one
+from lading.scheduling.model.resources import cpus_of_one
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.prices import Prices
-from lading.scheduling.catalogue import bundled
+from lading.scheduling.model.catalogue import bundled
 from tests.services.ec2 import FakeEC2
 from tests.services.ec2_ledger import IMAGE_GIB, USD_PER_GIB
 from tests.services.processes import living, wait_until

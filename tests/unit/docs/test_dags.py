@@ -17,7 +17,7 @@ from lading.operators import JobScriptOperator, resources
 from lading.plugin import hint_checks
 from lading.plugin.policies import task_policy
 from lading.plugin.sites import known_sites
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.clusters.sites import make_settings
 
 ROOT = Path(__file__).parents[3]

@@ -14,10 +14,10 @@ from lading.executors.controller.launched import Launched
 from lading.executors.store import Change, State
 from lading.executors.store.tables import InstanceRow, JobRow
 from lading.hooks.site import LocationState, ObservedLocation, Order
-from lading.scheduling.location import Location
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Launch, Provision
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
 
 BEGUN = 1_000_000.0
 CAPACITY = Resources(4, 16_000, 100_000)

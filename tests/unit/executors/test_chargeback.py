@@ -15,12 +15,13 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import State, bills, instances
+from lading.executors.accounting import bills
+from lading.executors.store import State, instances
 from lading.executors.store.tables import InstanceRow
 from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands import cost
-from lading.scheduling.insight.bill import total
-from lading.scheduling.insight.chargeback import charges
+from lading.scheduling.accounting.bill import total
+from lading.scheduling.accounting.chargeback import charges
 
 DAY = 86_400.0
 BEGUN = 20_000 * DAY

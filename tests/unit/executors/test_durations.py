@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.store import State, queue
 from lading.executors.store.durations import MOST, SECONDS_UNTIL_STALE, Durations
-from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.market import Market, need
-from lading.scheduling.prediction import Prediction
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import AssignedJob, Location
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 
 
 def add(session: Session, token: str, task: str, state: State = State.SUCCEEDED, **others: Any) -> None:

@@ -32,8 +32,8 @@ from uuid6 import uuid7
 
 from lading.executors import LadingExecutor, executor, store
 from lading.executors.store import JobRow, State
-from lading.scheduling.insight.auto import from_text
-from lading.scheduling.reasons import because, free_text
+from lading.scheduling.model.reasons import because, free_text
+from lading.scheduling.sizing.auto import from_text
 from tests.clusters.sites import make_settings
 
 OWNER, OTHER = 7, 3

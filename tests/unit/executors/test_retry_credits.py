@@ -26,9 +26,9 @@ from lading.executors.retry_credits import EVENT, accept_reported_success, give_
 from lading.executors.store import JobRow, State
 from lading.operators import resources
 from lading.scheduling.hints.hints import Hints
-from lading.scheduling.insight.auto import as_text, choices
-from lading.scheduling.reasons import because, free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import because, free_text
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.sizing.auto import as_text, choices
 
 TASK = {"dag_id": "dag", "task_id": "task", "run_id": "run", "map_index": -1}
 

@@ -20,12 +20,12 @@ from lading.executors.store import JobRow, State, queue, shapes
 from lading.executors.store.queued import QueuedJobs
 from lading.operators import resources
 from lading.scheduling.hints.hints import Hints
-from lading.scheduling.job import LAYOUT
-from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import GroupMachines
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.model.job import LAYOUT
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Layout, Resources
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.resources import Layout, Resources
 
 HALF = Location("m", Resources(16, 16384), used=Resources(8, 8192))
 

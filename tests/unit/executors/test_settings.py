@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lading.executors.settings import Settings
 from lading.hooks.files import host
-from lading.scheduling.resources import Resources, cpus_of_one
+from lading.scheduling.model.resources import Resources, cpus_of_one
 
 
 class Conf:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import Capacity, Change, JobRow, LocationRow, SiteRow, State, capacity, lanes, site_rows
-from lading.scheduling.reasons import free_text
+from lading.scheduling.model.reasons import free_text
 
 
 def add(session: Session, token: str, **columns: Any) -> None:

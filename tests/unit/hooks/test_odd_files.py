@@ -30,7 +30,7 @@ from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh import steps
 from lading.hooks.ssh.answer import CommandResult, TransportError
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 NEST = "[" * 100_000
 TABLE: dict[str, Any] = {

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lading.hooks.site.share_tables import parse_budgets, parse_shares
-from lading.scheduling.shares.budgets import PeriodBudget, Unit
-from lading.scheduling.shares.table import Kept, Share
-from lading.scheduling.shares.who import Tenant, Who
+from lading.scheduling.accounting.budgets import PeriodBudget, Unit
+from lading.scheduling.accounting.share_table import Kept, Share
+from lading.scheduling.accounting.who import Tenant, Who
 
 
 def test_shares_are_read_in_their_order() -> None:

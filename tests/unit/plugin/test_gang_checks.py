@@ -13,8 +13,8 @@ from lading.operators import resources
 from lading.plugin import hint_checks, policies
 from lading.plugin.published import PublishedSite
 from lading.scheduling.hints.hints import HINT_KEY, Hints
-from lading.scheduling.location import Location
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from lading.plugin import hint_checks
 from lading.plugin.hint_checks import check_stage
 from lading.plugin.published import PublishedSite, known, most_nodes
 from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.job import LAYOUT, NATIVE
-from lading.scheduling.location import Location
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import LAYOUT, NATIVE
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 
 SITES = {
     "lab": PublishedSite(stage_schemes=("s3",)),

@@ -11,7 +11,7 @@ from lading.executors.store import Change, State
 from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import plugin_manager
 from lading.plugin.serving import notify_listeners
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 
 class Listener:

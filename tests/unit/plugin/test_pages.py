@@ -18,8 +18,8 @@ from lading.hooks.files.sites_file import TABLES
 from lading.plugin import hint_checks
 from lading.plugin.published import PublishedSite
 from lading.plugin.sites import known_sites, load_sites
-from lading.scheduling.location import Location
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.text import toml
 from tests.clusters.sites import make_settings
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from lading.plugin import manager
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.resources import Resources
 
 DOCS = Path(__file__).parents[3] / "docs/explanation/placement.md"
 EXAMPLES = [text for text in re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.M | re.S) if "@hookimpl" in text]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lading.scheduling.reason_codes import CODES, Form
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reason_codes import CODES, Form
+from lading.scheduling.model.reasons import because
 from tests.services import nodejs
 from tests.services.debian import MissingPackagesError
 

@@ -29,7 +29,7 @@ from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.clusters.published import site
 from tests.clusters.sites import make_settings
 

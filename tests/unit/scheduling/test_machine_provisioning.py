@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
 from lading.scheduling.gangs.room import GangRoom
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Apart
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.prediction import Prediction
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering, bundled
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import AssignedJob, Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.quotas import family, quota
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision, decide, decide_apart
-from lading.scheduling.quotas import family, quota
-from lading.scheduling.resources import Resources
 from tests.reasons import clauses, trouble
 
 NOW = 100_000.0

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.job import LAYOUT, NATIVE, NOTHING, PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind, need, readable_kind
 from lading.scheduling.matching.waiting import Apart, WaitingJob
+from lading.scheduling.model.job import LAYOUT, NATIVE, NOTHING, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import fits, vector
-from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import (
     LONGEST_ARRIVAL,
     SECONDS_TO_BEGIN,
@@ -29,8 +31,6 @@ from lading.scheduling.provisioning import (
     suits,
 )
 from lading.scheduling.provisioning.allocations import abandoned
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
 from tests.reasons import clauses, trouble
 from tests.services.examples import part
 
@@ -508,10 +508,10 @@ def test_the_same_is_decided_of_the_same(waiting: list[PlannedJob], there: list[
 
 def test_the_order_of_texts_in_memory_decides_nothing() -> None:
     code = (
-        "from lading.scheduling.job import PlannedJob\n"
+        "from lading.scheduling.model.job import PlannedJob\n"
         "from lading.scheduling.matching.market import Market\n"
         "from lading.scheduling.provisioning import decide\n"
-        "from lading.scheduling.resources import Resources\n"
+        "from lading.scheduling.model.resources import Resources\n"
         "needs = [Resources(1 + n % 9, 100) for n in range(40)]\n"
         "jobs = [PlannedJob(f'j{n}', each, instance_type=f'k{n % 5}', time=1.0) for n, each in enumerate(needs)]\n"
         "print(decide(jobs, [], Market(Resources(8, 8000), 100, 9.0, 9.0, 9), now=99.0))"

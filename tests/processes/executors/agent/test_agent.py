@@ -25,8 +25,8 @@ from lading.executors.agent.job_folder import EndCause, Supervisor
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.spool import MOST_LOG_BYTES, AgentConfig, Envelope, JobFolder, Spool
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.clusters import agent_runner
 from tests.reasons import message_in
 from tests.services import unprivileged

@@ -18,8 +18,8 @@ import pytest
 from lading.executors.agent import container
 from lading.executors.agent.job_folder import Supervisor
 from lading.hooks.spool.spool import Spool
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.services import containers, debian
 from tests.services.agent import ROOT, RUNNER, NodeAgent
 from tests.services.podman import IMAGE, podman

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lading.hooks.files import host
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.services.agent import ROOT, RUNNER, NodeAgent
 from tests.services.processes import remove_cgroup
 

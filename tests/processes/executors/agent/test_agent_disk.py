@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from lading.executors.agent.scratch import MIB
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.reasons import message_in
 from tests.services.agent import NodeAgent
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lading.hooks.files.safe_files import visible
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.services import processes
 from tests.services.agent import NodeAgent
 

@@ -15,8 +15,8 @@ import pytest
 from lading.executors.agent.job_folder import Supervisor
 from lading.executors.agent.scratch import JobScratch
 from lading.hooks.files.safe_files import own_folder, own_folders
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.services import forked
 from tests.services.account import Account, NeedsRootError
 from tests.services.agent import NodeAgent

@@ -21,7 +21,7 @@ from lading.hooks.cluster.allocations.layout import AllocationFolder, Allocation
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files.safe_files import visible, write_atomically
 from lading.hooks.spool.spool import Envelope, Spool
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.reasons import message_in
 from tests.services.forked import Forked
 from tests.services.processes import lives, wait_until

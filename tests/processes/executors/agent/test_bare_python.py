@@ -21,7 +21,7 @@ from lading.hooks.spool.command import COMMAND_RUNNER, CommandWork
 from lading.hooks.spool.connection import SpoolConnection
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.services.processes import wait_until
 
 REQUEST = {"logs": [], "most": 1}

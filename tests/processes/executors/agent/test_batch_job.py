@@ -22,8 +22,8 @@ from lading.hooks.spool.command import COMMAND_RUNNER, CommandWork
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.values import reason_of
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Layout, Resources
 from tests.services.forked import Forked
 from tests.services.processes import wait_until
 
@@ -271,8 +271,9 @@ lading.executors.agent.supervisor lading.executors.agent.tasks.command_runner la
 lading.executors.agent.watchdog lading.hooks.batch.environment lading.hooks.cluster.jobs.layout lading.hooks.files.bell
 lading.hooks.files.child_processes lading.hooks.files.host lading.hooks.files.json_model lading.hooks.files.logs
 lading.hooks.files.safe_files lading.hooks.spool.command lading.hooks.spool.job_files lading.hooks.spool.spool
-lading.hooks.spool.tokens lading.hooks.spool.values lading.scheduling.light_dataclasses lading.scheduling.reasons
-lading.scheduling.resources lading.scheduling.text.nesting lading.scheduling.text.printable
+lading.hooks.spool.tokens lading.hooks.spool.values lading.scheduling.model.light_dataclasses
+lading.scheduling.model.reasons lading.scheduling.model.resources lading.scheduling.text.nesting
+lading.scheduling.text.printable
 """
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from lading.hooks.spool.command import CommandWork
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.prediction import SHORTEST_SAMPLED
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.prediction import SHORTEST_SAMPLED
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.services.agent import PATIENCE, NodeAgent
 from tests.services.processes import wait_until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.services.agent import NodeAgent
 from tests.services.ec2_imds import Metadata, serving
 

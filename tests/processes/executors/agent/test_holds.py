@@ -12,7 +12,7 @@ import pytest
 
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Spool
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.services.agent import NodeAgent
 
 ALL = Resources(4, 4096)

@@ -26,7 +26,7 @@ from lading.executors.agent.process_tree import MIB, MemoryMeter, Process, Proce
 from lading.executors.agent.running import RunningJob
 from lading.hooks.files import host
 from lading.hooks.spool.spool import JobFolder
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.services import unprivileged
 from tests.services.processes import wait_until
 

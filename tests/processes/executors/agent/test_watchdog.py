@@ -13,7 +13,7 @@ from lading.executors.agent import watchdog
 from lading.executors.agent.job_folder import EndCause, Supervisor
 from lading.hooks.files import host
 from lading.hooks.spool.spool import JobFolder
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from lading.hooks.batch import submit_limits
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.plugin.sites import load_sites
-from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper, envelope, only
 from tests.clusters.sites import make_settings
 from tests.reasons import message_in

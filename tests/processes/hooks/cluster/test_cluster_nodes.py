@@ -10,8 +10,8 @@ import pytest
 
 from lading.hooks.cluster.jobs import job_mode
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.clusters.paper import Paper, only
 from tests.reasons import message_in
 

@@ -27,7 +27,7 @@ from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool import agent_archive, job_files
 from lading.hooks.spool.values import asked_reason
 from lading.hooks.ssh.steps import RemoteStep, RunCommand
-from lading.scheduling.reasons import free_text
+from lading.scheduling.model.reasons import free_text
 from tests.clusters.paper import Paper, envelope, only
 from tests.reasons import message_in
 from tests.recordings import FOLDER

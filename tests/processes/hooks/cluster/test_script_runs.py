@@ -14,8 +14,8 @@ from lading.hooks.batch import script_jobs
 from lading.hooks.batch.script_jobs import JOB_SCRIPT, STARTED_AT
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from tests.clusters.paper import Paper
 
 ONE, TWO, THREE = (f"{number}b8c6a52-3c43-4f0e-9d0b-6f0c8f6a9a1e" for number in range(3))

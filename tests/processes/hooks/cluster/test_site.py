@@ -16,7 +16,7 @@ from lading.hooks.cluster.jobs.job_script import SHOWN_NAME
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.polling import rounds
 from lading.hooks.site import LocationState
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 from tests.clusters.asked import look, put
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope

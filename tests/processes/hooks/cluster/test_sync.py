@@ -12,8 +12,8 @@ import pytest
 from lading.hooks.cluster.checks import checks
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import launch
-from lading.scheduling.resources import Resources
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, only
 from tests.reasons import message_in

@@ -18,8 +18,8 @@ from lading.hooks.spool.spool import Envelope, JobFolder
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 
 
 class Folders(AirflowBundles):

@@ -16,7 +16,7 @@ from lading.hooks.ec2 import client, life, pace
 from lading.hooks.machines import connection
 from lading.hooks.machines.machine import Machine
 from lading.hooks.site import LocationState
-from lading.scheduling.reasons import free_text
+from lading.scheduling.model.reasons import free_text
 from tests.clusters.driven import HEALTH, Driven, asked
 from tests.clusters.ec2_drive import KIND, PATIENCE, ZONE, Drive
 from tests.services import debian

@@ -15,8 +15,8 @@ from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.pace import MOST_SILENT, Shortages
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.services.ec2 import FakeEC2
 
 GIB = 0.08 / 730

@@ -17,9 +17,9 @@ from lading.hooks.ec2.identity import identities
 from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.permissions import DESCRIBED, checks
 from lading.hooks.site import Check, Order
-from lading.scheduling.catalogue import bundled
+from lading.scheduling.model.catalogue import bundled
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Launch
-from lading.scheduling.resources import Resources
 from tests.services.ec2 import FakeEC2
 
 

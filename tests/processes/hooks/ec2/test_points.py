@@ -40,7 +40,7 @@ from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.ec2.termination import Termination
 from lading.plugin.host import AirflowHost
-from lading.scheduling import billing
+from lading.scheduling.accounting import billing
 from tests.clusters.driven import HEALTH, asked, asking, run_commands
 from tests.clusters.sites import make_settings
 from tests.services import node_python, processes

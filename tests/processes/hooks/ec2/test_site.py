@@ -17,8 +17,8 @@ from lading.hooks.spool.spool import Envelope
 from lading.plugin.subcommands import trial
 from lading.plugin.subcommands.check import site_findings
 from lading.plugin.subcommands.trial import trial_finding
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.clusters.driven import HEALTH, Driven, asked, asking
 from tests.clusters.ec2_drive import KIND, PATIENCE, ZONE, Drive
 from tests.reasons import message_in

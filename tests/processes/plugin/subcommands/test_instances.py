@@ -28,8 +28,8 @@ from lading.plugin.host import AirflowHost
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import instances as command
 from lading.plugin.subcommands.instances import instances as instances_command
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Launch
-from lading.scheduling.resources import Resources
 from tests.services.ec2 import FakeEC2
 from tests.services.processes import wait_until
 

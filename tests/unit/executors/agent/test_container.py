@@ -10,7 +10,7 @@ import pytest
 from lading.executors.agent import container
 from lading.executors.agent.supervisor import AgentJob
 from lading.hooks.spool.spool import Envelope, Spool
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 # It is killed twice before it does anything, and fails once, as Podman's does whose monitor was killed.
 DOCKER = """#!/bin/sh

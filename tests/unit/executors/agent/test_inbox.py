@@ -12,8 +12,8 @@ import pytest
 from lading.executors.agent.inbox import CANNOT_START, CLOCK_TICK, SECONDS_UNTIL_REPORTED, Inbox
 from lading.executors.agent.journal import AgentJournal
 from lading.hooks.spool.spool import Envelope, Spool
-from lading.scheduling.queueing import KEPT_FREE
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.starts.queueing import KEPT_FREE
 from tests.services.outside_clocks import off
 
 

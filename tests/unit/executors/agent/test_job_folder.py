@@ -12,7 +12,7 @@ import pytest
 from lading.executors.agent import job_folder
 from lading.hooks.files import host
 from lading.hooks.spool.spool import JobFolder
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 ODD = ("claimed.x.y.json", "claimed.1.2.3.json", "claimed.-1.5.json", "claimed..json", f"claimed.{'9' * 99}.1.json")
 

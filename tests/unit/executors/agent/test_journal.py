@@ -13,7 +13,7 @@ from lading.executors.agent import journal
 from lading.executors.agent.journal import AgentJournal, JobJournal
 from lading.hooks.spool.events import MOST_BYTES
 from lading.hooks.spool.spool import Spool
-from lading.scheduling.reasons import free_text
+from lading.scheduling.model.reasons import free_text
 
 MOST = 50
 

@@ -14,7 +14,7 @@ from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJob
 from lading.hooks.files import host
 from lading.hooks.spool.spool import JobFolder
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 NOBODY = 2**22 + 1
 LIMIT = 900

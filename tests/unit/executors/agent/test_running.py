@@ -14,8 +14,8 @@ from lading.executors.agent.process_tree import PAGE, Process
 from lading.executors.agent.running import MEMORY_INTERVAL, RunningJob, RunningJobs, judge_end
 from lading.hooks.files import host
 from lading.hooks.spool.spool import JobFolder
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 
 KILLED = ExitFile(-9, free_text("ended with signal 9"), 100.0, 1.5, 2048, touched_memory=10)
 

@@ -19,9 +19,9 @@ from lading.executors.store import JobRow, State
 from lading.executors.store.queue import GivenJob
 from lading.hooks.spool.values import reason_of
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.reason_codes import CAUSES
-from lading.scheduling.reasons import because, free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reason_codes import CAUSES
+from lading.scheduling.model.reasons import because, free_text
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.text.printable import LONGEST_TEXT
 from tests.reasons import told
 from tests.services.outside_clocks import off

@@ -14,9 +14,9 @@ from lading.executors.controller import launched
 from lading.executors.store import instances
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.site import LocationState, ObservedLocation
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from tests.services.packing import catalogue
 
 MARKET = MachineMarket(catalogue(small=(2, 4096, 0.1), large=(8, 16384, 0.4)), boot_seconds=60.0)

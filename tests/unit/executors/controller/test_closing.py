@@ -20,7 +20,7 @@ from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, Lease, State
 from lading.plugin.host import AirflowHost
-from lading.scheduling.reasons import free_text
+from lading.scheduling.model.reasons import free_text
 from tests.clusters.sites import FINISHED, FakeElasticSite, FakeSite, close_all_but, make_settings, rest
 from tests.reasons import told
 

@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
+from lading.executors.accounting import bill_days, task_usage
 from lading.executors.controller import answers, controller, housekeeping, site_memory, site_threads
 from lading.executors.controller.answers import SiteAnswer
 from lading.executors.controller.controller import Controller
@@ -32,15 +33,15 @@ from lading.executors.decisions import Decision
 from lading.executors.orchestrator.orchestrator import OrderedScript, ScriptEnd
 from lading.executors.settings import Settings
 from lading.executors.sizing.estimator import Estimator
-from lading.executors.store import Change, JobRow, LocationRow, State, bill_days, queue
+from lading.executors.store import Change, JobRow, LocationRow, State, queue
 from lading.hooks.batch.script_jobs import JOB_SCRIPT, ScriptRequest
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, SiteConfig
-from lading.scheduling import location
-from lading.scheduling.insight.auto import SizeChoice, as_text
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model import location
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.sizing.auto import SizeChoice, as_text
 from tests.clusters.sites import FINISHED, FakeSite, StoreHost, make_settings, make_store, rest
 from tests.reasons import told
 
@@ -719,7 +720,7 @@ def test_what_was_summed_up_stays_where_old_jobs_cannot_be_forgotten(
     def fail(session: Session, before: float) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "forget_ended", fail)
+    monkeypatch.setattr(task_usage, "forget_ended", fail)
     monkeypatch.setattr(bill_days, "SECONDS_OF_ROUND", 3600.0)  # else a slow machine sums up a day in each round
     with pytest.raises(OSError, match="No space"):
         here.controller.housekeeping.due(here.controller.metrics, {}, here.controller.queued)

@@ -22,16 +22,16 @@ from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs.job_script import shape
 from lading.hooks.cluster.site import cluster_kind
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.insight.auto import SizeChoice, as_text
-from lading.scheduling.location import Location
+from lading.scheduling.accounting.share_table import Shares
+from lading.scheduling.accounting.share_usage import Standing
 from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import because, free_text
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.assignment import Assignment
-from lading.scheduling.reasons import because, free_text
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.table import Shares
-from lading.scheduling.shares.usage import Standing
+from lading.scheduling.sizing.auto import SizeChoice, as_text
 from tests.reasons import told
 
 NOW = 1000.0

@@ -15,24 +15,24 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import store
+from lading.executors import request_rows, store
 from lading.executors.controller import answers, housekeeping, launched, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.metrics import Metrics
 from lading.executors.forecast import site_plans
 from lading.executors.gangs.gang_outcome import GangOutcome
+from lading.executors.request_rows import RequestKind
 from lading.executors.settings import Settings
-from lading.executors.store import Change, JobRow, State, requests
+from lading.executors.store import Change, JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.requests import RequestKind
 from lading.executors.store.tables import RequestRow
 from lading.hooks.site import LocationState, Observation, ObservedLocation, Order, Site
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.host import AirflowHost
 from lading.scheduling.gangs.room import GangRoom
-from lading.scheduling.location import Location
 from lading.scheduling.matching import market
-from lading.scheduling.reasons import because
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import because
 from tests.clusters.sites import ANY, FINISHED, FakeElasticSite, FakeSite, make_settings, rest
 from tests.reasons import told
 from tests.services.processes import wait_until
@@ -837,7 +837,7 @@ def test_nothing_is_launched_for_an_architecture_that_a_site_does_not_have(
 def ask(house: House, kind: RequestKind, target: str) -> None:
     """Ask as the API server does; the controller looks at it in its next tick."""
     with Session(house.engine) as session:
-        requests.ask(session, kind, target, "ada")
+        request_rows.ask(session, kind, target, "ada")
         session.commit()
     house.controller.requests.next_look = 0.0
 
@@ -845,7 +845,7 @@ def ask(house: House, kind: RequestKind, target: str) -> None:
 def outcomes(house: House) -> list[str | None]:
     """What came of all that was asked."""
     with Session(house.engine) as session:
-        return [each.outcome for each in reversed(requests.latest(session, 0.0, 10))]
+        return [each.outcome for each in reversed(request_rows.latest(session, 0.0, 10))]
 
 
 def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_is_resumed(
@@ -911,6 +911,6 @@ def test_what_a_site_never_does_is_abandoned(house: House, site: FakeElasticSite
     house.tick()
     assert outcomes(house) == ["its site has not carried it out within 600 s; see the site's note"]
     with Session(house.engine) as session, pytest.raises(LookupError, match="there is no site 'no'; valid: hpc"):
-        requests.ask(session, RequestKind.PAUSE, "no", "ada")
+        request_rows.ask(session, RequestKind.PAUSE, "no", "ada")
     with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is not a live instance"):
-        requests.ask(session, RequestKind.DRAIN, "hpc/no", "ada")
+        request_rows.ask(session, RequestKind.DRAIN, "hpc/no", "ada")

@@ -20,17 +20,18 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.accounting import share_rows
 from lading.executors.controller.metrics import Metrics
-from lading.executors.store import Change, State, share_rows
+from lading.executors.store import Change, State
 from lading.executors.store.figures import LiveKey, count_live
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queued import QueuedJobs
 from lading.plugin.host import AirflowHost
-from lading.scheduling.reason_codes import CAUSES, CODES
-from lading.scheduling.reasons import because, free_text
-from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget
-from lading.scheduling.shares.usage import Mean
-from lading.scheduling.shares.who import Who
+from lading.scheduling.accounting.budgets import BudgetUse, PeriodBudget
+from lading.scheduling.accounting.share_usage import Mean
+from lading.scheduling.accounting.who import Who
+from lading.scheduling.model.reason_codes import CAUSES, CODES
+from lading.scheduling.model.reasons import because, free_text
 
 DOCS = Path(__file__).parents[4] / "docs" / "reference"
 

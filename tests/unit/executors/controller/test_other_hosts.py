@@ -12,19 +12,19 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import store
+from lading.executors import request_rows, store
 from lading.executors.controller import dispatch, housekeeping, leadership
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.leadership import LEASE_SECONDS, Leadership
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import lives
+from lading.executors.request_rows import RequestKind
 from lading.executors.requests import SECONDS_UNTIL_OVERDUE, Requests
-from lading.executors.store import JobRow, State, queue, requests
+from lading.executors.store import JobRow, State, queue
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.tables import GangRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
-from lading.executors.store.requests import RequestKind
 from lading.scheduling.matching.waiting import WaitingJob
 from tests.clusters.sites import FakeSite, StoreHost, make_settings, rest
 from tests.services.outside_clocks import off, set_clock
@@ -172,7 +172,7 @@ def test_what_is_asked_is_abandoned_by_the_databases_clock(
         session.add(InstanceRow(token="L1", **instance))
         with monkeypatch.context() as elsewhere:
             set_clock(elsewhere, ahead)
-            request = requests.ask(session, RequestKind.DRAIN, "a/L1", "ada")
+            request = request_rows.ask(session, RequestKind.DRAIN, "a/L1", "ada")
         session.commit()
         asked: list[str] = []
         controller = Requests(lambda site, names: asked.extend(names))

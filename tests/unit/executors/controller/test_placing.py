@@ -20,13 +20,13 @@ from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Extensions, PlacementAttempts, Placing
 from lading.executors.store import JobRow, State, strikes
 from lading.hooks.site import ObservedLocation, SiteConfig
-from lading.scheduling.job import PlannedJob as Planned
-from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import Match
+from lading.scheduling.model.job import PlannedJob as Planned
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.policies import JobAllocation
-from lading.scheduling.resources import Resources
 from tests.clusters.sites import FINISHED, FakeSite, StoreHost, make_settings, make_store, rest
 from tests.reasons import told
 

@@ -12,14 +12,14 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import store
+from lading.executors import request_rows, store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
-from lading.executors.store import JobRow, State, durations, requests
-from lading.executors.store.requests import RequestKind
+from lading.executors.request_rows import RequestKind
+from lading.executors.store import JobRow, State, durations
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import FORECAST, InstanceLimits
+from lading.scheduling.model.plan import FORECAST, InstanceLimits
 from tests.clusters.bought import BoughtSite, Clock
 from tests.clusters.sites import StoreHost, make_settings, make_store, rest
 from tests.services.at_once import AtOnce
@@ -80,7 +80,7 @@ class House:
 
     def ask(self, kind: RequestKind, target: str) -> None:
         with Session(self.engine) as session:
-            requests.ask(session, kind, target, "ann")
+            request_rows.ask(session, kind, target, "ann")
             session.commit()
 
     @property

@@ -13,21 +13,22 @@ from sqlalchemy import insert, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import store
+from lading.executors import request_rows, store
+from lading.executors.accounting import share_rows, task_usage
 from lading.executors.controller.controller import Controller
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.orchestrator.airflow_facts import DagFacts
 from lading.executors.orchestrator.orchestrator import TaskNote
-from lading.executors.store import JobRow, State, fair_queue, requests, share_rows, usage
+from lading.executors.request_rows import RequestKind
+from lading.executors.store import JobRow, State, fair_queue
 from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.queued import QueuedJobs
-from lading.executors.store.requests import RequestKind
 from lading.executors.store.tables import LocationRow
-from lading.scheduling.reasons import because
-from lading.scheduling.shares.budgets import BudgetTerms, BudgetUse, PeriodBudget, Unit
-from lading.scheduling.shares.table import Shares
-from lading.scheduling.shares.usage import Mean, Standing
-from lading.scheduling.shares.who import Who
+from lading.scheduling.accounting.budgets import BudgetTerms, BudgetUse, PeriodBudget, Unit
+from lading.scheduling.accounting.share_table import Shares
+from lading.scheduling.accounting.share_usage import Mean, Standing
+from lading.scheduling.accounting.who import Who
+from lading.scheduling.model.reasons import because
 from tests.clusters.agents import AgentSite
 from tests.clusters.sites import StoreHost, make_settings, make_store, rest
 
@@ -128,8 +129,8 @@ def test_whose_cpu_hours_are_used_waits_until_the_next_period_or_a_lift(
         [budget] = share_rows.budgets(session)
         assert (budget.name, budget.unit, budget.is_lifted) == ("team b", "cpu-hours", False)
         with pytest.raises(LookupError, match="there is no budget 'team c'; valid: team b"):
-            requests.ask(session, RequestKind.LIFT, "team c", "ann")
-        requests.ask(session, RequestKind.LIFT, "team b", "ann")
+            request_rows.ask(session, RequestKind.LIFT, "team c", "ann")
+        request_rows.ask(session, RequestKind.LIFT, "team b", "ann")
         session.commit()
     machine.made.requests.next_look = 0.0
     machine.tick()
@@ -137,9 +138,9 @@ def test_whose_cpu_hours_are_used_waits_until_the_next_period_or_a_lift(
     with Session(engine) as session:
         [budget] = share_rows.budgets(session)
         assert (budget.is_lifted, budget.lifted_by) == (True, "ann")
-        [request] = requests.latest(session, 0.0, 5)
+        [request] = request_rows.latest(session, 0.0, 5)
         assert (request.outcome, request.by) == ("it is lifted until its next period", "ann")
-        requests.ask(session, RequestKind.RESTORE, "team b", "bob")
+        request_rows.ask(session, RequestKind.RESTORE, "team b", "bob")
         session.commit()
     machine.made.requests.next_look = 0.0
     machine.tick()
@@ -258,7 +259,7 @@ def test_the_tags_of_dags_are_asked_for_where_a_budget_goes_by_them(
     monkeypatch.setattr(DagFacts, "columns", lambda self, session, dag_id: asked.append(dag_id) or {})
     with Session(engine) as session:
         for dag in ("one", "two"):
-            usage.row_of(session, dag, "t", int(time.time() // 86400), 0, "lab")
+            task_usage.row_of(session, dag, "t", int(time.time() // 86400), 0, "lab")
         session.commit()
     machine = Machine(engine, tmp_path, f"[[budgets]]\n{who}\nusd = 5\n")
     machine.tick()

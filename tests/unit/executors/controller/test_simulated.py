@@ -18,11 +18,11 @@ from lading.executors.controller.answers import SECONDS_UNTIL_MOVED
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow as Row
 from lading.executors.store import State, durations
-from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import InstanceLimits, Objective, PlannedLaunch
-from lading.scheduling.resources import Resources
-from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import InstanceLimits, Objective, PlannedLaunch
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.provisioning.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulated_machines import SimulatedMachine
 from lading.scheduling.simulation.simulator import Simulation

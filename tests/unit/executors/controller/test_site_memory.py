@@ -7,7 +7,7 @@ import pytest
 from lading.executors.controller import site_memory
 from lading.executors.controller.site_memory import Throughput
 from lading.executors.store import Change
-from lading.scheduling.reasons import free_text
+from lading.scheduling.model.reasons import free_text
 
 
 def test_as_many_as_have_ended_there_lately(monkeypatch: pytest.MonkeyPatch) -> None:

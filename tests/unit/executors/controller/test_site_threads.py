@@ -25,7 +25,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State
 from lading.hooks.files.logs import Trouble
 from lading.plugin.host import AirflowHost
-from lading.scheduling.reasons import free_text
+from lading.scheduling.model.reasons import free_text
 from tests.clusters.sites import FakeSite, close_all_but, make_settings, rest
 from tests.reasons import told
 from tests.services.processes import wait_until

@@ -12,12 +12,12 @@ from lading.executors import store
 from lading.executors.controller.launched import Launched
 from lading.executors.store import capacity as capacities
 from lading.hooks.site import LocationState, Observation, ObservedLocation
-from lading.scheduling.catalogue import bundled
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.catalogue import bundled
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 
 MARKET = MachineMarket(bundled().select(["m5.large", "m6g.large"]), images={"x86_64": "ami-1", "aarch64": "ami-2"})
 REAL = Resources(2.0, 7400, 8000, 0.0)

@@ -25,23 +25,23 @@ from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.plugin.host import AirflowHost
-from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, SiteForecast, alone
 from lading.scheduling.forecast.fleet_work import Fleet
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.insight.starts import StartSource
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market, kind
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.prediction import Prediction
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import allocation_plan
 from lading.scheduling.provisioning.foreseen import Foreseen, ForeseenActions
 from lading.scheduling.provisioning.launch import AllocationPlan
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.starts.expected_starts import StartSource
 from tests.clusters import workflow_runs
 from tests.clusters.bought import Clock
 from tests.clusters.sites import make_settings

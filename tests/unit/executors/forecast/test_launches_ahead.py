@@ -29,24 +29,24 @@ from lading.executors.store.gangs.tables import GangRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.site import LocationState
 from lading.plugin.host import AirflowHost
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.accounting.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, PeriodBudget, Unit, budget_terms
+from lading.scheduling.accounting.who import Tenant, Who
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.job import NATIVE, PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.plan import FORECAST
-from lading.scheduling.prediction import Prediction
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.model.job import NATIVE, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import FORECAST
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Launch, Provision, decide
 from lading.scheduling.provisioning.allocation_plan import MINUTE, NOT_MEASURED
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.launch import AllocationPlan
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, PeriodBudget, Unit, budget_terms
-from lading.scheduling.shares.who import Tenant, Who
 from tests.clusters.bought import Clock
 from tests.clusters.dag_runs import NOW, add_run, job, store_dag, task
 from tests.clusters.gangs import House

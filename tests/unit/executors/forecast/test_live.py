@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import Engine
 
-from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import FORECAST
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import FORECAST
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival

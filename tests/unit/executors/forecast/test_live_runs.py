@@ -36,18 +36,18 @@ from lading.executors.store.durations import PastWaits
 from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
 from lading.plugin.host import AirflowHost
+from lading.scheduling.accounting.budgets import BudgetUse, PeriodBudget, Unit, budget_terms
+from lading.scheduling.accounting.who import Who
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.plan import FORECAST, InstanceLimits
-from lading.scheduling.prediction import Prediction
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import FORECAST, InstanceLimits
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import decide
-from lading.scheduling.resources import Resources
-from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit, budget_terms
-from lading.scheduling.shares.who import Who
 from lading.scheduling.text.units import format_moment
 from tests.clusters.sites import make_settings
 from tests.services.at_once import AtOnce

@@ -14,16 +14,16 @@ from lading.executors.forecast.site_plan import SECONDS_PENDING, PlanningInput, 
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, run_at_site, site_forecast
 from lading.scheduling.forecast.fleet_work import Fleet
 from lading.scheduling.forecast.forecast import RoomWait
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.plan import FORECAST, InstanceLimits
-from lading.scheduling.prediction import Prediction
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import FORECAST, InstanceLimits
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Provision, decide
 from lading.scheduling.provisioning.foreseen import ForeseenActions
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))

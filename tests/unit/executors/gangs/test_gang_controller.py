@@ -12,19 +12,19 @@ from airflow.models.log import Log
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from lading.executors import store
+from lading.executors import request_rows, store
 from lading.executors.controller import site_threads
 from lading.executors.gangs import gang_controller
-from lading.executors.store import JobRow, State, requests
+from lading.executors.request_rows import RequestKind
+from lading.executors.store import JobRow, State
 from lading.executors.store.gangs import rows
-from lading.executors.store.requests import RequestKind
 from lading.hooks.site import Holding, SiteConfig
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from tests.clusters.gangs import HoldingSite, House
 from tests.clusters.sites import FakeElasticSite, FakeSite, make_settings, make_store
 from tests.reasons import told
@@ -205,15 +205,15 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
     house.tick(3)
     with Session(house.engine) as session:
         with pytest.raises(LookupError, match="job 'nobody' is not sleeping; valid: the id of a job that sleeps"):
-            requests.ask(session, RequestKind.WAKE, "nobody", "somebody")
-        requests.ask(session, RequestKind.WAKE, "workers0-r", "somebody")
+            request_rows.ask(session, RequestKind.WAKE, "nobody", "somebody")
+        request_rows.ask(session, RequestKind.WAKE, "workers0-r", "somebody")
         session.commit()
     lab.lies = None
     house.controller.requests.next_look = 0.0
     house.tick(5)
     assert set(house.states().values()) == {RUNNING}
     with Session(house.engine) as session:
-        [done] = requests.latest(session, 0.0, 10)
+        [done] = request_rows.latest(session, 0.0, 10)
         assert done.outcome == "it searches for room now"
 
 
@@ -590,7 +590,7 @@ def test_a_gang_whose_cpu_hours_are_used_waits_for_its_budget(
     assert {jobs[name].reason_code for name in ("head", "workers0")} == {"budget_spent_cpu_hours"}
     assert lab.held == {}
     with Session(house.engine) as session:
-        requests.ask(session, RequestKind.LIFT, "Dags d", "ann")
+        request_rows.ask(session, RequestKind.LIFT, "Dags d", "ann")
         session.commit()
     house.controller.requests.next_look = 0.0
     house.tick(6)

@@ -11,14 +11,15 @@ from airflow.models.log import Log
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from lading.executors import request_rows
 from lading.executors.controller import site_threads
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
-from lading.executors.store import JobRow, State, requests
-from lading.executors.store.requests import RequestKind
+from lading.executors.request_rows import RequestKind
+from lading.executors.store import JobRow, State
 from lading.hooks.site import Holding
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 from tests.clusters.gangs import House
 from tests.clusters.sites import FakeElasticSite, make_settings, make_store
 
@@ -126,7 +127,7 @@ def test_for_a_gang_whose_usd_are_spent_nothing_is_launched_until_the_budget_is_
     waiting = [job for job in house.by_token().values() if job.state == State.QUEUED]
     assert (hpc.ordered, {job.reason_code for job in waiting}) == ([], {"budget_spent"})
     with Session(house.engine) as session:
-        requests.ask(session, RequestKind.LIFT, "d", "ann")
+        request_rows.ask(session, RequestKind.LIFT, "d", "ann")
         session.commit()
     house.controller.requests.next_look = 0.0
     for _ in range(6):

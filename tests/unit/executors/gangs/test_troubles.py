@@ -18,7 +18,7 @@ from lading.scheduling.gangs.room import Ways
 from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.reasons import Reason, because, free_text
+from lading.scheduling.model.reasons import Reason, because, free_text
 from tests.reasons import told
 from tests.unit.executors.gangs.test_gang_controller import ATTEMPTED, QUEUED, RUNNING, HoldingSite, House, house, lab
 

@@ -26,7 +26,7 @@ from lading.hooks.site import Holding
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.clusters.agents import AgentSite
 from tests.clusters.sites import StoreHost, make_settings, make_store, rest
 

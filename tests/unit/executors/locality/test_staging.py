@@ -25,7 +25,7 @@ from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.staging import copying, sources
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.clusters.sites import FakeSite
 from tests.reasons import told
 

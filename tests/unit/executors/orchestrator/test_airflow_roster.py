@@ -18,7 +18,7 @@ from uuid6 import uuid7
 
 from lading.executors.orchestrator.airflow_roster import read
 from lading.executors.orchestrator.orchestrator import ExpectedGang, Roster
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 from tests.reasons import told
 
 GANG = ExpectedGang("d", "r", ("head", "workers"))

@@ -26,7 +26,7 @@ from lading.executors.sizing.file_sizes import FileSizes
 from lading.executors.sizing.inputs import LONGEST_VALUE, kept
 from lading.executors.store import JobRow, State, strikes
 from lading.plugin.host import AirflowHost
-from lading.scheduling.reasons import Reason
+from lading.scheduling.model.reasons import Reason
 from tests.reasons import told
 from tests.services.processes import wait_until
 

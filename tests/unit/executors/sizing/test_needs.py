@@ -11,11 +11,12 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.accounting import task_usage
 from lading.executors.sizing import needs
 from lading.executors.sizing.needs import Needs
-from lading.executors.store import JobRow, State, usage
-from lading.scheduling.insight.auto import SizeChoice, as_text
-from lading.scheduling.resources import Resources
+from lading.executors.store import JobRow, State
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.sizing.auto import SizeChoice, as_text
 
 UNSAID = as_text({"cpus": SizeChoice(0.25), "memory": SizeChoice(512)})
 ASKED = as_text({"memory": SizeChoice(8192, is_asked=True)})
@@ -139,7 +140,7 @@ def test_what_is_stored_wrong_of_one_job_keeps_no_other(session: Session) -> Non
 def test_of_many_new_tasks_some_are_read_in_each_tick(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "SECONDS_PER_TICK", 0.0)
     reads = []
-    monkeypatch.setattr(usage, "of_task", lambda session, *task: reads.append(task) or usage.Usage())
+    monkeypatch.setattr(task_usage, "of_task", lambda session, *task: reads.append(task) or task_usage.Usage())
     for number in range(5):
         add(session, str(number), f"t{number}")
     known = book()
@@ -159,6 +160,6 @@ def test_what_sizing_frees(session: Session) -> None:
     add(session, "hints", state=State.RUNNING, chosen=None)
     add_ended(session, "ended", started_at=1000.0, ended_at=8200.0, cpus=0.125, memory=256)
     add_ended(session, "long ago", started_at=10.0, ended_at=20.0, memory=1)
-    found = usage.freed(session, 20.0 + 86401.0)
+    found = task_usage.freed(session, 20.0 + 86401.0)
     assert astuple(found) == pytest.approx((0.2 - 1.0, 2 * 412 / 1024, 0.25, 0.5))
-    assert (usage.freed(session, 1e9).cpu_hours, usage.freed(session, 1e9).gib_hours) == (0.0, 0.0)
+    assert (task_usage.freed(session, 1e9).cpu_hours, task_usage.freed(session, 1e9).gib_hours) == (0.0, 0.0)

@@ -23,10 +23,10 @@ from lading.hooks.ec2.config import EC2Config
 from lading.plugin.host import AirflowHost
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints, largest_of
-from lading.scheduling.insight import auto
-from lading.scheduling.insight.right_size import sizes
-from lading.scheduling.insight.usage import Usage, Use
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.sizing import auto
+from lading.scheduling.sizing.right_size import sizes
+from lading.scheduling.sizing.usage import Usage, Use
 
 
 class Conf:

@@ -12,10 +12,11 @@ from sqlalchemy import create_engine, delete, event, insert, update
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import JobRow, State, share_rows, usage
-from lading.executors.store.share_rows import EndedCosts
-from lading.scheduling.shares.budgets import PeriodBudget, Unit
-from lading.scheduling.shares.who import Who
+from lading.executors.accounting import share_rows, task_usage
+from lading.executors.accounting.share_rows import EndedCosts
+from lading.executors.store import JobRow, State
+from lading.scheduling.accounting.budgets import PeriodBudget, Unit
+from lading.scheduling.accounting.who import Who
 
 DAY = 86400.0
 # Noon of the tenth day of November 2026, in UTC.
@@ -80,7 +81,7 @@ def test_what_is_known_of_earlier_days_changes_no_sum(engine: Any, steps: list[t
             elif what == "report":
                 session.execute(update(JobRow).values(unreported=False, changed_at=now))
             else:
-                usage.forget_ended(session, now - (usd + 2) * DAY)
+                task_usage.forget_ended(session, now - (usd + 2) * DAY)
             assert share_rows.spending(session, BUDGETS, now, lambda _: None, known) is not None
             anew = spent(session, now, None)
             assert [
@@ -99,7 +100,7 @@ def test_a_day_whose_jobs_were_forgotten_counts_once_where_an_older_one_is_repor
             session.execute(insert(JobRow), [{**row, "unreported": days == 6, "changed_at": end}])
         known = EndedCosts()
         assert spent(session, NOON, known)[0] == (3.0, 0.0)
-        usage.forget_ended(session, NOON - 4 * DAY)
+        task_usage.forget_ended(session, NOON - 4 * DAY)
         session.execute(update(JobRow).values(unreported=False))
         assert spent(session, NOON + 60, known)[0] == (3.0, 0.0)
         session.rollback()

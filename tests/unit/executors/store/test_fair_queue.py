@@ -14,11 +14,11 @@ from lading.executors import store
 from lading.executors.store import JobRow, State, fair_queue, queue, shapes
 from lading.executors.store.fair_queue import FairTurns, FirstJobs, FoundJobs
 from lading.executors.store.queued import QueuedJobs
-from lading.scheduling.reasons import because
-from lading.scheduling.shares.budgets import BudgetTerms
-from lading.scheduling.shares.table import ShareAmounts, Shares
-from lading.scheduling.shares.usage import Standing
-from lading.scheduling.shares.who import Tenant
+from lading.scheduling.accounting.budgets import BudgetTerms
+from lading.scheduling.accounting.share_table import ShareAmounts, Shares
+from lading.scheduling.accounting.share_usage import Standing
+from lading.scheduling.accounting.who import Tenant
+from lading.scheduling.model.reasons import because
 
 MOST = 40
 JOB: dict[str, Any] = {

@@ -15,7 +15,7 @@ from lading.executors import store
 from lading.executors.store import State
 from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.tables import UnseenRow
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 from tests.services.sqlite import open_sqlite
 
 JOB: dict[str, Any] = {

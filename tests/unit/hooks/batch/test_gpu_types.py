@@ -18,7 +18,7 @@ from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.site import cluster_kind
 from lading.hooks.files import hardware
 from lading.plugin.manager import site_kinds
-from lading.scheduling.gpus import parse_type
+from lading.scheduling.model.gpus import parse_type
 from lading.scheduling.provisioning import Launch
 from tests.clusters.paper import envelope
 

@@ -16,7 +16,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.operators import resources
 from lading.plugin.manager import batch_systems
 from lading.scheduling.hints.hints import HintError, Hints, merge
-from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.model.resources import Layout, Resources
 
 SYSTEMS = batch_systems()
 PROFILES = {"sge": Profile(parallel_environment="smp")}

@@ -20,7 +20,7 @@ from lading.hooks.job_scripts.run import RunRecord, after_question
 from lading.hooks.polling.job_life import ShownLife, ShownPhase
 from lading.hooks.spool import job_files
 from lading.hooks.spool.values import reason_of
-from lading.scheduling.reasons import because, free_text
+from lading.scheduling.model.reasons import because, free_text
 
 LATE = 1e9
 CAUSES = ("out_of_memory", "time_limit", "preempted", "node_failure", "cancelled")

@@ -22,12 +22,12 @@ from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript
 from lading.plugin.manager import batch_systems
-from lading.scheduling.job import PlannedJob as Planned
-from lading.scheduling.location import Location
 from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.model.job import PlannedJob as Planned
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.resources import Resources
 from tests.clusters.toy_batch import Toy, ToyCluster
 
 SYSTEMS = batch_systems()

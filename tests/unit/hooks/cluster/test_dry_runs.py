@@ -14,7 +14,7 @@ from lading.hooks.site import RequestRefusal
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 CONFIG = ClusterConfig(
     kind="slurm", work_dir="/w", python="/p", node_cpus=8, node_memory=16000, api_url="http://airflow.invalid/"

@@ -18,7 +18,7 @@ from lading.hooks.deployment.deployment import BatchDefaults
 from lading.hooks.site import config as site_config
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.manager import batch_systems
-from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.model.resources import Layout, Resources
 
 SYSTEMS = batch_systems()
 SHAPE = ArrayShape(Layout(threads=2), memory=1000, gpus=0, time=3600)

@@ -17,8 +17,8 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, identities, key_pair, matching
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import Order
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Launch
-from lading.scheduling.resources import Resources
 
 US = Identity.from_secret("ours")
 

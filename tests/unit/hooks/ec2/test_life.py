@@ -14,8 +14,8 @@ from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, Offering, Shortages, TokenBucket
 from lading.hooks.ec2.refusals import SECONDS_WITHOUT_CAPACITY
 from lading.hooks.ssh import backoff
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.reasons import clauses
 
 OFFERING = "m7i.large", "us-east-1a", "spot"

@@ -19,16 +19,16 @@ from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.reach import Connector
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import ObservedLocation, Order
-from lading.scheduling.catalogue import bundled
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import valid_types
 from lading.scheduling.matching.routes import refusal, route
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.catalogue import bundled
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import valid_types
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Launch, recalls
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
 from tests.unit.hooks.ec2.test_launch import config
 
 

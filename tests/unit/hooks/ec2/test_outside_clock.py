@@ -16,7 +16,7 @@ from lading.hooks.ec2.bills import EndedInstance
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.life import End
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 from tests.services.outside_clocks import off
 from tests.unit.hooks.ec2.test_launch import US, config
 

@@ -17,8 +17,8 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, identities
 from lading.hooks.ec2.permissions import checks, found_policy, policy
 from lading.hooks.site import Order
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import Launch
-from lading.scheduling.resources import Resources
 from tests.unit.hooks.ec2.test_launch import config
 
 # How the check of the right to set tags is called.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.ec2.prices import DAY, PAUSE, SPOT_SECONDS, Prices, priced
-from lading.scheduling.catalogue import BUNDLED_SOURCE, Catalogue
+from lading.scheduling.model.catalogue import BUNDLED_SOURCE, Catalogue
 from tests.unit.hooks.ec2.test_launch import config
 
 NOW = 1_790_000_000.0

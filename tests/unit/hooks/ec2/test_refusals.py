@@ -25,8 +25,8 @@ from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import MOST_UNKNOWN, Shortages
 from lading.hooks.ec2.permissions import subnet_check
-from lading.scheduling.location import Location
-from lading.scheduling.reasons import Reason, free_text
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason, free_text
 from tests.unit.hooks.ec2.test_launch import US, config, orders
 
 KINDS, ZONES, CAPACITY_TYPES = ("m7i.large", "c7i.large"), ("us-east-1a", "us-east-1b"), ("spot", "on-demand")

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from typing_extensions import TypedDict
 
 from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadWith, Text, Within, checked
-from lading.scheduling.light_dataclasses import dataclass, field
+from lading.scheduling.model.light_dataclasses import dataclass, field
 from lading.scheduling.text.nesting import parse_json
 
 

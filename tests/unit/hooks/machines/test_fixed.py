@@ -17,7 +17,7 @@ from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.introduction import MachineFacts
 from lading.hooks.site import LocationState
 from lading.plugin.sites import SitesError, load_sites
-from lading.scheduling.resources import NOT_KNOWN, Resources
+from lading.scheduling.model.resources import NOT_KNOWN, Resources
 
 FACTS = MachineFacts("big", "b", "x86_64", "linux", Resources(8, 16000, 100))
 

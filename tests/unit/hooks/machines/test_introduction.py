@@ -14,7 +14,7 @@ from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.spool import agent_archive
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import SessionEnded
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 TOLD: dict[str, Any] = {
     "version": VERSION,

@@ -25,8 +25,8 @@ from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.values import asked_reason
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.reasons import message_in
 
 FACTS = MachineFacts("big", "first", "x86_64", "linux", Resources(8, 16000, 100))

@@ -10,8 +10,8 @@ import pytest
 from lading.hooks.machines import tracker as module
 from lading.hooks.machines.tracker import MachineJobTracker, Parcel
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 
 
 def envelope(token: str | None = None) -> Envelope:

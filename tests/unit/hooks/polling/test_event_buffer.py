@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.job_life import JobAtSite
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 from tests.reasons import message_in
 from tests.recordings import FOLDER
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from lading.hooks.site import LocationState, Observation, ObservedLocation
-from lading.scheduling.location import Location
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 
 
 def seen(name: str, ends_at: float | None = None, note: str | None = None) -> ObservedLocation:

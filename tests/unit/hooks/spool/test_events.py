@@ -22,8 +22,8 @@ from lading.hooks.spool import events, job_files, values
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.answer import CommandResult
-from lading.scheduling.reasons import Reason, because, free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import Reason, because, free_text
+from lading.scheduling.model.resources import Resources
 
 STARTED = {"event": "started", "token": "good", "at": 5.0, "pid": 1}
 FINISHED = {

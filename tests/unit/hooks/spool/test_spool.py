@@ -15,8 +15,8 @@ from lading.hooks.files.safe_files import visible, write_atomically
 from lading.hooks.spool.rejected import MOST_REJECTED, RejectedFiles
 from lading.hooks.spool.spool import Envelope, Spool, lock_spool
 from lading.hooks.spool.values import asked_reason
-from lading.scheduling.reasons import because, free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import because, free_text
+from lading.scheduling.model.resources import Resources
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from lading.plugin.offline.command import main
 from lading.plugin.offline.watch import ProgressWatch
-from lading.scheduling.catalogue import BUNDLED_DATE, COLUMNS, bundled
+from lading.scheduling.model.catalogue import BUNDLED_DATE, COLUMNS, bundled
 from lading.scheduling.simulation import simulator, trace
 
 CATALOGUE = "\n".join(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lading.executors.store.share_rows import BudgetRow
+from lading.executors.accounting.share_rows import BudgetRow
 from lading.plugin.subcommands.budgets import row_of, short_row
 
 

@@ -17,12 +17,12 @@ from sqlalchemy import text as sql
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from lading.executors.accounting.task_usage import FreedAmounts
 from lading.executors.controller.housekeeping import Housekeeping
 from lading.executors.host import answer
 from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.settings import Settings
 from lading.executors.store import Lease
-from lading.executors.store.usage import FreedAmounts
 from lading.hooks.deployment.airflow import AIRFLOW
 from lading.hooks.ec2.account import connection_checks
 from lading.hooks.files import host, version
@@ -46,7 +46,7 @@ from lading.plugin.subcommands.check import (
     tenant_findings,
     token_finding,
 )
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 from tests.clusters.published import site
 from tests.clusters.sites import make_settings
 

@@ -28,7 +28,7 @@ from lading.operators import resources
 from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.explain import no_job, report
 from lading.scheduling.hints.hints import Hints
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 from tests.clusters.sites import make_settings
 
 SITES = """

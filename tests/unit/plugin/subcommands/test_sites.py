@@ -12,7 +12,7 @@ from lading.plugin.host import AirflowHost
 from lading.plugin.published import PublishedSite
 from lading.plugin.subcommands.console import show
 from lading.plugin.subcommands.sites import InUse, in_it, in_use, location_row, short_row, short_rows
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 
 def test_allocations_are_rows_beside_that_of_their_site(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.top import screen
 from lading.plugin.ui.queries.now import summary, waits
 from lading.plugin.ui.queries.sight import EVERYTHING
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 
 
 def test_the_waiting_jobs_of_sites_and_those_of_none_add_up() -> None:

@@ -36,41 +36,31 @@ from sqlalchemy import create_engine, delete, insert, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from lading.executors import store
-from lading.executors.store import (
-    Capacity,
-    JobRow,
-    LocationRow,
-    SiteRow,
-    State,
-    durations,
-    instances,
-    reason_values,
-    requests,
-    share_rows,
-)
+from lading.executors import request_rows, store
+from lading.executors.accounting import share_rows, task_usage
+from lading.executors.accounting.share_rows import BudgetRow, save_standings
+from lading.executors.request_rows import RequestKind
+from lading.executors.starts.expected_starts import show_starts
+from lading.executors.starts.work_left import work_left
+from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, durations, instances, reason_values
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.requests import RequestKind
 from lading.executors.store.run_rows import RunForecastRow, RunRequestRow
-from lading.executors.store.share_rows import BudgetRow, save_standings
-from lading.executors.store.starts import show_starts
 from lading.executors.store.tables import RequestRow
-from lading.executors.store.work_left import work_left
 from lading.plugin.host import AirflowHost
 from lading.plugin.subcommands.explain import outcome, start_step
 from lading.plugin.subcommands.jobs import job_row, short_job_row
 from lading.plugin.ui.queries import explorer, live_runs
 from lading.plugin.ui.queries.bill import bill_page, released_machines
 from lading.plugin.ui.queries.sight import EVERYTHING
-from lading.scheduling.insight.auto import SizeChoice, as_text
-from lading.scheduling.insight.periods import Period
-from lading.scheduling.insight.starts import ExpectedStart
-from lading.scheduling.reasons import because, free_text
-from lading.scheduling.shares.budgets import PeriodBudget, Unit
-from lading.scheduling.shares.table import Kept, Share, ShareAmounts, Shares
-from lading.scheduling.shares.usage import Standing, share_standings
-from lading.scheduling.shares.who import Who
+from lading.scheduling.accounting.budgets import PeriodBudget, Unit
+from lading.scheduling.accounting.periods import Period
+from lading.scheduling.accounting.share_table import Kept, Share, ShareAmounts, Shares
+from lading.scheduling.accounting.share_usage import Standing, share_standings
+from lading.scheduling.accounting.who import Who
+from lading.scheduling.model.reasons import because, free_text
+from lading.scheduling.sizing.auto import SizeChoice, as_text
+from lading.scheduling.starts.expected_starts import ExpectedStart
 from lading.scheduling.text.units import format_moment
 from tests.services.examples import part
 from tests.services.processes import wait_until
@@ -663,9 +653,9 @@ def test_what_tasks_could_ask_for(session: Session, client: TestClient) -> None:
     wasted = [each * 25 / 1024 for each in (4096 - 500, 536 - 500)]
     assert [big["wasted"], big["wasted_by_line"]] == pytest.approx(wasted)
     assert (once["tries"], once["line"]) == (1, None)
-    assert store.forget_ended(session, NOW + 1) == 27
+    assert task_usage.forget_ended(session, NOW + 1) == 27
     session.commit()
-    assert store.forget_ended(session, NOW + 1) == 0
+    assert task_usage.forget_ended(session, NOW + 1) == 0
     assert session.query(store.JobRow).count() == 0
     big_before, big = big, next(each for each in client.get("/dags/mine/advice").json()["tasks"] if each["tries"] == 25)
     known = ("memory", "cpus", "time", "line", "waited", "short")
@@ -1458,7 +1448,7 @@ def test_names_that_no_database_takes_are_refused(session: Session, client: Test
         assert answer.json()["detail"][0]["loc"] == ["body", "target"]
     for target in ("a\0b", "\ud800", "a/\udfff"):
         with pytest.raises(LookupError, match="is not a valid name"):
-            requests.ask(session, RequestKind.PAUSE, target, "x")
+            request_rows.ask(session, RequestKind.PAUSE, target, "x")
 
 
 def test_users_that_may_change_the_configuration_may_send_requests_and_the_audit_log_says_so(

@@ -17,9 +17,9 @@ from lading.scheduling.forecast.coming import (
     site_forecast,
 )
 from lading.scheduling.forecast.forecast import RoomWait
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.prediction import Prediction
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 
 SECONDS = 100.0
 

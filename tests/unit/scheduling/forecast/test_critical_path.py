@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.forecast.critical_path import LEAST_PATIENCE, in_turn, rests
-from lading.scheduling.prediction import Prediction
-from lading.scheduling.queueing import LONGEST_REST, MORE_URGENT
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.starts.queueing import LONGEST_REST, MORE_URGENT
 
 
 def task(name: str, seconds: float, *after: str, number: int = 1, waits: bool = False) -> ComingTask:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from lading.scheduling.forecast import forecast
 from lading.scheduling.forecast.forecast import CycleError, Forecast, RoomWait, WorkflowStep
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.resources import Resources
-from lading.scheduling.unfinished import MOMENT, MOST_SPREAD, censored_shift
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.model.unfinished import MOMENT, MOST_SPREAD, censored_shift
 
 
 def step(name: str, seconds: float, *parents: str, begun: float | None = None, spread: float = 0.0) -> WorkflowStep:

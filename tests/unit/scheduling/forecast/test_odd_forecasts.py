@@ -7,7 +7,6 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.catalogue import LEAST_USD, MOST_USD
 from lading.scheduling.forecast.coming import (
     ComingJob,
     ComingRun,
@@ -17,12 +16,13 @@ from lading.scheduling.forecast.coming import (
     site_forecast,
 )
 from lading.scheduling.forecast.policy import Planner
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.model.catalogue import LEAST_USD, MOST_USD
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import MOST_HURRY, InstanceLimits, Objective
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import Problem, pose
-from lading.scheduling.plan import MOST_HURRY, InstanceLimits, Objective
-from lading.scheduling.prediction import Prediction
-from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
 NOW = 1_800_000_000.0

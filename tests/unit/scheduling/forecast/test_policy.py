@@ -9,11 +9,11 @@ import pytest
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import SLACK, Actions, Planner, act, find_prefetches
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits, Objective
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import InstanceLimits, Objective
-from lading.scheduling.resources import Resources
 from tests.reasons import clauses
 from tests.services.packing import catalogue
 

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.forecast.choice import beside, choose, sizes_between
 from lading.scheduling.forecast.draws import draws, quantiles
 from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, offers
 from lading.scheduling.forecast.fleets import FleetRun
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits, Objective
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import Problem, Vector, fits, pose, vector
-from lading.scheduling.plan import InstanceLimits, Objective
-from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))

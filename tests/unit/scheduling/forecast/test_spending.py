@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.spending import Spending
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.resources import Resources
 
 HOUR = 3600.0
 

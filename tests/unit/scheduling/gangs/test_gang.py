@@ -29,7 +29,7 @@ from lading.scheduling.gangs.gang import (
     step,
 )
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.reasons import because
+from lading.scheduling.model.reasons import because
 from tests.services.outside_clocks import OFFSETS
 
 MINUTE = 60.0

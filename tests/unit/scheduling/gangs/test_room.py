@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from lading.scheduling.gangs.gang import NO_RULE
 from lading.scheduling.gangs.room import GangRoom, Ways, most_fitting, options
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 from tests.reasons import trouble
 
 

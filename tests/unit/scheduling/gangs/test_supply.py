@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from lading.scheduling.gangs.room import GangRoom, options
 from lading.scheduling.gangs.supply import Demand, SiteSupply, demand, shortage
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
-from lading.scheduling.reasons import Reason
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.reasons import Reason
+from lading.scheduling.model.resources import Resources
 from tests.reasons import clauses, trouble
 from tests.unit.scheduling.gangs.test_room import members, site
 

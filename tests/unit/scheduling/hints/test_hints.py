@@ -24,7 +24,7 @@ from lading.scheduling.hints.hints import (
     without_replaced,
 )
 from lading.scheduling.hints.values import HINT_NAMES, checked
-from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.model.resources import Layout, Resources
 
 DEFAULTS = Resources(cpus=0.25, memory=512, disk=0, gpus=0)
 LEVEL = st.dictionaries(st.sampled_from(HINT_NAMES), st.integers(1, 9))

@@ -4,7 +4,7 @@ import pytest
 
 from lading.scheduling.hints.hints import JobLimits
 from lading.scheduling.hints.retries import EarlierTry, Factors, learn
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.resources import Resources
 
 ASKED = Resources(cpus=1, memory=1024)
 

@@ -11,15 +11,15 @@ import pytest
 from lading.hooks.site.rules import parse_bindings
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.places import Target, parse_targets
-from lading.scheduling.job import NATIVE, PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding, binding, filtered, shuffle
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import NATIVE, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.resources import Resources
 from tests.reasons import clauses, told
 
 NODE = Resources(cpus=4, memory=8192)

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from lading.scheduling.job import LAYOUT
-from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import Allowance, GroupMachines, JobGroup, Label, admitted
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import LAYOUT
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.filling import queue_up
 from lading.scheduling.placing.rooms import Rooms
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.resources import Resources
 
 RUN = ("dag", "run")
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from lading.scheduling.job import LAYOUT, NATIVE
-from lading.scheduling.location import Location
 from lading.scheduling.matching.explanation import explained, wishes
 from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.routes import matches, nowhere, rankable, route, router
@@ -17,8 +15,10 @@ from lading.scheduling.matching.rules import RULES, Rule, Soft, describe_changes
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import LAYOUT, NATIVE
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.resources import Resources
 from tests.reasons import told
 
 NODE = Resources(16, 65536)

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.job import NATIVE, PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import FEWEST_WAITS, Match, QueueWaits, by_probability
 from lading.scheduling.matching.routes import matches, rankable, ranked, router
 from lading.scheduling.matching.routes import route as route_of
@@ -18,8 +16,10 @@ from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import NATIVE, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.resources import Resources
 from tests.reasons import told, trouble
 
 NODE = Resources(16, 65536)

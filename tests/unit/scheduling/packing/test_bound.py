@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.model.catalogue import Catalogue, bundled
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits, Objective
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing import bound
 from lading.scheduling.packing.bound import bound_of_hours
 from lading.scheduling.packing.linear_program import LinearProgram
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.provisioning.planner import plan
-from lading.scheduling.resources import Resources
 from tests.services.examples import part
 from tests.services.packing import catalogue, catalogues, optimum, problems, workloads
 

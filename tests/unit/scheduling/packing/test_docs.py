@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.planner import plan
-from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
 PAGE = Path(__file__).parents[4] / "docs" / "explanation" / "packing.md"

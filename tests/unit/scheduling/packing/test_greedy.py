@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.planner import plan
-from lading.scheduling.resources import Resources
 from tests.reasons import told
 from tests.services.examples import part
 from tests.services.packing import catalogue, check, contents, problems, seven_bridges

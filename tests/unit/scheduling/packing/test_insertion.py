@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from benchmarks.sizes import mixed
-from lading.scheduling.catalogue import bundled
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.model.catalogue import bundled
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import InstanceLimits, Objective
 from lading.scheduling.packing import insertion, kernel_state
 from lading.scheduling.packing.arrays import PackingArrays, packing_arrays
 from lading.scheduling.packing.filling import Pattern, cost
 from lading.scheduling.packing.insertion import Kinds, kinds, pack
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import InstanceLimits, Objective
 
 
 def posed(jobs: list[PlannedJob]) -> tuple[PackingArrays, Kinds]:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing import backlog
 from lading.scheduling.placing.backlog import MOST_AHEAD, MOST_PREFETCHED
-from lading.scheduling.resources import Resources
 
 MACHINE = Resources(cpus=4, memory=8192)
 NOTHING = Resources()

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from lading.scheduling.forecast.policy import Actions
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import Placement
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.plan import Placement
 from lading.scheduling.provisioning.foreseen import ForeseenActions
-from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
 NOW = 100_000.0

@@ -7,16 +7,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.filling import in_planned_order
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.launch import AllocationPlan
-from lading.scheduling.resources import Resources
 
 NOW = 1000.0
 ONE = Resources(1, 100)

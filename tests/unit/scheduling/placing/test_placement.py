@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.executors.controller.sites_file import possible
-from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.market import Market, kind, need
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.job import LAYOUT, NATIVE, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
-from lading.scheduling.resources import Resources
 from tests.reasons import clauses, told, trouble
 
 NOW = 1000.0

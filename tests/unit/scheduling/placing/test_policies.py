@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.policies import Allocations, Files, JobAllocation, PolicyContext
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
 from tests.reasons import told
 
 NOW = 1000.0

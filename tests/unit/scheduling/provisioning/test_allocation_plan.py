@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import Objective
+from lading.scheduling.model.reasons import because
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import Objective
 from lading.scheduling.provisioning import SECONDS_TO_BEGIN, Provision, decide
 from lading.scheduling.provisioning.allocation_plan import (
     MINUTE,
@@ -35,8 +37,6 @@ from lading.scheduling.provisioning.allocation_plan import (
 )
 from lading.scheduling.provisioning.allocations import SECONDS_UNTIL_PLANNED
 from lading.scheduling.provisioning.launch import AllocationPlan, Launch
-from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
 
 NOW, WAIT = 100_000.0, 600.0
 KIND = kind(None, {})

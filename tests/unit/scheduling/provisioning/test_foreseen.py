@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from lading.scheduling.forecast.policy import Actions
-from lading.scheduling.job import Budget, PlannedJob
-from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.model.job import Budget, PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.plan import FORECAST, InstanceLimits, Objective, Placement, PlannedLaunch, Release, Wait
+from lading.scheduling.model.reasons import because, free_text
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, PlannedLaunch, Release, Wait
 from lading.scheduling.provisioning import Provision, decide
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable
 from lading.scheduling.provisioning.machines import MORE_SECONDS, as_planned
-from lading.scheduling.reasons import because, free_text
-from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.machine_traits import SPOT
-from lading.scheduling.plan import InstanceLimits, Placement
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import Location
+from lading.scheduling.model.machine_traits import SPOT
+from lading.scheduling.model.plan import InstanceLimits, Placement
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.planner import placements, plan
-from lading.scheduling.resources import Resources
-from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.provisioning.scale_in import ScaleIn
 from tests.reasons import told
 from tests.services.packing import AMOUNTS, catalogue, check, contents
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import machines
-from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
 TYPES = catalogue(small=(2, 4096, 0.1), big=(8, 32768, 0.5))

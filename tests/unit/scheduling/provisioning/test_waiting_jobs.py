@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import InstanceLimits, Plan
-from lading.scheduling.prediction import Prediction
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.location import AssignedJob, Location
+from lading.scheduling.model.plan import InstanceLimits, Plan
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.waiting_jobs import plan_waiting
-from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
 NOW, BOOT = 1000.0, 60.0

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import FORECAST
-from lading.scheduling.prediction import Prediction
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import FORECAST
+from lading.scheduling.model.prediction import Prediction
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation.run_cost import MOST_REPLANNED, Bill, RunTask, begins, least_price, on_machines
 from tests.reasons import told
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.resources import Resources
-from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import InstanceLimits
+from lading.scheduling.model.resources import Resources
+from lading.scheduling.provisioning.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival

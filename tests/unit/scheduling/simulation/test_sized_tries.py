@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 import pytest
 
-from lading.scheduling.insight.right_size import ROUNDED, sizes
-from lading.scheduling.insight.usage import Usage, Use
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.plan import ASKED, AUTO, EXACT, FORECAST, SIZES
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.job import PlannedJob
+from lading.scheduling.model.plan import ASKED, AUTO, EXACT, FORECAST, SIZES
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.sized_tries import SizedTries, earlier_runs
 from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.sizing.right_size import ROUNDED, sizes
+from lading.scheduling.sizing.usage import Usage, Use
 from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 8192, 0.36), large=(8, 32768, 1.44))

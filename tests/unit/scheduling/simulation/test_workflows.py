@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.machine_traits import SPOT
-from lading.scheduling.plan import FORECAST, LENGTHS, InstanceLimits
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.catalogue import Catalogue
+from lading.scheduling.model.machine_traits import SPOT
+from lading.scheduling.model.plan import FORECAST, LENGTHS, InstanceLimits
+from lading.scheduling.model.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.fixed_fleet import reference

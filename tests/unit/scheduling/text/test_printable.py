@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lading.hooks.files.logs import plain_formatter
 from lading.plugin.host import AirflowHost
 from lading.plugin.offline.command import main
-from lading.scheduling.catalogue import COLUMNS
+from lading.scheduling.model.catalogue import COLUMNS
 from lading.scheduling.text.printable import cut, json_beginning, printable, printable_lines, shortened
 
 # C0, C1, a sequence that clears the screen, one that sets its title, a bidi override, an isolate, line ends, a mark

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.resources import NOT_KNOWN, Resources, format_resources
+from lading.scheduling.model.resources import NOT_KNOWN, Resources, format_resources
 from lading.scheduling.text.units import (
     UnitError,
     format_count,

@@ -23,8 +23,8 @@ from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.executors.agent.tasks import airflow_runner
 from lading.hooks.spool.spool import Envelope, Spool
-from lading.scheduling.reasons import free_text
-from lading.scheduling.resources import Resources
+from lading.scheduling.model.reasons import free_text
+from lading.scheduling.model.resources import Resources
 from tests.services.agent import ROOT, NodeAgent
 from tests.services.execution_api import ExecutionApi, task_workload
 

@@ -24,8 +24,8 @@ from lading.hooks.spool import agent_archive
 from lading.hooks.spool.values import asked_reason
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import Put
+from lading.scheduling.model.reasons import free_text
 from lading.scheduling.provisioning import launch
-from lading.scheduling.reasons import free_text
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope, only
 from tests.recordings import FOLDER

@@ -1,0 +1,1 @@
+"""Shares, budgets, bills and used amounts in the store."""

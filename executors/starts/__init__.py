@@ -1,0 +1,1 @@
+"""The expected starts of waiting jobs, from the store."""

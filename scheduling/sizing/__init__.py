@@ -1,0 +1,1 @@
+"""How much a task needs, from what its tries used."""
