@@ -30,8 +30,6 @@ REPEATED_AFTER = (60.0, 600.0)
 # Folder in work_dir that notes which batch jobs of job scripts were cancelled: one file for each, until the job is
 # gone.
 NOTES = "cancelled_scripts"
-# How many notes are read at once.
-MOST_NOTES = 1000
 _NAME = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 
 
@@ -84,7 +82,7 @@ def read_notes(work_dir: str) -> RunCommand:
     return RunCommand(
         f"cd -- {quoted(f'{work_dir}/{NOTES}')} 2>/dev/null || {{ echo .; exit 0; }}\n"
         'for each in *; do [ -f "$each" ] && IFS= read -r line <"$each" && printf \'%s\\t%s\\n\' "$each" "$line"\n'
-        f"done | head -n {MOST_NOTES}; echo ."
+        f"done | head -n 1000; echo ."
     )
 
 

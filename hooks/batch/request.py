@@ -17,7 +17,6 @@ from lading.hooks.files.table_model import Memory, TableModel
 LARGEST_ARRAY = 4_000_000
 _COUNT = re.compile(r"[0-9]{1,9}")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
-LONGEST_TITLE = 100
 _TITLED = re.compile(r".+\.(L[0-9a-f]{14}\b.*)", re.DOTALL)
 # A host name whose characters cannot end a directive.
 _NODE = re.compile(r"[A-Za-z0-9][\w.-]{0,252}", re.ASCII)
@@ -35,7 +34,7 @@ def titled(name: str, title: str, others: str = "_") -> str:
     :param others: characters that the title can have in addition to letters, digits, dashes and dots
     """
     text = title if "=" in others else title.replace("=", "-")
-    plain = re.sub(rf"[^A-Za-z0-9.{re.escape(others)}-]+", "_", text)[:LONGEST_TITLE]
+    plain = re.sub(rf"[^A-Za-z0-9.{re.escape(others)}-]+", "_", text)[:100]
     return f"{plain if plain[:1].isalpha() else f'r{plain}'}.{name}"
 
 

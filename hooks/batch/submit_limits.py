@@ -20,8 +20,6 @@ FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
 # Seconds until one more job is tried at a limit: it may have been raised, or other users' jobs may have ended.
 SECONDS_BETWEEN_PROBES = 60.0
-# Seconds until the batch system stops counting a job that has reported its end.
-SECONDS_UNTIL_FREE = 2.0
 # Pauses after an account is refused, in seconds: the first, and the maximum to which they grow.
 FIRST_BAR = 600.0
 LONGEST_BAR = 3600.0
@@ -182,7 +180,8 @@ class BackPressure:
         if self.most is None:
             return
         if not self._ends:
-            self._next_try = max(self._next_try, self.clock() + SECONDS_UNTIL_FREE)
+            # The batch system stops counting a job shortly after the job has reported its end.
+            self._next_try = max(self._next_try, self.clock() + 2.0)
         self._ends = min(self._ends + 1, max(1, self.most))
 
 

@@ -22,8 +22,6 @@ from lading.hooks.dags.teams import LOCAL_BUNDLE
 
 # Seconds that a tick waits for a bundle just requested, enough to read a folder on a local disk.
 PATIENCE = 5.0
-# How many of the largest files to list when a bundle is too large.
-NAMED_FILES = 5
 
 MIB = 2**20
 CONFIG_LIST = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
@@ -239,7 +237,7 @@ class DagBundles:
 
 
 def too_large(name: str, found: Sequence[SnapshotFile], limit: int) -> str:
-    largest = sorted(found, key=lambda member: -member.size)[:NAMED_FILES]
+    largest = sorted(found, key=lambda member: -member.size)[:5]
     named = ", ".join(f"{member.name} ({format_bytes(member.size)})" for member in largest)
     whole = format_bytes(sum(member.size for member in found))
     return (

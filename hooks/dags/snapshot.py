@@ -23,13 +23,10 @@ LEFT_OUT_SUFFIX = ".pyc"
 # A folder with more files than this is not one of Dags: it contains a link to elsewhere, or a virtual environment.
 MOST_FILES = 100_000
 # A file can change twice within one tick of the clock that dates it. So a file is read again until it has looked the
-# same for YOUNG seconds. A file changed more than OLD nanoseconds ago is exempt, because clocks differ by less.
+# same for YOUNG seconds. A file changed more than a day ago is exempt, because clocks differ by less.
 YOUNG = 2.0
-OLD = 86400 * 10**9
 # Hexadecimal digits of a hash: 160 bits.
 HASH_DIGITS = 40
-# Errors for a dangling link, and for a file that has just been deleted.
-NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 
 
 class TooManyFiles(ValueError):
@@ -89,7 +86,8 @@ def _walk(path: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterato
             try:
                 found = entry.stat()
             except OSError as error:
-                if error.errno in NOWHERE:
+                # A dangling link, or a file that has just been deleted.
+                if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
                     continue
                 raise
             if stat.S_ISDIR(found.st_mode):
@@ -119,7 +117,7 @@ class Hashes:
         began = time.monotonic()
         digests = {member: self._known.get(member) or _digest(member) for member in found}
         self._since = {member: self._since.get(member, began) for member in found}
-        old = time.time_ns() - OLD
+        old = time.time_ns() - 86400 * 10**9
         self._known = {
             member: digest
             for member, digest in digests.items()

@@ -35,10 +35,6 @@ Job = TypeVar("Job")
 
 # Bytes of an archive sent in one exchange; more would delay other work at the site.
 PART = 8 * 2**20
-# Seconds within which a part must arrive.
-PART_TIMEOUT = 180.0
-# Seconds between two searches for unused bundles.
-SWEEP_INTERVAL = 3600.0
 
 
 @dataclass
@@ -199,7 +195,7 @@ class BundleSync:
         """
         if time.monotonic() < self._sweep_at:
             return None
-        self._sweep_at = time.monotonic() + SWEEP_INTERVAL
+        self._sweep_at = time.monotonic() + 3600.0
         return _sweep(self.folder, {*used, *([self._upload.hash, self._upload.stage] if self._upload else [])})
 
     def swept(self, answer: CommandResult) -> None:
@@ -229,7 +225,7 @@ class BundleSync:
                 self._upload = _Upload(bundle, found.hash, found.archive)
 
     def _send(self, transport: Transport, upload: _Upload, present: set[str], bound: BundleStates) -> None:
-        (answer,) = transport.exchange([upload.part(self.folder)], PART_TIMEOUT)
+        (answer,) = transport.exchange([upload.part(self.folder)], timeout=180.0)
         if answer.status is None:
             raise TransportError(answer.message)
         if answer.status != 0:

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 # The types of Airflow connections that its SSH and AWS hooks accept.
 SSH_TYPES, AWS_TYPES = ("ssh", "sftp"), ("aws", "s3", "emr")
-# Seconds by which the clocks of this machine and the API server may differ. Generous, because the API server itself
-# makes the final decision about a token.
-CLOCKS_DIFFER = 300
 # Seconds between two attempts to load keys that are unavailable.
 KEYS_INTERVAL = 10.0
 
@@ -164,7 +161,7 @@ def _token_validator() -> JWTValidator:
         required_claims=frozenset({"aud", "exp", "iat", "sub"}),
         issuer=conf.get("api_auth", "jwt_issuer", fallback=None),
         audience=conf.get_mandatory_list_value("execution_api", "jwt_audience"),
-        leeway=CLOCKS_DIFFER,
+        leeway=300,  # generous, because the API server itself makes the final decision about a token
         **get_sig_validation_args(make_secret_key_if_needed=False),
     )
 

@@ -32,12 +32,9 @@ from lading.scheduling.model.catalogue import LEAST_USD, MOST_USD
 
 # Seconds. RunInstances can take long, and the Price List is large. Other requests are repeated by the next round of the
 # thread that describes instances. No tick waits for any of them.
-CONNECT_TIMEOUT = 5
 LAUNCH_TIMEOUT, PRICES_TIMEOUT, READ_TIMEOUT = 60, 20, 6
 # The region of the Price List endpoint: https://docs.aws.amazon.com/general/latest/gr/billing.html
 PRICING_REGION = "us-east-1"
-# TerminateInstances and DescribeInstances accept more ids, but answer faster for this many.
-MOST_IDS = 100
 
 
 class AWSTrouble(str, Enum):
@@ -265,7 +262,7 @@ class EC2:
         self, service: str, total_max_attempts: int = 3, region: str | None = None, read_timeout: float | None = None
     ) -> Any:
         retries = {"total_max_attempts": total_max_attempts, "mode": "standard"}
-        timeouts = {"connect_timeout": CONNECT_TIMEOUT, "read_timeout": read_timeout or READ_TIMEOUT}
+        timeouts = {"connect_timeout": 5, "read_timeout": read_timeout or READ_TIMEOUT}
         options = {"retries": retries, **timeouts}
         return self._make(service, region or self.config.region, options)
 
@@ -312,7 +309,7 @@ class EC2:
         :raises EC2Error: EC2 accepts no requests for now, or does not answer
         """
         refused: dict[str, EC2Error] = {}
-        parts = [list(ids[start : start + MOST_IDS]) for start in range(0, len(ids), MOST_IDS)]
+        parts = [list(ids[start : start + 100]) for start in range(0, len(ids), 100)]
         while parts:
             part = parts.pop()
             try:
@@ -337,8 +334,9 @@ class EC2:
         :raises EC2Error: EC2 refuses it, or does not answer; some instances may have the tags
         """
         given = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
-        for start in range(0, len(ids), MOST_IDS):
-            self.reader.create_tags(Resources=list(ids[start : start + MOST_IDS]), Tags=given)
+        # TerminateInstances and DescribeInstances accept more ids, but answer faster for this many.
+        for start in range(0, len(ids), 100):
+            self.reader.create_tags(Resources=list(ids[start : start + 100]), Tags=given)
 
     @answered
     def _terminate(self, ids: Sequence[str]) -> None:

@@ -17,8 +17,6 @@ from lading.hooks.site import Tenancy
 TEAM, DAG = "lading:team", "lading:dag"
 # Seconds until a refused request is tried again, since the account's policy may have changed.
 SECONDS_AFTER_REFUSAL = 600.0
-# How many machines of a refused request are tried one by one in each update.
-MOST_ALONE = 8
 
 
 class CostTags(FleetPart):
@@ -63,7 +61,8 @@ class CostTags(FleetPart):
             known = self._set.get(id) or {name: machine.instance.tags.get(name, "") for name in (TEAM, DAG)}
             if any(known.get(name, "") != value for name, value in tags.items()):
                 wanted.setdefault(tuple(tags.items()), []).append(id)
-        alone = [id for ids in wanted.values() for id in ids if id in self._alone][:MOST_ALONE]
+        # The machines of a refused request are tried one by one, a few in each update.
+        alone = [id for ids in wanted.values() for id in ids if id in self._alone][:8]
         for tags_as_items, ids in wanted.items():
             together = [id for id in ids if id not in self._alone]
             for some in ([together] if together else []) + [[id] for id in ids if id in alone]:

@@ -39,7 +39,6 @@ class LifePhase(str, Enum):
 # Seconds that a phase can last. For booting it is a multiple of the table's expected boot time.
 LONGEST = {LifePhase.ORDERED: 600.0, LifePhase.UNKNOWN: 900.0, LifePhase.PENDING: 600.0}
 LEAST_BOOT = 600.0
-BOOTS = 5
 # Seconds. EC2 may not describe a new instance yet, and may briefly omit one that it has described before:
 # https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
 SECONDS_UNTIL_DESCRIBED = 300.0
@@ -65,7 +64,7 @@ def overdue(phase: LifePhase, seconds: float, boot_seconds: float, obstacle: Rea
 
     :param obstacle: what keeps it from answering; None: unknown
     """
-    longest = max(LEAST_BOOT, BOOTS * boot_seconds) if phase is LifePhase.BOOTING else LONGEST.get(phase)
+    longest = max(LEAST_BOOT, 5 * boot_seconds) if phase is LifePhase.BOOTING else LONGEST.get(phase)
     if longest is None or seconds <= longest:
         return None
     return with_obstacle(because("machine_late", phase=phase.value, seconds=longest), obstacle)

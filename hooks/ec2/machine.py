@@ -27,8 +27,6 @@ from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.model.resources import NOT_KNOWN, Resources
 
 PENDING = "pending"
-# Seconds. A machine that terminated this soon after it was seen pending has never run.
-SECONDS_UNSEEN = 10.0
 # Properties that a machine cannot report about itself.
 ITS = "launched_at", "usd_per_hour", "priced_at", "surcharges", "features"
 STATES = {
@@ -109,7 +107,8 @@ class EC2Machine:
             self.pending_since = self.pending_since or now
             self.pending_until = max(self.pending_since, as_of)
         elif not instance.lives and self._is_pending:
-            self.never_ran = as_of - self.pending_until < SECONDS_UNSEEN
+            # A machine that terminated this soon after it was seen pending has never run.
+            self.never_ran = as_of - self.pending_until < 10.0
         self.instance = instance
         self.heard_at = time.time() if self.heard_at is None else self.heard_at
 

@@ -36,7 +36,6 @@ USD_PER_ADDRESS = 0.005
 # https://docs.aws.amazon.com/ebs/latest/userguide/volume_constraints.html
 LARGEST_VOLUME = 64 * 2**20
 ROOTS = "roots.json"
-MOST_BYTES = 2**16
 # Seconds between two rounds. Prices themselves are cached for longer.
 SECONDS_BETWEEN_LOOKS = 30.0
 
@@ -220,7 +219,7 @@ def keep_roots(folder: Path, config: EC2Config, roots: Mapping[str, int]) -> Non
 def kept_roots(folder: Path, config: EC2Config) -> dict[str, int]:
     """Return the stored sizes of a site's images; empty if there are none."""
     with suppress(OSError, NotReadable, ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        found: Any = parse_json(read_regular(folder / ROOTS, MOST_BYTES))
+        found: Any = parse_json(read_regular(folder / ROOTS, 2**16))
         if found["ami"] == config.ami:
             return {str(arch): int(mib) for arch, mib in found["roots"].items() if int(mib) > 0}
     return {}

@@ -39,9 +39,6 @@ DAY = 86_400.0
 PAUSE = 3600.0
 # The maximum age of spot prices in use, seconds.
 SPOT_SECONDS = 300.0
-MOST_BYTES = 2**24
-# With more types than this, the prices of all types are requested.
-MOST_NAMES = 100
 FILTERS = {
     "serviceCode": "AmazonEC2",
     "preInstalledSw": "NA",
@@ -215,7 +212,8 @@ class Prices:
         """Yield the last spot price of each type in each zone, and since when it is valid, epoch seconds."""
         names = sorted(chosen(self._base(), self.config).types)
         asked: dict[str, Any] = {"StartTime": now + self.ec2.clock_ahead, "ProductDescriptions": ["Linux/UNIX"]}
-        asked |= {"InstanceTypes": names} if len(names) <= MOST_NAMES else {}
+        # With more types than this, the prices of all types are requested.
+        asked |= {"InstanceTypes": names} if len(names) <= 100 else {}
         found = listed(self.ec2.reader, "describe_spot_price_history", "SpotPriceHistory", **asked)
         for each in sorted(parse_rows(found, spot_price), key=lambda each: each.since):
             yield (each.kind, each.zone), (each.usd, each.since)
@@ -249,7 +247,7 @@ def specified(config: EC2Config) -> Catalogue:
 def load(file: Path, region: str) -> CachedPrices | None:
     """Return the stored prices of a region; None if there are none that can be used."""
     try:
-        found = CachedPrices(**checked(CachedPrices, parse_json(read_regular(file, MOST_BYTES))))
+        found = CachedPrices(**checked(CachedPrices, parse_json(read_regular(file, 2**24))))
     except (OSError, NotReadable, ValueError):
         return None
     return found if found.region == region else None

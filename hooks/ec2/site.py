@@ -41,11 +41,6 @@ from lading.scheduling.model.location import Location
 from lading.scheduling.model.machine_traits import ANY_ARCH
 from lading.scheduling.model.reasons import Reason, because
 
-# Seconds that the first poll waits for an answer, so that a single poll finds the existing machines; later polls do not
-# wait.
-FIRST_ANSWER = 10.0
-# How many connections are closed in parallel.
-MOST_AT_ONCE = 32
 STOPPED = because("airflow_stopped")
 
 
@@ -58,7 +53,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     def __init__(self, name: str, config: EC2Config, folder: Path) -> None:
         super().__init__(name, config, folder)
         self.scope = name
-        self._first_answer = FIRST_ANSWER
+        # Seconds that the first poll waits, so that a single poll finds the existing machines; later polls do not wait.
+        self._first_answer = 10.0
         self._is_closed = False
 
     @cached_property
@@ -286,7 +282,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         for rounds in (self.launch_rounds, self.rounds):
             rounds.stop(max(0.0, deadline - time.monotonic()))
         connections = [each.connection for each in self.fleet.machines.values() if each.connection is not None]
-        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        with ThreadPoolExecutor(max_workers=32) as pool:
             list(pool.map(lambda each: each.let_go("hand_over", deadline), connections))
 
     def _end(self, machine: EC2Machine, how: str) -> None:

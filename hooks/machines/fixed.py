@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 
 # Seconds that the first look waits for answers, so that a single look finds all machines; later looks do not wait.
 FIRST_ANSWER = 10.0
-# Seconds that it then waits for the other machines once one has answered.
-SECONDS_FOR_OTHERS = 2.0
 
 
 class FixedSite(Site[SSHConfig], Holding):
@@ -126,7 +124,8 @@ class FixedSite(Site[SSHConfig], Holding):
             if all(answered):
                 return
             if any(answered):
-                end = min(end, time.monotonic() + SECONDS_FOR_OTHERS)
+                # Once one machine has answered, the others get two seconds.
+                end = min(end, time.monotonic() + 2.0)
             time.sleep(0.02)
 
     def staging_area(self, location: str) -> StagingArea:

@@ -207,8 +207,6 @@ def read_introduction(line: str, asked_at: float, answered_at: float) -> Introdu
 
 # The facts about a machine, and the file that keeps them over a restart of the controller.
 
-MOST_BYTES = 2**16
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FactsFile(JsonModel):
@@ -240,7 +238,7 @@ class MachineFacts:
 def load_facts(file: Path) -> MachineFacts | None:
     """Return the facts that an earlier process has saved; None: there are none."""
     with suppress(OSError, NotReadable, ValueError):
-        found = checked(FactsFile, parse_json(read_regular(file, MOST_BYTES)))
+        found = checked(FactsFile, parse_json(read_regular(file, 2**16)))
         amounts = found.pop("capacity")
         return MachineFacts(**found, capacity=Resources(amounts.cpus, amounts.memory, amounts.disk, amounts.gpus))
     return None

@@ -32,9 +32,6 @@ MOST_BYTES = 8 * 2**20
 MOST_EVENT_BYTES = 2**20
 # Our writers put at most a thousand lines into a file; parsing eight MiB of short lines would take half a minute.
 MOST_LINES = 20_000
-# The most faulty events of a file that are kept and explained.
-MOST_FAULTS = 20
-LONGEST_KIND = 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +187,7 @@ def valid(found: object, kinds: Mapping[str, type[JsonModel]] = KINDS) -> dict[s
     :raises ValueError: it is faulty; the message says why
     """
     kind = found.get("event") if isinstance(found, dict) else None
-    if not isinstance(kind, str) or not 0 < len(kind) <= LONGEST_KIND:
+    if not isinstance(kind, str) or not 0 < len(kind) <= 40:
         raise ValueError("it is not an event: a JSON object is expected whose 'event' names its kind")
     return checked(kinds[kind], found) if kind in kinds else None
 
@@ -223,7 +220,8 @@ def read(content: bytes) -> tuple[list[dict[str, Any]], list[tuple[bytes, str]]]
                 raise ValueError(f"the line has {len(line)} bytes, but an event has at most {MOST_EVENT_BYTES}")
             event = valid(parse_json(line))
         except ValueError as error:
-            if len(faults) < MOST_FAULTS:
+            # The first 20 faulty events of a file are kept and explained.
+            if len(faults) < 20:
                 faults.append((line, str(error)))
             continue
         if event is not None:

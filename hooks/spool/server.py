@@ -55,7 +55,6 @@ FOREIGN = (
 )
 # The fields of a request that are for the agent.
 FOR_AGENT = "give", "renew", "cancel", "hold", "drops", "shutdown", "recall", "close"
-READ = 1 << 20
 
 
 def exchange(root: str, request: Message, steps: Sequence[Callable[[str, Message, Message], None]]) -> Message:
@@ -321,7 +320,7 @@ def _bytes(path: str, offset: int, most: int) -> bytes:
             raise OSError("it is not a regular file")
         os.lseek(descriptor, offset, os.SEEK_SET)
         content = b""
-        while part := os.read(descriptor, min(most - len(content), READ)):
+        while part := os.read(descriptor, min(most - len(content), 1 << 20)):
             content += part
         return content
     finally:
@@ -401,7 +400,7 @@ def serve(root: str) -> None:
     while True:
         pause = INTERVAL if watches else MOST_SILENCE
         if select.select([0], [], [], pause)[0]:
-            if not (data := os.read(0, READ)):
+            if not (data := os.read(0, 1 << 20)):
                 return
             heard, heard_at = heard + data, time.monotonic()
             while b"\n" in heard:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 END = "lading-end"
 READ_AND_RUN = f'eval "$(while IFS= read -r line; do case $line in ({END}) break;; esac; printf "%s\\n" "$line"; done)"'
 COMMAND = f"exec /bin/sh -c '{READ_AND_RUN}'"
-READ = 65536
 # Bytes of its output that are kept for the message when it exits.
 MOST_LAST_OUTPUT = 2000
 # Seconds for our client process to exit after its input is closed.
@@ -188,7 +187,7 @@ class ChannelSession(Session):
     def _receive(self, timeout: float) -> bytes:
         self.channel.settimeout(timeout)
         try:
-            return self.channel.recv(READ)  # also sends a window update, so it may fail
+            return self.channel.recv(65536)  # also sends a window update, so it may fail
         except TimeoutError:
             raise
         except (EOFError, OSError):
@@ -251,7 +250,7 @@ class ProcessSession(Session):
         try:
             os.set_blocking(pipe.fileno(), False)
             while left and _ready(pipe.fileno(), select.POLLOUT, deadline - time.monotonic()):
-                left = left[os.write(pipe.fileno(), left[:READ]) :]
+                left = left[os.write(pipe.fileno(), left[:65536]) :]
         except (OSError, ValueError) as error:
             raise self._write_failure(error) from error
         if left:
@@ -273,7 +272,7 @@ class ProcessSession(Session):
     def _receive(self, timeout: float) -> bytes:
         if not _ready(self._output.fileno(), select.POLLIN, timeout):
             raise TimeoutError
-        return os.read(self._output.fileno(), READ)
+        return os.read(self._output.fileno(), 65536)
 
 
 def _ready(descriptor: int, event: int, timeout: float) -> bool:

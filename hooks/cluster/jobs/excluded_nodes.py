@@ -22,8 +22,6 @@ MOST_EXCLUDED = 20
 MOST_DEATHS = 2
 # How many working nodes are remembered: enough to distinguish a failing node from a failing cluster.
 MOST_KNOWN = 2 * MOST_EXCLUDED
-# A larger file is not a list of nodes.
-MOST_BYTES = 2**20
 
 # LSF prefixes a node with the number of the job's slots: 4*node1.
 _SLOTS = re.compile(r"\d+\*")
@@ -123,7 +121,7 @@ class ExcludedNodes:
 
     def _load(self, path: Path) -> None:
         try:
-            found: Any = parse_json(read_regular(path, MOST_BYTES))
+            found: Any = parse_json(read_regular(path, 2**20))
             self._known = {str(node): None for node in found["known"]}
             self._excluded = {
                 str(node): _Excluded(float(each["until"]), str(each["why"])) for node, each in found["excluded"].items()

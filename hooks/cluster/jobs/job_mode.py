@@ -27,8 +27,6 @@ from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# Seconds within which a job reports its start after the batch system lists it as running; then it counts as started.
-SECONDS_UNTIL_BELIEVED = 30.0
 # Seconds after the kill grace until the batch system cancels a job that ignores its cancellation.
 SECONDS_UNTIL_FORCED = 60.0
 
@@ -217,7 +215,8 @@ class JobMode(ClusterPoller):
         if job.started:
             self.nodes.seen(self.node_of(job))
         if native.state == "running":
-            if not job.started and asked_at - job.shown.since > SECONDS_UNTIL_BELIEVED:
+            # A job that the batch system lists as running reports its start within 30 seconds, or counts as started.
+            if not job.started and asked_at - job.shown.since > 30.0:
                 job.begin()
                 job.began_at = time.time()
                 self._report({"event": "started", "token": job.token, "at": job.began_at}, job)

@@ -13,7 +13,7 @@ from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.offers import EC2Offers
-from lading.hooks.ec2.pace import MOST_SILENT, Shortages
+from lading.hooks.ec2.pace import Shortages
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model.reasons import free_text
 from lading.scheduling.model.resources import Resources
@@ -109,7 +109,7 @@ def test_a_spot_machine_costs_what_it_costs_now_and_one_on_demand_what_was_order
 def test_while_machines_never_answer_one_more_at_a_time_is_enough(service: FakeEC2, tmp_path: Path) -> None:
     found, shortages = offers(service, tmp_path, max_instances=20), Shortages()
     assert bought(found).limits.instances == 20
-    for _ in range(MOST_SILENT):
+    for _ in range(3):
         shortages.never_answered(("m5.large", "us-east-1a", "on-demand"), free_text("nothing answers"))
     most = [there.limits.instances for n in (0, 3, 20) if (there := found.market(shortages, n)) is not None]
     assert most == [1, 4, 20]
