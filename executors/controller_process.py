@@ -31,16 +31,11 @@ from lading.scheduling.model.reasons import because
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 2.0
-# A lease that was held when it was read is read again after this, seconds, or once its holder on this machine is gone.
-SECONDS_BETWEEN_READS = 10.0
 LONGEST_PAUSE = 60.0
 # The reason's code of a job that waits for a controller.
 NO_CONTROLLER = "no_controller"
 # The same if the controller is a service. It is given once no controller has run for this long, seconds.
 NO_SERVICE = "no_controller_service"
-SECONDS_WITHOUT_SERVICE = 30.0
-# The most bytes that are quoted from a log's last line.
-LONGEST_LINE = 2000
 # A live controller that has not held the lease for this long hangs, seconds. One that is starting has more time, as it
 # must first import Airflow, on a machine that may be busy.
 SECONDS_UNTIL_HUNG = 30.0
@@ -131,7 +126,8 @@ class ControllerProcess:
             except Exception:
                 self.without_lease.clear()  # the database may be what keeps a controller from renewing
                 raise
-            self.next_read = now + (0.0 if self.lease is None else min(SECONDS_BETWEEN_READS, self.lease.left))
+            # A held lease is read again after ten seconds, or once its holder on this machine is gone.
+            self.next_read = now + (0.0 if self.lease is None else min(10.0, self.lease.left))
         return self.lease
 
     def _is_alive(self, pid: int) -> bool:
@@ -150,7 +146,7 @@ class ControllerProcess:
         """Tell waiting jobs that no controller service runs, after giving it time to restart."""
         if self.absent_since is None:
             self.absent_since = now
-        if now - self.absent_since < SECONDS_WITHOUT_SERVICE:
+        if now - self.absent_since < 30.0:
             return
         if not self.explained:
             log.error(
@@ -295,7 +291,7 @@ def last_line(path: Path) -> str:
     """Return the last line of a log that is not blank; empty if there is none."""
     try:
         with path.open("rb") as stream:
-            stream.seek(max(stream.seek(0, os.SEEK_END) - LONGEST_LINE, 0))
+            stream.seek(max(stream.seek(0, os.SEEK_END) - 2000, 0))
             lines = stream.read().decode(errors="replace").replace("\0", "").split("\n")
     except OSError:
         return ""

@@ -53,9 +53,6 @@ if TYPE_CHECKING:
 
 # The most jobs that one sync reports to Airflow; the rest wait for the next sync, a second later.
 REPORTS_PER_SYNC = 100
-# After the first reason for a wait, the event log shows only reasons that have lasted this long; the command
-# ``airflow lading jobs`` and the page show all.
-SECONDS_BEFORE_EVENT = 60.0
 # How often the executor adopts jobs whose scheduler has died. Airflow itself does so every 300 s.
 SECONDS_BETWEEN_ADOPTIONS = 10.0
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
@@ -424,7 +421,9 @@ class WaitEvents:
         :param now: on the monotonic clock
         """
         first = [job for job in news if is_waiting(job) and job.token not in self.shown]
-        due = takewhile(lambda each: now - each[1][1] >= SECONDS_BEFORE_EVENT, self.pending.items())
+        # After the first reason for a wait, the event log shows only reasons that have lasted a minute; the
+        # command ``airflow lading jobs`` and the page show all.
+        due = takewhile(lambda each: now - each[1][1] >= 60.0, self.pending.items())
         if not (lasting := dict(islice(due, REPORTS_PER_SYNC))):
             return first
         for token in lasting:  # a job that has changed in the meantime will be in the next news

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SECONDS_BETWEEN_LOOKS = 2.0
 # A request whose effect has not been observed after this is given up.
 SECONDS_UNTIL_OVERDUE = 600.0
 GONE = "nothing with this name exists now"
@@ -52,7 +51,7 @@ class Requests:
         """Carry out the open requests; returns whether any is about budgets."""
         if time.monotonic() < self.next_look:
             return False
-        self.next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        self.next_look = time.monotonic() + 2.0
         to_do = request_rows.to_do(session)
         overdue = request_rows.overdue(session, SECONDS_UNTIL_OVERDUE) if to_do else frozenset()
         for request in to_do:

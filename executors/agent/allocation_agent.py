@@ -45,8 +45,6 @@ from lading.scheduling.text.units import format_time
 log = logging.getLogger(__name__)
 
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
-# How long smaller jobs can overtake a waiting one, seconds.
-PATIENCE = 60.0
 
 
 class AllocationAgent(Agent):
@@ -74,7 +72,7 @@ class AllocationAgent(Agent):
         scratch, keep_failed = terms.scratch, terms.keep_failed
         self._configure(
             AgentConfig(
-                terms.capacity, tuple(devices), PATIENCE, terms.kill_grace, scratch=scratch, keep_failed=keep_failed
+                terms.capacity, tuple(devices), 60.0, terms.kill_grace, scratch=scratch, keep_failed=keep_failed
             )
         )
         self.ending = Ending(

@@ -21,16 +21,12 @@ log = get_logger(__name__)
 
 # How many finished jobs are remembered: a controller can renew the JWT of a job that has just finished.
 REMEMBERED = 20_000
-# The most events in one file, because readers limit how much they take at once (see lading.hooks.spool.events).
-MOST_IN_BATCH = 1000
 # Shorter waits are not reported, as each report becomes an entry in Airflow's event log. Seconds.
 SECONDS_UNTIL_REPORTED = 10.0
 # Size of the file of finished jobs: at most twice as many tokens as are remembered. A larger file is not ours.
 MOST_MEMORY_BYTES = 2 * REMEMBERED * 65
 # The names of an agent's batches, without their suffix.
 NUMBER = re.compile(r"[0-9]{1,12}")
-# An agent writes batches more slowly than this, so numbers that start from the time never repeat.
-BATCHES_PER_SECOND = 100
 
 
 class Journal(ABC):
@@ -117,7 +113,8 @@ class Journal(ABC):
     def _write(self) -> None:
         """:raises OSError: a batch was not written; batches that were are not written again"""
         while self._events:
-            batch = self._events[:MOST_IN_BATCH]
+            # Readers limit how much they take at once (see lading.hooks.spool.events).
+            batch = self._events[:1000]
             lines = "".join(to_json(event) + "\n" for event in batch)
             write_atomically(self.spool.events / self._next_name(), lines)
             del self._events[: len(batch)]
@@ -144,7 +141,8 @@ class AgentJournal(Journal):
         self._cleanups: list[Callable[[], None]] = []
         numbers = (int(path.stem) for path in visible(spool.events) if NUMBER.fullmatch(path.stem))
         # Never reuse a name: a reader that knows an earlier agent's file would take the new one for the same file.
-        self._last = max(int(time.time() * BATCHES_PER_SECOND), *numbers, 0)
+        # An agent writes batches more slowly than this, so numbers that start from the time never repeat.
+        self._last = max(int(time.time() * 100), *numbers, 0)
         self._memory = spool.root / "finished"
         remembered = self._remembered()
         self._lines_since_cut = len(remembered)

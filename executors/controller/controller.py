@@ -72,15 +72,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-# Seconds until the next tick after one that failed, for example because the database is unreachable.
-PAUSE_AFTER_TROUBLE = 2.0
 # After a tick, sites rest for this multiple of its duration, up to this many seconds: where ticks take long because
 # they handle a thousand jobs or the machine is busy, a few ticks achieve as much as many.
 REST_AFTER_TICK, LONGEST_REST = 2.0, 0.5
 
-# Every second, the orchestrator is asked whether it still wants this many waiting jobs, in addition to those that are
-# about to be acted on. They are also read again, because someone may have changed them manually.
-MOST_CHECKED_PER_SECOND = 100
 
 # The controller idles once nothing has happened for this long, in seconds.
 SECONDS_UNTIL_LULL = 5.0
@@ -227,7 +222,7 @@ class Controller:
         except Exception as error:
             self.queued.forget()  # it may contain uncommitted changes
             self.trouble.begin("The tick failed", error, traceback=True)
-            return PAUSE_AFTER_TROUBLE
+            return 2.0  # the last tick failed, for example because the database is unreachable
         self.trouble.end("The tick failed")
         return TICK_SECONDS
 
@@ -421,8 +416,10 @@ class Controller:
         self.next_check = now + TICK_SECONDS
         if not self.unchecked:
             self.unchecked = sorted(self.queued.jobs)  # tokens are random, so this order is, too
-        taken = self.unchecked[-MOST_CHECKED_PER_SECOND:]
-        del self.unchecked[-MOST_CHECKED_PER_SECOND:]
+        # Every second, the orchestrator is asked whether it still wants some waiting jobs, in addition to those
+        # about to be acted on. They are also read again, because someone may have changed them manually.
+        taken = self.unchecked[-100:]
+        del self.unchecked[-100:]
         self.queued.note(taken)
         return taken
 

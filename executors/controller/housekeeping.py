@@ -61,8 +61,6 @@ SECONDS_PER_DAY = 86400
 SECONDS_UNTIL_UNWANTED = 10.0
 # A controller that an executor started exits when Airflow has been gone for this long and no work is left.
 SECONDS_UNTIL_NEEDLESS = 60.0
-# Jobs placed less than this ago are never taken for orphans: a site that does not answer yet may only be slow.
-SECONDS_UNTIL_HOMELESS = 60.0
 NOTHING_LAUNCHED = because("nothing_launched")
 UNWANTED = because("unwanted")
 
@@ -300,12 +298,11 @@ def fail_orphaned_jobs(
     A job that still runs, for example after a failover to another machine, is left alone while it reports to the
     orchestrator itself.
     """
+    # Jobs placed in the last minute are never taken for orphans: a site that does not answer yet may only be slow.
     rows = session.execute(
         select(JobRow.token, JobRow.site, JobRow.location, JobRow.state)
         # A placement time in the future was written by an earlier controller on a machine whose clock is ahead.
-        .where(
-            JobRow.state.in_((State.PLACED, State.RUNNING)), func.abs(now - JobRow.placed_at) > SECONDS_UNTIL_HOMELESS
-        )
+        .where(JobRow.state.in_((State.PLACED, State.RUNNING)), func.abs(now - JobRow.placed_at) > 60.0)
     )
     homeless = {
         token: (place, site) for token, site, place, state in rows if not is_known(str(site), str(place), token, state)

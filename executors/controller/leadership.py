@@ -29,8 +29,6 @@ RENEWAL_SECONDS = LEASE_SECONDS / 3
 
 # A loop that has not reached its next step for this long hangs, seconds. Each step handles one site or a few queries.
 SECONDS_UNTIL_HUNG = 30.0
-# A loop that has hung for this long, in seconds, will not recover, so its process exits.
-SECONDS_UNTIL_HOPELESS = 60.0
 # Failures as they appear in the log.
 RENEWAL = "The lease could not be renewed"
 NOTE = "The job at which the controller hangs could not be recorded"
@@ -205,7 +203,8 @@ class LeaseClock:
             if hung or self.hung:
                 self._try(NOTE, partial(self.note_hang, hung))
             self.hung = hung
-            if still > SECONDS_UNTIL_HOPELESS:
+            # A loop that has hung for a minute will not recover, so its process exits.
+            if still > 60.0:
                 self.end_process()
             if not hung:
                 self._try(RENEWAL, self.renew)

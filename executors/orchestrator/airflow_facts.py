@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 
 # How many seconds a change of team, owners or tags can take to reach new jobs of the Dag.
 SECONDS_KNOWN = 30.0
-# More Dags than a scheduler queues tasks of at a time.
-MOST_KNOWN = 10_000
 TROUBLE = "The owners of mapped tasks of some Dags cannot be read, so only those of their other tasks count"
 
 
@@ -49,7 +47,8 @@ class DagFacts:
         until, columns = self._known.get((dag_id, bundle), (0.0, {}))
         if time.monotonic() >= until:
             columns = self._read(session, dag_id, bundle)
-            if len(self._known) >= MOST_KNOWN:
+            # More Dags than a scheduler queues tasks of at a time.
+            if len(self._known) >= 10_000:
                 self._known.clear()
             self._known[dag_id, bundle] = time.monotonic() + SECONDS_KNOWN, columns
         return columns
@@ -91,7 +90,7 @@ class MappedOwners:
         digest, found = self._known.get(dag_id, ("", frozenset()))
         if digest != last.dag_hash and (stored := session.get(SerializedDagModel, last.id)) is not None:
             found = self._owners(stored)
-            if len(self._known) >= MOST_KNOWN:
+            if len(self._known) >= 10_000:
                 self._known.clear()
             # Not the hash from the query: the session may still hold an older version of the row.
             self._known[dag_id] = stored.dag_hash, found

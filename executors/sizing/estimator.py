@@ -44,8 +44,6 @@ log = logging.getLogger(__name__)
 MOST_HANGING_THERE = 4
 # Hanging threads do no work; if this many hang in all places together, none is started that might hang too.
 MOST_HANGING = 64
-# How many seconds a thread works on the jobs of a task before it is another task's turn.
-SECONDS_PER_TURN = 10.0
 # A job that exceeds its limit by this many seconds is hanging in a file system.
 SECONDS_OF_GRACE = 5.0
 # A job that was not sized because the database failed is retried after 1, 2, 4 ... seconds, up to this maximum.
@@ -112,7 +110,8 @@ class SizingWork:
 
     def _measure(self) -> None:
         questions = self._questions(self.jobs)
-        until = time.monotonic() + SECONDS_PER_TURN
+        # A thread works on the jobs of a task for ten seconds before it is another task's turn.
+        until = time.monotonic() + 10.0
         for number, question in enumerate(questions):
             if self.is_abandoned or time.monotonic() > until:
                 self.left = frozenset(each.job.token for each in questions[number:])

@@ -39,9 +39,6 @@ from lading.scheduling.model.resources import Resources
 from lading.scheduling.sizing import auto
 from lading.scheduling.sizing.right_size import NOTHING_KNOWN, Sizes, sizes
 
-# How many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
-MOST_AT_ONCE = 500
-
 UNKNOWN = because("inputs")
 
 TaskKey = tuple[str, str, str]
@@ -170,9 +167,8 @@ def unsized_jobs(
     )
     if dag_id is not None:
         query = query.where(JobRow.dag_id == dag_id)
-    rows = session.execute(
-        query.order_by(JobRow.priority.desc(), JobRow.queued_at, JobRow.token).limit(MOST_AT_ONCE + len(but))
-    )
+    # Jobs of one task and run go to one thread, which reads their inputs once.
+    rows = session.execute(query.order_by(JobRow.priority.desc(), JobRow.queued_at, JobRow.token).limit(500 + len(but)))
     jobs = []
     for token, dag, run_id, task_id, map_index, try_number, site_hint, request, team, chosen in rows:
         if token not in but:

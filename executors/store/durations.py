@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 # How many of the latest jobs are considered, and for how many seconds before they are read again.
 MOST = 5_000
 SECONDS_UNTIL_STALE = 60.0
-# The end of a job can be stored this many seconds after that of a job which ended later.
-SECONDS_LATE = 10.0
 COLUMNS = (
     JobRow.dag_id,
     JobRow.run_id,
@@ -60,7 +58,8 @@ class Durations:
     def learn(self, session: Session) -> set[str | None]:
         """Also read the jobs that have ended since the last read; return their Dags."""
         self.read(session)
-        since = [JobRow.ended_at >= self._newest - SECONDS_LATE] if self._known else []
+        # The end of a job can be stored some seconds after that of a job which ended later.
+        since = [JobRow.ended_at >= self._newest - 10.0] if self._known else []
         return self._add(session, *since)
 
     def _add(self, session: Session, *conditions: Any) -> set[str | None]:

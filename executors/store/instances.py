@@ -23,8 +23,6 @@ from lading.scheduling.model.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# An outside clock may report the launch of a machine this many seconds too early.
-SECONDS_OF_DOUBT = 5.0
 # Boot times are predicted from this many of the latest boots.
 MOST_BOOTS = 40
 
@@ -101,10 +99,11 @@ def last_boots(session: Session, site: str) -> list[tuple[str, float]]:
 
     Instances that were found instead of launched are left out, because their time of order is unknown.
     """
+    # An outside clock may report the launch of a machine a few seconds too early.
     query = (
         select(InstanceRow.kind, InstanceRow.ready_at - InstanceRow.ordered_at)
         .where(InstanceRow.site == site, InstanceRow.ready_at >= InstanceRow.ordered_at)
-        .where(InstanceRow.launched_at > InstanceRow.ordered_at - SECONDS_OF_DOUBT)
+        .where(InstanceRow.launched_at > InstanceRow.ordered_at - 5.0)
         .order_by(InstanceRow.ready_at.desc())
         .limit(MOST_BOOTS)
     )

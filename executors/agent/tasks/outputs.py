@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 
 # The most files that are reported; of more, the largest.
 MOST_FILES = 100
-# How long to measure, seconds, as a file system can hang; files measured until then are reported.
-PATIENCE = 5.0
 
 
 def measured(values: Iterable[Any]) -> dict[str, int]:
@@ -46,7 +44,8 @@ def measured(values: Iterable[Any]) -> dict[str, int]:
     if paths:
         thread = threading.Thread(target=measure, daemon=True)
         thread.start()
-        thread.join(PATIENCE)
+        # A file system can hang; files measured until then are reported.
+        thread.join(5.0)
     return dict(sorted(sizes_by_path.copy().items(), key=lambda each: (-each[1], each[0]))[:MOST_FILES])
 
 
