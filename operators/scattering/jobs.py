@@ -21,8 +21,7 @@ from lading.scheduling.scatter import ScatterError, elements, expand
 # Keys in the context of a task instance: the number of the job, and its label.
 JOB = "scatter_job"
 LABEL = "scatter_label"
-# The longest label that Airflow stores, and the longest value within one.
-LONGEST_LABEL = 250
+# The longest value within a label.
 LONGEST_VALUE = 60
 
 
@@ -154,7 +153,7 @@ def scattered(operator_class: type, scatter: Scatter) -> type:
 def label(values: Mapping[str, Any]) -> str:
     """Return the label of a job, such as ``sample=A1, region=chr2``."""
     text = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
-    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
+    return text if len(text) <= 250 else f"{text[:249]}…"  # Airflow stores no longer labels
 
 
 def shown(value: Any) -> str:

@@ -89,11 +89,8 @@ from lading.scheduling.text.units import UnitError
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).with_name("static")
-# The longest window of the packing chart, seconds.
-LONGEST_WINDOW = 31 * 86400.0
 # The longest time range of a bill, and of a bill by day, in seconds.
 LONGEST_BILL, LONGEST_DAILY_BILL = 3660 * 86400.0, 400 * 86400.0
-MOST_REQUESTS = 20
 # All exports of this process together use at most this fraction of a processor.
 EXPORTS_SHARE = 0.25
 # PostgreSQL cannot store the character U+0000 in text.
@@ -374,7 +371,7 @@ def get_requests(session: SessionDep, sight: SightDep) -> list[OperatorRequest]:
     """All open requests, and the last ones of the last 24 hours with their outcomes, newest first. Budgets you cannot
     see are left out.
     """
-    rows = request_rows.latest(session, time.time() - 86400, MOST_REQUESTS)
+    rows = request_rows.latest(session, time.time() - 86400, 20)
     unseen = budgets_out_of_sight(session, sight)
     return [
         OperatorRequest.model_validate(row, from_attributes=True)
@@ -470,7 +467,7 @@ def get_tries(
 
 
 def check_window(since: float, until: float) -> None:
-    if not since < until <= since + LONGEST_WINDOW:
+    if not since < until <= since + 31 * 86400.0:
         message = f"the window from {since} to {until} is invalid: since must be before until, by at most 31 days"
         raise refused_value(("query", "until"), message, until)
 

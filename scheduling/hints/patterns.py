@@ -22,9 +22,6 @@ LONGEST_INPUT = 250
 # a scatter has the inputs of many.
 MOST_PATTERNS = 100
 MOST_SEARCHES = 20_000
-# The memory of a compiled pattern, bytes; and how many compiled patterns are cached.
-MOST_MEMORY = 1 << 18
-MOST_COMPILED = 128
 VALID = (
     'valid: inputs with regular expressions, by target: {"hpc/long": {"sample": "^big_"}}, or a list of such '
     "tables, one of which has to match"
@@ -134,7 +131,7 @@ def _pattern(name: object, text: object) -> str:
     return text
 
 
-@lru_cache(maxsize=MOST_COMPILED)
+@lru_cache(maxsize=128)
 def _compiled(pattern: str) -> Any:
     """The compiled pattern.
 
@@ -144,7 +141,7 @@ def _compiled(pattern: str) -> Any:
 
     options = re2.Options()
     options.log_errors = False  # RE2 would write them to stderr
-    options.max_mem = MOST_MEMORY
+    options.max_mem = 1 << 18  # bytes
     options.never_capture = True
     try:
         return re2.compile(pattern.encode(), options)

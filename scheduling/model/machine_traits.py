@@ -27,8 +27,6 @@ PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 # Separates a property's name from its value; no plain feature contains it.
 IS = "="
 MOST_FEATURES = 32
-# How many instance types a message lists at most; if there are more, the most similar ones.
-MOST_TYPES_NAMED = 24
 
 
 def parse_arch(value: object) -> str:
@@ -123,7 +121,7 @@ def valid_types(asked: str, valid: Collection[str]) -> str:
     """The valid instance types as text, for a message about an invalid one; only the most similar if there are many."""
     if not valid:
         return "because no machine has been given an instance_type"
-    if len(valid) <= MOST_TYPES_NAMED:
+    if len(valid) <= 24:
         return f"valid: {', '.join(sorted(valid))}"
     close = nearest(asked, valid, 5, cutoff=0.0)
     return f"valid: {', '.join(close)} and {len(valid) - len(close)} more"

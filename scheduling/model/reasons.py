@@ -27,7 +27,6 @@ Value = str | int | float | bool | None | tuple[str | float, ...]
 # Limits for reasons from other processes: characters of a code and of a part of a parameter, parts, and nesting.
 LONGEST_CODE = 40
 MOST_PARTS = 30
-LONGEST_PART = 250
 MOST_DEEP = 4
 # MySQL's TEXT holds 65,535 bytes.
 MOST_JSON = 60_000
@@ -233,7 +232,7 @@ def _value(value: Any) -> Value:
         return value.cpus, value.memory, value.disk, value.gpus
     if isinstance(value, (list, tuple)):
         parts = value[:MOST_PARTS]
-        return tuple(each if isinstance(each, (int, float)) else storable(each)[:LONGEST_PART] for each in parts)
+        return tuple(each if isinstance(each, (int, float)) else storable(each)[:250] for each in parts)
     if isinstance(value, str):
         return storable(value)
     if value is None or isinstance(value, (int, float)):

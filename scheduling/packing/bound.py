@@ -35,8 +35,6 @@ Shrunk: TypeAlias = tuple[float, float, float, float]
 Bools: TypeAlias = NDArray[np.bool_]
 
 WHOLE: Shrunk = (1.0, 1.0, 1.0, 1.0)
-ROUNDS = 40
-TOLERANCE = 1e-7
 ALONE = 64  # up to this many shapes are solved without merging
 QUANTILES = 12
 # Cpus and GPUs in units, memory and disk in GiB: solvers work best on amounts of similar magnitude.
@@ -152,7 +150,7 @@ def aggregate(need: Floats, number: Floats, types: BoundSide, rooms: BoundSide) 
     fits = np.hstack([types.fits, rooms.fits])
     cluster = first_clusters(need, fits)
     best, worth, dual = -1.0, np.zeros(len(need)), np.zeros(0)
-    for _ in range(ROUNDS):
+    for _ in range(40):
         above, prices = solve(need * number[:, None], fits, cluster, types, rooms)
         each = need @ prices.T
         each[~fits] = np.inf
@@ -162,7 +160,7 @@ def aggregate(need: Floats, number: Floats, types: BoundSide, rooms: BoundSide) 
         if value > best:
             best, worth, dual = value, cheapest, prices
         _, finer = np.unique(cluster * fits.shape[1] + choice, return_inverse=True)
-        if above - best <= TOLERANCE * above or finer.max() == cluster.max():
+        if above - best <= 1e-7 * above or finer.max() == cluster.max():
             break
         cluster = finer
     return max(best, 0.0), worth, dual

@@ -26,11 +26,8 @@ from lading.scheduling.packing.problem import Going, Problem, always
 SEED = 88172645
 # Jobs placed between two checks of whether to continue; if the inner loop is compiled, COMPILED times as many.
 LOOK, COMPILED = 500, 100
-# Fewer jobs than this have so few packings that a search in proportion to the square of their number suffices.
-FULL = 20
 # Problems with more kinds of wishes than this, including combined ones, are left to the filling rules.
 MOST_KINDS = 64
-EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +88,7 @@ def pack(
     """Pack all jobs and improve the packing.
 
     :param insertions: how many jobs are placed again in total, without and with a compiled inner loop; reduced for
-        fewer than ``FULL`` jobs
+        fewer than 20 jobs
     :param start: a packing to improve; empty: jobs are placed in order of worth, each where it costs least
     """
     shape = np.repeat(np.arange(len(arrays.count)), arrays.count)
@@ -159,8 +156,9 @@ def search(
     else:
         top = int(start.max()) + 1
         cost = kernel.settle(offers, jobs, machines, round_state, number, top)
-    best, bound = ints(np.array(jobs.home)), float(worth.sum()) * (1 + EPSILON)
-    total = insertions[kernel_state.COMPILED] * min(number, FULL) ** 2 // FULL**2
+    best, bound = ints(np.array(jobs.home)), float(worth.sum()) * (1 + 1e-9)
+    # Fewer than 20 jobs have so few packings that a search in proportion to the square of their number suffices.
+    total = insertions[kernel_state.COMPILED] * min(number, 20) ** 2 // 20**2
     look = LOOK * (COMPILED if kernel_state.COMPILED else 1)
     state = kernel_state.Progress(SEED, 0, 0, top, cost, cost)
     while state.done < total and state.least > bound and going("insertion", state.done / total):

@@ -33,8 +33,6 @@ MOST_COMPARED = 100_000
 DRAWS, LONGEST_DRAWN, MOST_BEFORE_DRAWN = 12, 600.0, 150
 # Arrivals delay these jobs, so a draw covers LONGER times as many seconds and MORE times as many jobs.
 LONGER, MORE = 3.0, 2
-# Arrivals are repeated for at most this many times the period in which they were counted.
-MOST_PERIODS = 8
 # Sums of cpus differ by less.
 TOLERANCE = 1e-6
 
@@ -212,7 +210,8 @@ class DrawnStarts:
     def __init__(self, queue: QueueAhead, arrivals: Sequence[ExpectedArrival], period: float) -> None:
         self.drawn = list[Starts]()
         self.horizon, most_started = LONGER * min(LONGEST_DRAWN, queue.last), MORE * MOST_BEFORE_DRAWN
-        periods = min(MOST_PERIODS, math.ceil(self.horizon / period)) if arrivals else 0
+        # Arrivals are repeated for at most eight times the period in which they were counted.
+        periods = min(8, math.ceil(self.horizon / period)) if arrivals else 0
         for number in range(DRAWS):
             lengths = _Drawn(number)
             later = [

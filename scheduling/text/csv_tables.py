@@ -14,7 +14,6 @@ NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # The largest number of columns, including columns that Lading does not use.
 MOST_COLUMNS = 100
 LONGEST_NAME = 250
-MOST_ROWS = 100_000
 # The default upper bound: larger numbers are mistakes.
 MOST = 2**31 - 1
 T = TypeVar("T")
@@ -97,7 +96,7 @@ class Row:
 
 
 def read(
-    lines: Iterable[str], source: str, required: Sequence[str], most: int = MOST_ROWS, least: int = 1
+    lines: Iterable[str], source: str, required: Sequence[str], most: int = 100_000, least: int = 1
 ) -> Iterator[Row]:
     """The rows of a CSV table with a header; blank lines are skipped.
 

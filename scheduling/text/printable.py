@@ -13,7 +13,6 @@ from typing import Any
 
 # MySQL's TEXT holds 65,535 bytes, and nobody reads more characters of a message than this.
 LONGEST_TEXT = 4000
-_LONGEST = 500
 _LINE_END = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
@@ -70,7 +69,7 @@ def json_beginning(value: object, most: int, default: Callable[[Any], object] | 
 
 def cut(text: str) -> str:
     """A message that quotes foreign text, cut to a readable length."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= 500 else f"{text[:500]}..."
 
 
 def _escape(character: str) -> str:

@@ -21,7 +21,6 @@ DEEPEST = 20
 VALID_DEPTH = f"at most {DEEPEST} tables or lists in each other"
 # The largest number of dots in one key: the parser takes quadratic time in them.
 MOST_DOTS = 200
-_LARGEST = 2**63
 # Strings and comments (up to the end of their line if they are unterminated), and the characters that separate parts of
 # keys or end keys.
 _DOTTING = re.compile(
@@ -103,5 +102,5 @@ def _check(document: dict[str, Any]) -> None:
             waiting += [((*place, str(i)), each) for i, each in enumerate(value, 1)]
         if isinstance(value, str) and "\0" in value:
             raise TomlError(f"{where} = {shortened(value)} has a NUL character; leave it out")
-        if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise TomlError(f"{where} is a number of more than 64 bits; valid: a smaller one")

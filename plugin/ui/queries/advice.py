@@ -27,7 +27,6 @@ from lading.scheduling.sizing.usage import Usage
 MOST_TASKS = 200
 # Savings are computed for at most this many tasks, the most expensive ones.
 MOST_DEAREST = 60
-SECONDS_OF_MONTH = 30 * 86400.0
 # If needs depend on the size of inputs, they are listed for this many sizes.
 SIZES_SHOWN = 4
 
@@ -187,7 +186,7 @@ def savings(session: Session, sight: Sight, now: float, only_dag: str | None = N
     :param only_dag: the Dag whose tasks are examined; None: all Dags
     """
     spent: dict[tuple[str, str], BillParts] = {}
-    since = (now - SECONDS_OF_MONTH) // SECONDS_PER_DAY * SECONDS_PER_DAY
+    since = (now - 30 * 86400.0) // SECONDS_PER_DAY * SECONDS_PER_DAY
     for key, parts in billed(session, sight, since, now, "task", now).items():
         if key.task_id and key.dag_id and only_dag in (None, key.dag_id):
             spent.setdefault((key.dag_id, key.task_id), BillParts()).add(parts)
