@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 # The most jobs that one sync reports to Airflow; the rest wait for the next sync, a second later.
 REPORTS_PER_SYNC = 100
-# How often the executor adopts jobs whose scheduler has died. Airflow itself does so every 300 s.
-SECONDS_BETWEEN_ADOPTIONS = 10.0
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # Key in the ``info`` of a session: the jobs to write when it commits.
 UNWRITTEN = "lading_unwritten"
@@ -215,14 +213,15 @@ class LadingExecutor(BaseExecutor):
             return False
         if poll(partial(create_session, scoped=False), partial(store.any_to_report, owner=self.owner)):
             return True
-        self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
+        # Jobs whose scheduler has died are adopted this often. Airflow itself does so every 300 s.
+        self.next_adoption = time.monotonic() + 10.0
         return False
 
     def _adopt_orphans(self, session: Session) -> None:
         """Adopt the jobs of dead schedulers, whose failures do not reach Airflow until then."""
         if time.monotonic() < self.next_adoption:
             return
-        self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
+        self.next_adoption = time.monotonic() + 10.0
         self._forget_undone(session)
         others = [each for each in store.foreign_owners(session, self.owner) if each is not None]
         living = airflow_schedulers.living(session, self.settings.schedulers_folder) if others else set()

@@ -27,7 +27,6 @@ from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.supervisor import Runner, preload
 from lading.hooks.cluster.allocations.layout import (
-    MOST_TERMS_BYTES,
     SECONDS_BETWEEN_REPORTS,
     AllocationFolder,
     AllocationTerms,
@@ -199,7 +198,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     cluster = ClusterFolder(str(options.folder.absolute()))
     folder = AllocationFolder(cluster, options.name)
-    terms = AllocationTerms.from_json(read_regular(Path(folder.terms), MOST_TERMS_BYTES).decode())
+    # A larger file does not hold terms.
+    terms = AllocationTerms.from_json(read_regular(Path(folder.terms), 2**20).decode())
     try:
         os.mkdir(folder.taken)
     except FileExistsError:

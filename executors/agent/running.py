@@ -16,7 +16,7 @@ from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.journal import SECONDS_UNTIL_REPORTED, Journal
 from lading.executors.agent.process_tree import MemoryMeter, MemorySamples, Process
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.warm_pool import MOST_JOBS, HandedOverJob, SupervisorLines, make_line
+from lading.executors.agent.warm_pool import HandedOverJob, SupervisorLines, make_line
 from lading.hooks.files import host
 from lading.hooks.files.logs import Trouble, get_logger
 from lading.hooks.files.safe_files import read_end, visible
@@ -166,7 +166,7 @@ class RunningJobs:
         journal: Journal,
         runner: Runner,
         close: Sequence[int],
-        most_jobs: int = MOST_JOBS,
+        most_jobs: int = 100,  # libraries leak
     ) -> None:
         self.spool = spool
         self.journal = journal

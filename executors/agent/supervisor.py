@@ -40,9 +40,6 @@ log = get_logger(__name__)
 # Exit codes of this process, which tell the agent the outcome if the disk had no room for the exit file.
 SUCCEEDED, FAILED, NOT_STARTED = 0, 1, 75
 
-# If the machine runs out of memory, the kernel should kill jobs rather than the agent or Airflow's own services.
-OOM_SCORE = 500
-
 
 # Only a job whose peak was below this, in KiB, hands its process on: the kernel reports one peak over all children that
 # a process ever had, which would hide the peaks of later jobs.
@@ -357,8 +354,10 @@ def _leave_the_agent() -> None:
 def _volunteer_for_the_oom_killer() -> None:
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError):
-        if int(score.read_text()) < OOM_SCORE:  # the deployment may have set a higher score
-            score.write_text(str(OOM_SCORE))
+        # If the machine runs out of memory, the kernel should kill jobs rather than the agent or Airflow's
+        # own services.
+        if int(score.read_text()) < 500:  # the deployment may have set a higher score
+            score.write_text("500")
 
 
 def _redirect_output(path: Path) -> None:

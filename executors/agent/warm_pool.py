@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 # How long an idle supervisor waits for a job, seconds.
 PATIENCE = 5.0
-# The most jobs that a supervisor runs, because of what libraries leak.
-MOST_JOBS = 100
 
 READY = b"."
 

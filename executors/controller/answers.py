@@ -27,8 +27,6 @@ from lading.scheduling.model.reasons import Reason, because, combined
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import recalls
 
-# A job that has waited at a location for this long, in seconds, can be moved to one that has room for it now.
-SECONDS_UNTIL_MOVED = 15.0
 # Reasons of jobs that wait for something the site gives no details about.
 NOT_BEGUN = because("not_begun")
 NO_MARKET = because("no_market")
@@ -161,7 +159,8 @@ def recalled(answer: SiteAnswer, site: SiteView, now: float) -> dict[str, list[s
         return recalls(site.launched, frozenset(), now=now)
     # A placement time in the future was written by an earlier controller on a machine whose clock is ahead.
     placed = ((each.token, each.placed_at) for each in answer.jobs if each.placed_at is not None)
-    settled = (token for token, at in placed if abs(now - at) > SECONDS_UNTIL_MOVED)
+    # A job that has waited at a location for this long can be moved to one that has room for it now.
+    settled = (token for token, at in placed if abs(now - at) > 15.0)
     return recalls(site.launched, frozenset(settled), now=now)
 
 

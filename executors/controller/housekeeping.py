@@ -43,10 +43,6 @@ from lading.scheduling.model.resources import Resources
 from lading.scheduling.model.site_names import is_named
 from lading.scheduling.text.printable import storable
 
-# Length of the column for the instance type, characters. The description of an allocation can be longer.
-LONGEST_TYPE = 64
-
-
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
@@ -56,7 +52,6 @@ SECONDS_BETWEEN_ROUNDS = 10.0
 SECONDS_BETWEEN_PURGES = 600.0
 # How often daily bills are updated, which also closes days that are over.
 SECONDS_BETWEEN_SUMS = 60.0
-SECONDS_PER_DAY = 86400
 # A task instance is set to QUEUED and its job is created in one transaction, but they are read in two.
 SECONDS_UNTIL_UNWANTED = 10.0
 # A controller that an executor started exits when Airflow has been gone for this long and no work is left.
@@ -145,7 +140,7 @@ class Housekeeping:
             self.next_sums = now + SECONDS_BETWEEN_SUMS if are_all else now
         if now >= self.next_purge:
             with self.host.session() as session:
-                is_all = self._purge(session, time.time() - self.settings.job_retention_days * SECONDS_PER_DAY)
+                is_all = self._purge(session, time.time() - self.settings.job_retention_days * 86400)
             self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
         self.are_listed = True
         if not self.managed or is_work or another_scheduler_lives(self.host, self.settings, None):
@@ -378,11 +373,12 @@ def location_row(
     site: Site[Any], seen: ObservedLocation, note: str | None, instance_type: str | None, now: float
 ) -> store.LocationRow:
     location, capacity = seen.location, seen.location.capacity
+    # The length of the column; the description of an allocation can be longer.
     return store.LocationRow(
         site=site.name,
         name=location.name,
         kind=site.kind,
-        instance_type=None if instance_type is None else storable(instance_type)[:LONGEST_TYPE],
+        instance_type=None if instance_type is None else storable(instance_type)[:64],
         cpus=capacity.cpus,
         memory=capacity.memory,
         disk=capacity.disk,

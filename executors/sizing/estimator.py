@@ -40,14 +40,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# If this many threads hang in one mount or folder, jobs with inputs there fail at once.
-MOST_HANGING_THERE = 4
 # Hanging threads do no work; if this many hang in all places together, none is started that might hang too.
 MOST_HANGING = 64
 # A job that exceeds its limit by this many seconds is hanging in a file system.
 SECONDS_OF_GRACE = 5.0
-# A job that was not sized because the database failed is retried after 1, 2, 4 ... seconds, up to this maximum.
-LONGEST_REST = 15.0
 
 
 @dataclass(eq=False)
@@ -210,7 +206,8 @@ class Estimator:
             strikes.take_back(session, work.tokens - done)
         self.hanging = [work for work in self.hanging if not work.is_over]
         there = Counter(work.place for work in self.hanging if work.place is not None)
-        self.known.hanging = frozenset(where for where, count in there.items() if count >= MOST_HANGING_THERE)
+        # If this many threads hang in one mount or folder, jobs with inputs there fail at once.
+        self.known.hanging = frozenset(where for where, count in there.items() if count >= 4)
         if any_wait:
             self._begin(session, {change.token for change in changes})
         strikes.note(session, self.holder, (token for work in self.beginning for token in work.tokens))
@@ -250,8 +247,9 @@ class Estimator:
             if token in found or token in work.left or token in work.behind:
                 self.resting.pop(token, None)
             else:
-                self.resting.setdefault(token, Backoff(1.0, LONGEST_REST)).failed("it was not sized")
-        self.resting = {token: rest for token, rest in self.resting.items() if rest.left > -2 * LONGEST_REST}
+                # The database failed: it is retried after 1, 2, 4 ... seconds.
+                self.resting.setdefault(token, Backoff(1.0, longest=15.0)).failed("it was not sized")
+        self.resting = {token: rest for token, rest in self.resting.items() if rest.left > -30.0}
 
     def _begin(self, session: Session, known: Iterable[str]) -> None:
         """Start work on jobs of the Dags in turn, as far as threads are available.

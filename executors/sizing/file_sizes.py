@@ -24,9 +24,6 @@ MOST_SECONDS = 20.0
 # How many seconds the size of a folder, or of anything in an object store, is cached. A local file is examined each
 # time.
 SECONDS_KEPT = 60.0
-MOST_KEPT = 10_000
-# How many input files of a job are passed to policies.
-MOST_INPUTS = 200
 
 DECLARE = 'declare its size, as in the CWL File {{"class": "File", "location": "{}", "size": BYTES}}'
 
@@ -79,7 +76,8 @@ def addresses(inputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         except ExpressionError:  # only the task can tell what is in it
             continue
         for address, size in named:
-            if (path := normal_path(address)) is not None and len(sizes_by_path) < MOST_INPUTS:
+            # No more files of a job are passed to policies.
+            if (path := normal_path(address)) is not None and len(sizes_by_path) < 200:
                 sizes_by_path[path] = size or 0
     return sizes_by_path
 
@@ -133,10 +131,10 @@ class KnownSizes:
         return kept.found
 
     def _make_room(self) -> None:
-        if len(self._kept) >= MOST_KEPT:
+        if len(self._kept) >= 10_000:
             now = time.monotonic()
             self._kept = {name: kept for name, kept in self._kept.items() if kept.until > now or kept.turn.locked()}
-            for name in list(self._kept)[: len(self._kept) - MOST_KEPT + 1]:
+            for name in list(self._kept)[: len(self._kept) - 9_999]:
                 del self._kept[name]
 
 

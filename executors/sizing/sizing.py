@@ -21,7 +21,7 @@ from lading.executors.accounting import task_usage
 from lading.executors.decisions import refused
 from lading.executors.orchestrator.orchestrator import Orchestrator, TaskNote, TaskTry
 from lading.executors.settings import Settings
-from lading.executors.sizing.file_sizes import MOST_INPUTS, FileSizes, addresses, named_files
+from lading.executors.sizing.file_sizes import FileSizes, addresses, named_files
 from lading.executors.sizing.inputs import Inputs, kept
 from lading.executors.store import Change, JobRow, State, strikes
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
@@ -454,8 +454,8 @@ def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str,
                 raise ExpressionError(f"input {name!r}, whose files are to be staged, is unknown: {value.why}")
             for address, _ in named_files(value, schemes=None):
                 stage[normal_path(address) or address] = None
-    if len(stage) > MOST_INPUTS:
-        raise HintError(f"hint stage: the inputs name {len(stage)} files; valid: at most {MOST_INPUTS}")
+    if len(stage) > 200:
+        raise HintError(f"hint stage: the inputs name {len(stage)} files; valid: at most 200")
     return {"stage": json.dumps(stage)} if stage else {}
 
 

@@ -29,9 +29,6 @@ BLOCK, MOST_BLOCKS = 8, 64
 # The pause before the first jobs are searched for again: a multiple of the duration of the last search, and the
 # maximum in seconds.
 PAUSE_BETWEEN_LOOKS, LONGEST_PAUSE = 50.0, 5.0
-# The jobs behind them that represent other shapes are searched for again after that pause if too few of a shape are
-# left, and after this many seconds in any case.
-LONGEST_PAUSE_OF_SHAPES = 30.0
 TenantColumns = tuple[str | None, str | None, str | None, str | None]
 
 

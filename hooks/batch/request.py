@@ -13,8 +13,6 @@ from pydantic import Field, model_validator
 
 from lading.hooks.files.table_model import Memory, TableModel
 
-# No batch system accepts more; a typo such as 0-999999999 must not exhaust the memory.
-LARGEST_ARRAY = 4_000_000
 _COUNT = re.compile(r"[0-9]{1,9}")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 _TITLED = re.compile(r".+\.(L[0-9a-f]{14}\b.*)", re.DOTALL)
@@ -65,10 +63,9 @@ class ArrayRange:
                 )
         if self.max_running is not None and self.max_running < 1:
             raise ValueError(f"max_running = {self.max_running} is not positive; leave it out for no limit")
-        if len(self) > LARGEST_ARRAY:
-            raise ValueError(
-                f"array indices {self.indices!r} name {len(self)} elements; the maximum is {LARGEST_ARRAY}"
-            )
+        # No batch system accepts more; a typo such as 0-999999999 must not exhaust the memory.
+        if len(self) > 4_000_000:
+            raise ValueError(f"array indices {self.indices!r} name {len(self)} elements; the maximum is 4000000")
         if len(set(self)) < len(self):
             raise ValueError(f"array indices {self.indices!r} have an index twice; write each once")
 

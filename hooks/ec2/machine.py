@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import LaunchBatch
 from lading.hooks.ec2.client import EC2Instance
-from lading.hooks.ec2.life import LONGEST_UNTIL_REPEATED, SECONDS_UNTIL_REPEATED, End, LifePhase
+from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.pace import Offering
 from lading.hooks.machines.connection import Connection
 from lading.hooks.site import LocationState, ObservedLocation, Order
@@ -83,7 +83,7 @@ class EC2Machine:
     connection: Connection | None = None
     release: Reason | None = None
     asked_at: float | None = None
-    refusal: Backoff = field(default_factory=lambda: Backoff(2 * SECONDS_UNTIL_REPEATED, LONGEST_UNTIL_REPEATED))
+    refusal: Backoff = field(default_factory=lambda: Backoff(first=60.0, longest=900.0))
     has_answered: bool = False
     of_no_use_at: float | None = None
     termination_reason: End | None = None

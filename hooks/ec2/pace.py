@@ -19,11 +19,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from lading.hooks.ec2.client import STATE_CODE, AWSTrouble, EC2Error
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.refusals import (
-    FIRST_HOLD,
-    OFFERINGS_UNTIL_HELD,
     PROFILE,
-    SECONDS_HELD,
     SECONDS_WITHOUT_CAPACITY,
     TRANSIENT,
     UNKNOWN,
@@ -41,7 +39,6 @@ from lading.scheduling.model.reasons import Reason, because
 REQUESTS, INSTANCES, REFILL = 5.0, 1000.0, 2.0
 # Seconds. Throttling pauses launches for ever longer times; so do permanent refusals.
 FIRST_THROTTLE, LONGEST_THROTTLE = 5.0, 120.0
-LONGEST_HOLD = 900.0
 
 Offering = tuple[str, str | None, str]
 """Type, zone and capacity type."""
@@ -91,7 +88,8 @@ class TokenBucket:
 class Shortages:
     """What EC2 has refused, and for how long it is not requested again."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: EC2Limits = EC2Limits()) -> None:
+        self.limits = limits
         self.offerings: dict[Offering, Shortage] = {}
         """The shortage of each offering."""
         self.quotas: dict[str, Shortage] = {}
@@ -108,10 +106,11 @@ class Shortages:
         self._strange_hold: Shortage | None = None
         self._unknown_profile = 0
         self._throttle = ReasonedBackoff(FIRST_THROTTLE, LONGEST_THROTTLE)
-        self._refusal = ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD)
-        self._volumes = ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD)
-        self._doubt = ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD)
+        self._refusal, self._volumes, self._doubt = (self._hold() for _ in range(3))
         self._silent = 0
+
+    def _hold(self) -> ReasonedBackoff:
+        return ReasonedBackoff(self.limits.first_hold, self.limits.longest_hold)
 
     def refused(self, offering: Offering, error: EC2Error, subnet: str | None = None) -> Reason:
         """Record a refused launch; return the reason.
@@ -152,13 +151,14 @@ class Shortages:
         elif found.scope is RefusalScope.VOLUMES:
             self._volumes.failed_for(why)
         elif found is UNKNOWN:
-            pauses = self._strange.setdefault(offering, ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD))
+            pauses = self._strange.setdefault(offering, self._hold())
             pauses.failed_for(why)
             self.offerings[offering] = Shortage(time.time() + pauses.left, why)
             alike = self._strange_codes.setdefault(said["error"], set())
             alike.add(offering)
-            if len(alike) >= OFFERINGS_UNTIL_HELD:
-                self._strange_hold = Shortage(time.time() + SECONDS_HELD, why)
+            # The image, the network or a policy is at fault: further offerings would be refused as well.
+            if len(alike) >= 3:
+                self._strange_hold = Shortage(time.time() + 600.0, why)
         elif found.scope is RefusalScope.SUBNET and subnet is not None:
             self.subnets[subnet] = shortage
         elif found.scope is RefusalScope.TYPE:

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from lading.hooks.ec2.client import EC2, listed, number, parse_rows, spot_price, text_of
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.files.json_model import JsonModel, Text, Within, checked
 from lading.hooks.files.safe_files import FileError, NotReadable, read_regular, read_text, write_atomically
 from lading.scheduling.model.catalogue import (
@@ -37,8 +38,6 @@ from lading.scheduling.text.nesting import parse_json
 DAY = 86_400.0
 # Seconds until AWS is asked again after it has not answered.
 PAUSE = 3600.0
-# The maximum age of spot prices in use, seconds.
-SPOT_SECONDS = 300.0
 FILTERS = {
     "serviceCode": "AmazonEC2",
     "preInstalledSw": "NA",
@@ -75,10 +74,13 @@ class Prices:
 
     :param zones: the zones in which machines can be launched
     :param folder: stores answers
+    :param spot_age: the maximum age of spot prices in use, seconds
     """
 
-    def __init__(self, config: EC2Config, ec2: EC2, zones: Sequence[str], folder: Path) -> None:
-        self.config, self.ec2, self.zones = config, ec2, zones
+    def __init__(
+        self, config: EC2Config, ec2: EC2, zones: Sequence[str], folder: Path, spot_age: float = EC2Limits.spot_age
+    ) -> None:
+        self.config, self.ec2, self.zones, self.spot_age = config, ec2, zones, spot_age
         self._file = folder / f"prices-{ec2.region}.json"
         self._kept = load(self._file, ec2.region)
         is_whole = self._kept is not None and set(zones) <= self._kept.zones.keys() and bool(self._kept.usd)
@@ -159,7 +161,7 @@ class Prices:
             except Exception as error:  # an error of AWS, the network or the disk must not stop the site
                 self._asked_at = now - DAY + PAUSE
                 self._list_trouble = f"AWS's prices could not be read: {error}"
-        is_old = self._spot_at is None or now - self._spot_at >= SPOT_SECONDS
+        is_old = self._spot_at is None or now - self._spot_at >= self.spot_age
         if SPOT in self.config.capacity_types and is_old:
             try:
                 self._spot = dict(self._ask_spot(now))

@@ -143,11 +143,8 @@ REFUSALS = (
         r"Client\.(InternalError|InvalidSnapshot\.NotFound)", RefusalScope.ACCOUNT, FIRST_HOLD, "aws_volume_key"
     ),
 )  # fmt: skip
+# A code that is not in the table.
 UNKNOWN = AWSRefusal(".*", RefusalScope.OFFERING, SECONDS_WITHOUT_CAPACITY)
-# An unknown code that was returned for this many offerings holds the account for this many seconds: the image, the
-# network or a policy is at fault, and further offerings would be refused as well.
-OFFERINGS_UNTIL_HELD = 3
-SECONDS_HELD = 600.0
 # The reason codes of refusals that are temporary.
 TRANSIENT = {
     AWSTrouble.CAPACITY: "aws_no_capacity",

@@ -16,6 +16,7 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.identity import Identity, identities
 from lading.hooks.ec2.life import End
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.offers import kept_roots, launchable
 from lading.hooks.ec2.prices import read_file
@@ -49,6 +50,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     holds = True
     config_model = EC2Config
     trial_costs = True
+    limits = EC2Limits()
 
     def __init__(self, name: str, config: EC2Config, folder: Path) -> None:
         super().__init__(name, config, folder)
@@ -61,8 +63,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     def fleet(self) -> EC2Fleet:
         here = self.config.deployment
         logs, ours = here.log_folder(), identities(here.identity().secret)
-        api = self.config.execution_api
-        return EC2Fleet(self.name, self.scope, self.config, EC2(self.config), ours, api, self.folder, logs)
+        api, ec2 = self.config.execution_api, EC2(self.config, limits=self.limits)
+        return EC2Fleet(self.name, self.scope, self.config, ec2, ours, api, self.folder, logs, self.limits)
 
     @cached_property
     def rounds(self) -> Rounds:

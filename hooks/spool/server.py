@@ -43,8 +43,6 @@ MOST_SILENCE = 600.0
 MOST_FILES = 1000
 MOST_BYTES = 8 * 2**20
 LARGEST = MOST_BYTES  # a larger file is not a file of events
-# Seconds after which files are removed whose writing was interrupted.
-TORN_AGE = 3600.0
 # The file in a job's folder of logs that names the job's own log.
 LOG_PATH = ".log_path"
 # The file that names the deployment of Lading that a folder belongs to: an id, a blank, a name.
@@ -356,7 +354,7 @@ def _now(root: str) -> float:
 
 
 def _remove_torn(root: str) -> None:
-    before = _now(root) - TORN_AGE
+    before = _now(root) - 3600.0  # the writing of older ones was interrupted
     for folder in ("inbox", "cancel", "holds", "events"):
         for entry in os.scandir(f"{root}/spool/{folder}"):
             if entry.name.startswith(".") and entry.stat(follow_symlinks=False).st_mtime < before:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 END = "lading-end"
 READ_AND_RUN = f'eval "$(while IFS= read -r line; do case $line in ({END}) break;; esac; printf "%s\\n" "$line"; done)"'
 COMMAND = f"exec /bin/sh -c '{READ_AND_RUN}'"
-# Bytes of its output that are kept for the message when it exits.
-MOST_LAST_OUTPUT = 2000
 # Seconds for our client process to exit after its input is closed.
 END_TIMEOUT = 2.0
 
@@ -123,7 +121,7 @@ class Session(ABC):
         said, self._unread = self._unread, b""
         try:
             while (left := deadline - time.monotonic()) > 0 and (data := self._receive(left)):
-                said = (said + data)[-4 * MOST_LAST_OUTPUT :]
+                said = (said + data)[-4 * 2000 :]
         except (OSError, ValueError):  # time-out, or its output is closed as well
             pass
         if not said.strip():
@@ -132,7 +130,7 @@ class Session(ABC):
 
 
 def _ended(said: str) -> SessionEnded:
-    return SessionEnded(f"it exited; its last output: {said.strip()[-MOST_LAST_OUTPUT:] or 'none'}")
+    return SessionEnded(f"it exited; its last output: {said.strip()[-2000:] or 'none'}")
 
 
 def begin(channel: paramiko.Channel, command: str, timeout: float) -> None:

@@ -21,8 +21,6 @@ from lading.scheduling.scatter import ScatterError, elements, expand
 # Keys in the context of a task instance: the number of the job, and its label.
 JOB = "scatter_job"
 LABEL = "scatter_label"
-# The longest value within a label.
-LONGEST_VALUE = 60
 
 
 @dataclass
@@ -158,10 +156,6 @@ def label(values: Mapping[str, Any]) -> str:
 
 def shown(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-    return (
-        text
-        if len(text) <= LONGEST_VALUE
-        else f"…{text[1 - LONGEST_VALUE :]}"
-        if "/" in text
-        else f"{text[: LONGEST_VALUE - 1]}…"
-    )
+    if len(text) <= 60:
+        return text
+    return f"…{text[-59:]}" if "/" in text else f"{text[:59]}…"

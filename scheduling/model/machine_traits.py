@@ -26,7 +26,6 @@ FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+:/-]{0,63}")
 PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 # Separates a property's name from its value; no plain feature contains it.
 IS = "="
-MOST_FEATURES = 32
 
 
 def parse_arch(value: object) -> str:
@@ -83,8 +82,8 @@ def parse_features(value: object) -> frozenset[str]:
                 f"{shortened(word)} is not a feature; valid: 1 to 64 letters, digits, blanks and . _ + : / -, "
                 "beginning with a letter or a digit"
             )
-    if len(features) > MOST_FEATURES:
-        raise UnitError(f"there are {len(features)} features; valid: at most {MOST_FEATURES}")
+    if len(features) > 32:
+        raise UnitError(f"there are {len(features)} features; valid: at most 32")
     return features
 
 
@@ -112,8 +111,8 @@ def parse_properties(value: object) -> frozenset[str]:
                 "letters, digits, blanks and . _ + : / -, beginning with a letter or a digit"
             )
         properties.add(f"{name}{IS}{text.strip()}")
-    if len(properties) > MOST_FEATURES:
-        raise UnitError(f"there are {len(properties)} properties; valid: at most {MOST_FEATURES}")
+    if len(properties) > 32:
+        raise UnitError(f"there are {len(properties)} properties; valid: at most 32")
     return frozenset(properties)
 
 

@@ -36,7 +36,6 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 WHOLE: Shrunk = (1.0, 1.0, 1.0, 1.0)
 ALONE = 64  # up to this many shapes are solved without merging
-QUANTILES = 12
 # Cpus and GPUs in units, memory and disk in GiB: solvers work best on amounts of similar magnitude.
 SCALE = (UNIT, 1024, 1024, UNIT)
 
@@ -171,10 +170,10 @@ def first_clusters(need: Floats, fits: Bools) -> NDArray[np.intp]:
     if len(need) <= ALONE:
         return np.arange(len(need))
     proportion = np.log((need[:, -1] + 1e-9) / (need[:, 0] + 1e-9)) if need.shape[1] > 1 else need[:, 0]
-    edges = np.quantile(proportion, np.linspace(0, 1, QUANTILES + 1)[1:-1])
+    edges = np.quantile(proportion, np.linspace(0, 1, 13)[1:-1])
     packed = np.packbits(fits, axis=1)
     _, alike = np.unique(packed, axis=0, return_inverse=True)
-    _, cluster = np.unique(alike.ravel() * (QUANTILES + 1) + np.searchsorted(edges, proportion), return_inverse=True)
+    _, cluster = np.unique(alike.ravel() * 13 + np.searchsorted(edges, proportion), return_inverse=True)
     return np.asarray(cluster, np.intp)
 
 

@@ -30,8 +30,6 @@ from lading.scheduling.provisioning.launch import SECONDS_TO_BEGIN, AllocationPl
 CPUS_PER_GPU, CPUS_PER_ALLOCATION = 1.0, 0.1
 # Seconds that an allocation is paid for before its first job starts and after its last job finishes.
 SECONDS_PAID = 60.0
-# No smaller part of a node is planned: in very small ones, jobs that arrive out of order wait for a long time.
-MOST_PARTS = 4
 # Seconds allowed from the start of an allocation to that of its jobs until that has been measured, and the allowed
 # factor over the longest measured time.
 NOT_MEASURED, SLOWER = 900.0, 1.25
@@ -46,7 +44,8 @@ MINUTE = 60.0
 def parts(market: Market) -> dict[str, Resources]:
     """Return the possible sizes of allocations by name: a node, a half and a quarter, with GPUs and without."""
     whole, numbers = market.capacity, [1]
-    while not market.whole and whole.cpus >= 2 * numbers[-1] and numbers[-1] < MOST_PARTS:
+    # In smaller parts of a node, jobs that arrive out of order wait for a long time.
+    while not market.whole and whole.cpus >= 2 * numbers[-1] and numbers[-1] < 4:
         numbers.append(2 * numbers[-1])
     some = [part_of(market, number) for number in numbers]
     if whole.gpus:

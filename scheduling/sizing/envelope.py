@@ -23,8 +23,6 @@ from typing import NamedTuple
 MOST_SHORT = 0.0125
 # Measurements vary by this fraction from one try to the next.
 NOISE = 0.002
-# A line ends at this multiple of the largest input seen: nothing is known beyond.
-FARTHEST = 2.0
 
 
 class Point(NamedTuple):
@@ -109,12 +107,14 @@ def fit(
         return flat
     line = _lines(sized, [each for each in floors if each.size is not None], number, most_short, [0.0, *_slopes(sized)])
     sizes, values = [each.size or 0.0 for each in sized], [each.value for each in sized]
-    # If a try failed beyond the end of the line, the line does not describe such inputs.
-    if not line.slope or any((each.size or 0.0) > FARTHEST * max(sizes) for each in floors):
+    # A line ends at twice the largest input seen: nothing is known beyond. If a try failed there, the line does not
+    # describe such inputs.
+    end = 2.0 * max(sizes)
+    if not line.slope or any((each.size or 0.0) > end for each in floors):
         return flat
     padding = _padding(line.amount, small)
-    least, farthest = min(values) + padding, FARTHEST * max(sizes)
-    return replace(flat, base=line.base + padding, slope=line.slope, least=least, farthest=farthest)
+    least = min(values) + padding
+    return replace(flat, base=line.base + padding, slope=line.slope, least=least, farthest=end)
 
 
 class _Line(NamedTuple):

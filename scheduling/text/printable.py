@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # MySQL's TEXT holds 65,535 bytes, and nobody reads more characters of a message than this.
@@ -65,6 +65,12 @@ def json_beginning(value: object, most: int, default: Callable[[Any], object] | 
         if (length := length + len(part)) >= most:
             break
     return "".join(parts)[:most]
+
+
+def first_few(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first texts, and how many more there are: ``a, b and 3 more``."""
+    more = f"{'' if separator == ', ' else separator.strip()} and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
 
 
 def cut(text: str) -> str:

@@ -105,10 +105,6 @@ FAILURES = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 NOT_THE_TASKS = {TERMINATED.cause, *INFRASTRUCTURE}
 
 
-# How long leftover processes can hold a finished task's output open before they are terminated, seconds.
-OUTPUT_GRACE = 1.0
-
-
 def _has_pidfd() -> bool:
     try:
         os.close(os.pidfd_open(os.getpid()))
@@ -318,9 +314,9 @@ class _NoticesTheEnd(_Watched):
             max_wait_time = min(max_wait_time, 0.25)
         reap_orphans(self.pid)
         if self._exit_code is not None and self._open_sockets:
-            # A process that the task has left running holds its output open.
-            max_wait_time = min(max_wait_time, OUTPUT_GRACE)
-            if time.monotonic() - (self._process_exit_monotonic or 0) > OUTPUT_GRACE:
+            # A process that the task has left running holds its output open: it is terminated after a second.
+            max_wait_time = min(max_wait_time, 1.0)
+            if time.monotonic() - (self._process_exit_monotonic or 0) > 1.0:
                 end_leftovers()
         exit_code: int | None = super()._service_subprocess(max_wait_time, raise_on_timeout, expect_signal)
         return exit_code

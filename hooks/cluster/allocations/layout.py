@@ -18,8 +18,6 @@ from lading.hooks.files.safe_files import open_regular, read_regular
 from lading.hooks.spool.tokens import checked
 from lading.scheduling.model.resources import Resources
 
-# A larger file does not hold terms.
-MOST_TERMS_BYTES = 2**20
 # Seconds between an agent's reports of its remaining time, so a report can be that old.
 SECONDS_BETWEEN_REPORTS = 60.0
 

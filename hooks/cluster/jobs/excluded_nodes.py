@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 
 # If more nodes than this fail at once, the cluster has another problem than its nodes.
 MOST_EXCLUDED = 20
-# A node on which this many jobs in a row have died before their task started cannot start any.
-MOST_DEATHS = 2
 # How many working nodes are remembered: enough to distinguish a failing node from a failing cluster.
 MOST_KNOWN = 2 * MOST_EXCLUDED
 
@@ -88,8 +86,9 @@ class ExcludedNodes:
         if node is None or not self.seconds:
             return
         self._deaths[node] = self._deaths.get(node, 0) + 1
-        if self._deaths[node] >= MOST_DEATHS:
-            self.failed(node, f"{MOST_DEATHS} jobs have died there before their tasks started")
+        # A node on which two jobs in a row have died before their task started cannot start any.
+        if self._deaths[node] >= 2:
+            self.failed(node, "2 jobs have died there before their tasks started")
 
     def reasons(self) -> dict[str, str]:
         """Return the nodes that are excluded now, the latest failures only, each with the reason as text."""

@@ -14,8 +14,8 @@ from lading.hooks.batch import outcome
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
-from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_REPORTED, ClusterLook, ClusterPoller
-from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
+from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, ClusterLook, ClusterPoller
+from lading.hooks.cluster.jobs.post_mortem import PostMortem
 from lading.hooks.cluster.jobs.script_runs import ScriptRuns
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
@@ -138,7 +138,7 @@ class JobMode(ClusterPoller):
 
     def _look_at_cluster(self) -> None:
         live = list(self.tracker.live())
-        doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
+        doubtful = [job for job in live if job.gone_since is not None][:200]  # examined in one poll
         reading = GetAll(self.folder.events, largest=events.MOST_BYTES)
         look = ClusterLook(**self._due())
         removals = [f"spool/events/{name}" for name in look.files]
@@ -224,7 +224,8 @@ class JobMode(ClusterPoller):
         if job.is_hopeless:
             self.tracker.press(job, self.system)
         waits = native.state == "pending" and not (job.is_hopeless and native.cause in (None, "error"))
-        if waits and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_REPORTED:
+        # Shorter waits are not written to Airflow's event log.
+        if waits and job.submission and asked_at - job.submission.asked_at > 10.0:
             queue = (job.shape.queue if job.shape else None) or self.config.queue
             given_up_at = job.given_up_at(self.config.cancel_unrunnable_after)
             reason = job.submission.waits(queue, native, given_up_at=given_up_at)

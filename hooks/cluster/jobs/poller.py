@@ -54,8 +54,6 @@ log = logging.getLogger(__name__)
 
 # Seconds until a submission without an answer counts as lost if the batch system does not know its name.
 SECONDS_UNTIL_REPEATED = 15.0
-# Waits shorter than this, in seconds, are not written to Airflow's event log.
-SECONDS_UNTIL_REPORTED = 10.0
 # Seconds between two surveys of the nodes, made in polls that are due anyway.
 SECONDS_BETWEEN_SURVEYS = 60.0
 # The steps of a poll that query the batch system.

@@ -21,8 +21,6 @@ from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.matching.market import readable_kind
 
 MOST_JOBS = 20_000
-# Decimals of seconds. No pixel shows more, and the digits of times are a third of what a browser loads.
-DIGITS = 2
 COLUMNS = (
     JobRow.token, JobRow.kind, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.map_index, JobRow.try_number,
     JobRow.site, JobRow.location, JobRow.node, JobRow.cpus, JobRow.nodes, JobRow.lane, JobRow.state, JobRow.started_at,
@@ -190,8 +188,9 @@ def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[s
         add_memory(memory)
         add_peak(peak)
         add_nodes(nodes or 1)
-        add_start(round(started_at - origin, DIGITS))
-        add_end(None if ended_at is None else round(ended_at - origin, DIGITS))
+        # No pixel shows more, and the digits of times are a third of what a browser loads.
+        add_start(round(started_at - origin, 2))
+        add_end(None if ended_at is None else round(ended_at - origin, 2))
         add_state(numbers[state] if is_seen else None)
     keys = [machine_key(site or "", machine_named(site or "", location, node) or "") for site, location, node in places]
     return keys, [Name(*name) for name in names], jobs

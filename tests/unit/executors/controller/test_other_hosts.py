@@ -19,7 +19,7 @@ from lading.executors.controller.leadership import LEASE_SECONDS, Leadership
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import lives
 from lading.executors.request_rows import RequestKind
-from lading.executors.requests import SECONDS_UNTIL_OVERDUE, Requests
+from lading.executors.requests import Requests
 from lading.executors.store import JobRow, State, queue
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.tables import GangRow
@@ -180,7 +180,7 @@ def test_what_is_asked_is_abandoned_by_the_databases_clock(
         session.commit()
         session.refresh(request)
         assert (request.done_at, asked) == (None, ["L1"])
-        request.at -= SECONDS_UNTIL_OVERDUE + 1
+        request.at -= 600.0 + 1
         session.commit()
         set_clock(monkeypatch, ahead)
         controller.next_look = 0.0

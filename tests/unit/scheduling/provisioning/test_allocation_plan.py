@@ -22,7 +22,6 @@ from lading.scheduling.packing.problem import pose
 from lading.scheduling.provisioning import SECONDS_TO_BEGIN, Provision, decide
 from lading.scheduling.provisioning.allocation_plan import (
     MINUTE,
-    MOST_PARTS,
     NOT_MEASURED,
     SECONDS_BETWEEN_STEPS,
     SECONDS_PAID,
@@ -114,7 +113,7 @@ def test_no_part_is_larger_than_the_node(cpus: int, memory: int, gpus: int) -> N
     market = replace(MARKET, capacity=Resources(cpus, memory, gpus=gpus), overhead=0)
     for each in parts(market).values():
         assert each.fits(market.capacity)
-        assert each.cpus >= cpus / MOST_PARTS
+        assert each.cpus >= cpus / 4
         assert each.cpus >= 1
 
 
