@@ -30,7 +30,6 @@ from lading.scheduling.model.reasons import because
 
 log = logging.getLogger(__name__)
 
-SECONDS_BETWEEN_LOOKS = 2.0
 LONGEST_PAUSE = 60.0
 # The reason's code of a job that waits for a controller.
 NO_CONTROLLER = "no_controller"
@@ -39,13 +38,14 @@ NO_SERVICE = "no_controller_service"
 # A live controller that has not held the lease for this long hangs, seconds. One that is starting has more time, as it
 # must first import Airflow, on a machine that may be busy.
 SECONDS_UNTIL_HUNG = 30.0
-SECONDS_TO_BEGIN = 180.0
-# How much longer a stop waits for a controller that is still starting, seconds; after that, it finishes on its own.
-SECONDS_UNTIL_BEGUN = 60.0
 
 
 class ControllerProcess:
     """Starts a controller if none is alive, wakes it, and stops it on shutdown."""
+
+    seconds_until_begun = 60.0
+    """How much longer a stop waits for a controller that is still starting; after that, it finishes on its own."""
+    seconds_between_looks = 2.0
 
     def __init__(self, host: Orchestrator, settings: Settings, job_id: int | None = None) -> None:
         self.host = host
@@ -71,7 +71,7 @@ class ControllerProcess:
         now = time.monotonic()
         if now < self.next_look:
             return
-        self.next_look = now + SECONDS_BETWEEN_LOOKS
+        self.next_look = now + self.seconds_between_looks
         if self.child is not None and (status := self.child.poll()) is not None:
             was_killed_at_work = status < 0 and self.child.pid in self.has_led
             self.child = None
@@ -91,7 +91,7 @@ class ControllerProcess:
             return
         self.starts += 1
         self.started_at = now
-        self.next_look = now + pause(self.starts, SECONDS_BETWEEN_LOOKS, LONGEST_PAUSE)
+        self.next_look = now + pause(self.starts, self.seconds_between_looks, LONGEST_PAUSE)
         self.child = spawn(self.host, self.settings)
 
     def _check_lease(self, now: float) -> store.Lease | None:
@@ -112,7 +112,7 @@ class ControllerProcess:
         self.without_lease = {pid: self.without_lease.get(pid, now) for pid in without}
         for pid, since in self.without_lease.items():
             begins = self.child is not None and pid == self.child.pid and pid not in self.has_led
-            if now - since > (SECONDS_TO_BEGIN if begins else SECONDS_UNTIL_HUNG):
+            if now - since > (180.0 if begins else SECONDS_UNTIL_HUNG):
                 log.error("The controller with pid %d hangs: it does not renew its lease, so it is killed", pid)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -207,15 +207,15 @@ class ControllerProcess:
         for pid in pids:
             _ask_to_end(pid)
         begins = pids & own - acting - self.has_led  # still importing Airflow, and closes the sites only after that
-        deadline = time.monotonic() + self.settings.shutdown_seconds + (SECONDS_UNTIL_BEGUN if begins else 5)
-        look_at = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        deadline = time.monotonic() + self.settings.shutdown_seconds + (self.seconds_until_begun if begins else 5)
+        look_at = time.monotonic() + self.seconds_between_looks
         while (
             any(_runs(pid) if pid in own else is_controller(pid) for pid in pids)
             and (now := time.monotonic()) < deadline
         ):
             time.sleep(0.05)
             if now >= look_at and not is_shared:
-                look_at = now + SECONDS_BETWEEN_LOOKS
+                look_at = now + self.seconds_between_looks
                 for pid in _acting_here(current_lease(self.host)) - pids:
                     _ask_to_end(pid)
                     pids.add(pid)

@@ -40,8 +40,6 @@ from lading.scheduling.accounting.periods import SECONDS_PER_DAY, Period
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# A round sums up days for about this many seconds, but at least one day.
-SECONDS_OF_ROUND = 0.2
 
 Split = Literal["dag", "task", "run", "site", "team"]
 SPLITS: tuple[Split, ...] = ("dag", "task", "run", "site", "team")
@@ -146,10 +144,11 @@ def first_day(number: int, period: Period) -> int:
 # Summing up.
 
 
-def sum_up(session: Session, now: float) -> bool:
-    """Sum up days that are over, latest first, for about :data:`SECONDS_OF_ROUND`; return whether all are done.
+def sum_up(session: Session, now: float, seconds: float = 0.2) -> bool:
+    """Sum up days that are over, latest first, but at least one; return whether all are done.
 
     :param now: epoch seconds
+    :param seconds: for about which days are summed up
     """
     began = time.monotonic()
     # A day is summed up once it has been over for ten minutes: by then most of its jobs' ends are stored.
@@ -159,7 +158,7 @@ def sum_up(session: Session, now: float) -> bool:
     first = first_known(session)
     days = [] if first is None else [day for day in range(last, first - 1, -1) if is_due(day, known.get(day), now)]
     for number, day in enumerate(days):
-        if number and time.monotonic() - began > SECONDS_OF_ROUND:
+        if number and time.monotonic() - began > seconds:
             return False
         sum_up_day(session, day, now)
     return True

@@ -14,6 +14,7 @@ from lading.executors.store.jobs import chunks, cpu_hour
 from lading.executors.store.tables import LONGEST_NAME, Base, JobRow, State, UsageRow
 from lading.scheduling.accounting.bill import SpendingOutlook, hours_of_work
 from lading.scheduling.accounting.budgets import BudgetUse, PeriodBudget, Unit
+from lading.scheduling.accounting.periods import SECONDS_PER_DAY
 from lading.scheduling.accounting.share_table import HALF_LIFE, Kept, Share, Shares
 from lading.scheduling.accounting.share_usage import Mean, ShareStanding
 from lading.scheduling.accounting.who import Tenant, Who
@@ -22,7 +23,6 @@ from lading.scheduling.text.printable import shortened
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-SECONDS_PER_DAY = 86400
 AT_WORK = (State.PLACED, State.RUNNING)
 TENANT = (JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags)
 

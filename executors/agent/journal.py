@@ -19,12 +19,8 @@ from lading.scheduling.model.reasons import Reason
 
 log = get_logger(__name__)
 
-# How many finished jobs are remembered: a controller can renew the JWT of a job that has just finished.
-REMEMBERED = 20_000
 # Shorter waits are not reported, as each report becomes an entry in Airflow's event log. Seconds.
 SECONDS_UNTIL_REPORTED = 10.0
-# Size of the file of finished jobs: at most twice as many tokens as are remembered. A larger file is not ours.
-MOST_MEMORY_BYTES = 2 * REMEMBERED * 65
 # The names of an agent's batches, without their suffix.
 NUMBER = re.compile(r"[0-9]{1,12}")
 
@@ -135,6 +131,9 @@ class Journal(ABC):
 class AgentJournal(Journal):
     """The journal of a node agent, which is the only one in its spool and remembers finished jobs."""
 
+    most_remembered = 20_000
+    """Finished jobs: a controller can renew the JWT of a job that has just finished."""
+
     def __init__(self, spool: Spool) -> None:
         super().__init__(spool)
         self._tokens: list[str] = []
@@ -146,7 +145,7 @@ class AgentJournal(Journal):
         self._memory = spool.root / "finished"
         remembered = self._remembered()
         self._lines_since_cut = len(remembered)
-        self._finished = deque(remembered, maxlen=REMEMBERED)
+        self._finished = deque(remembered, maxlen=self.most_remembered)
         self._is_finished = set(self._finished)
 
     def has_finished(self, token: str) -> bool:
@@ -162,7 +161,7 @@ class AgentJournal(Journal):
         return f"{self._last:012}.jsonl"
 
     def _remember(self, token: str, cleanup: Callable[[], None]) -> None:
-        if len(self._finished) == REMEMBERED:
+        if len(self._finished) == self.most_remembered:
             self._is_finished.discard(self._finished[0])
         self._finished.append(token)
         self._is_finished.add(token)
@@ -179,7 +178,7 @@ class AgentJournal(Journal):
             stream.write("".join(f"\n{token}" for token in self._tokens))
         self._lines_since_cut += len(self._tokens)
         self._tokens.clear()
-        if self._lines_since_cut >= REMEMBERED:
+        if self._lines_since_cut >= self.most_remembered:
             self._cut_memory()
 
     def _clean_up(self) -> None:
@@ -192,7 +191,8 @@ class AgentJournal(Journal):
 
     def _remembered(self) -> list[str]:
         try:
-            return read_regular(self._memory, MOST_MEMORY_BYTES).decode(errors="replace").split()
+            # At most twice as many tokens as are remembered: a larger file is not ours.
+            return read_regular(self._memory, 2 * self.most_remembered * 65).decode(errors="replace").split()
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -48,14 +48,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SECONDS_BETWEEN_ROUNDS = 10.0
-SECONDS_BETWEEN_PURGES = 600.0
-# How often daily bills are updated, which also closes days that are over.
-SECONDS_BETWEEN_SUMS = 60.0
 # A task instance is set to QUEUED and its job is created in one transaction, but they are read in two.
 SECONDS_UNTIL_UNWANTED = 10.0
-# A controller that an executor started exits when Airflow has been gone for this long and no work is left.
-SECONDS_UNTIL_NEEDLESS = 60.0
 NOTHING_LAUNCHED = because("nothing_launched")
 UNWANTED = because("unwanted")
 
@@ -67,6 +61,15 @@ class Housekeeping:
     :param managed: whether an executor started the controller, which then exits once no scheduler is left
     :param needs_inputs: whether plugins need the input values of all jobs
     """
+
+    seconds_between_rounds = 10.0
+    seconds_between_purges = 600.0
+    seconds_between_sums = 60.0
+    """Between two updates of daily bills, which also close days that are over."""
+    seconds_of_sums = 0.2
+    """For about which one update runs."""
+    seconds_until_needless = 60.0
+    """Without Airflow and work, until a controller that an executor started exits."""
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class Housekeeping:
         now = time.monotonic()
         if now < self.next_round:
             return False
-        self.next_round = now + SECONDS_BETWEEN_ROUNDS
+        self.next_round = now + self.seconds_between_rounds
         self._look_at_the_file()
         with self.host.session() as session:
             if not self.are_listed:
@@ -135,17 +138,17 @@ class Housekeeping:
             with self.host.session() as session:
                 launching = [name for name, site in self.sites.items() if site.launches]
                 instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
-                are_all = bill_days.sum_up(session, time.time())
+                are_all = bill_days.sum_up(session, time.time(), self.seconds_of_sums)
                 self._note_missed(queued.missed(session))
-            self.next_sums = now + SECONDS_BETWEEN_SUMS if are_all else now
+            self.next_sums = now + self.seconds_between_sums if are_all else now
         if now >= self.next_purge:
             with self.host.session() as session:
                 is_all = self._purge(session, time.time() - self.settings.job_retention_days * 86400)
-            self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
+            self.next_purge = now + self.seconds_between_purges if is_all else now
         self.are_listed = True
         if not self.managed or is_work or another_scheduler_lives(self.host, self.settings, None):
             self.needed_at = now
-        return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
+        return now - self.needed_at > self.seconds_until_needless
 
     def _note_missed(self, tokens: Collection[str]) -> None:
         """Log that jobs were changed by an older version's scheduler, or manually, without notice to the controller."""

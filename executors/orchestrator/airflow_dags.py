@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How many Dags are cached.
-MOST_DAGS = 50
 # The trigger rules under which a task no longer runs once an upstream task has failed.
 NEED_SUCCESS = frozenset(("all_success", "none_failed", "none_failed_min_one_success", "none_skipped"))
 TROUBLE = "The structure of some Dags cannot be read, so their jobs are planned without the tasks after them"
@@ -39,8 +37,11 @@ class Dags(Forecaster):
     Only the Dags read last are kept, because a controller runs for months.
     """
 
+    most_dags = 50
+    """Dags that are cached."""
+
     def __init__(self) -> None:
-        self.bag = cached_dags(MOST_DAGS)
+        self.bag = cached_dags(self.most_dags)
         self.structures: dict[Any, tuple[Any, DagStructure]] = {}
         self.pasts: dict[str, tuple[float, DagPast]] = {}
         self.trouble = Trouble(log)
@@ -70,7 +71,7 @@ class Dags(Forecaster):
             if known is None or known[0] is not dag:
                 self.structures.pop(run.dag_id, None)
                 self.structures[run.dag_id] = known = dag, structure_of(dag)
-                if len(self.structures) > MOST_DAGS:
+                if len(self.structures) > self.most_dags:
                     del self.structures[next(iter(self.structures))]
             return known[1]
         except Exception as error:  # stored by another version of Airflow or of a provider

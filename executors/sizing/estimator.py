@@ -27,7 +27,7 @@ from lading.executors.decisions import refused
 from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.settings import Settings
 from lading.executors.sizing import sizing
-from lading.executors.sizing.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
+from lading.executors.sizing.file_sizes import FileSizes, KnownSizes, place, too_slow
 from lading.executors.sizing.sizing import SizingNote, SizingQuestion, UnsizedJob
 from lading.executors.store import Change, strikes
 from lading.executors.turns import THREADS, THREADS_PER_DAG, DagTurns
@@ -39,11 +39,6 @@ if TYPE_CHECKING:
     from lading.hooks.site import Site
 
 log = logging.getLogger(__name__)
-
-# Hanging threads do no work; if this many hang in all places together, none is started that might hang too.
-MOST_HANGING = 64
-# A job that exceeds its limit by this many seconds is hanging in a file system.
-SECONDS_OF_GRACE = 5.0
 
 
 @dataclass(eq=False)
@@ -58,6 +53,9 @@ class SizingWork:
     :ivar left: the jobs that were not examined because the turn was over
     :ivar place: where the thread hangs
     """
+
+    seconds_until_hanging = FileSizes.most_seconds + 5.0
+    """A job that takes clearly longer than its limit is hanging in a file system."""
 
     host: Orchestrator
     jobs: Sequence[UnsizedJob]
@@ -86,7 +84,7 @@ class SizingWork:
 
     def hangs(self) -> Change | None:
         """Return the failure of the job whose inputs take far too long; None: none does."""
-        if (at := self._at) is None or time.monotonic() - at[2] <= MOST_SECONDS + SECONDS_OF_GRACE:
+        if (at := self._at) is None or time.monotonic() - at[2] <= self.seconds_until_hanging:
             return None
         return refused(at[0].token, because("hint_error", text=str(too_slow(at[1].address))), time.time())
 
@@ -159,6 +157,9 @@ class Estimator:
     :param holder: the holder of the controller's lease
     :param keeps_inputs: whether plugins need the values of inputs
     """
+
+    most_hanging = 64
+    """Hanging threads do no work; if this many hang in all places together, none is started that might hang too."""
 
     def __init__(
         self,
@@ -280,7 +281,7 @@ class Estimator:
 
     def _may_hang(self, dag: str) -> bool:
         """Whether a thread can be started for a Dag even though it might hang."""
-        return self._taken()[dag] < THREADS_PER_DAG and len(self.hanging) < MOST_HANGING
+        return self._taken()[dag] < THREADS_PER_DAG and len(self.hanging) < self.most_hanging
 
     def _struck(self, session: Session, busy: Iterable[str]) -> UnsizedJob | None:
         """Return the next struck job; None: none can be examined now."""

@@ -41,9 +41,6 @@ UNVERIFIED_BYTES, UNVERIFIED_SECONDS = 8192, 5.0
 # A client with a valid token has to send its body and read its answer at LEAST_RATE bytes a second or faster, and can
 # fall behind by MOST_DELAY seconds.
 LEAST_RATE, MOST_DELAY = 1024, 10.0
-# The most conversations at once. Each takes two descriptors of the controller, which needs others for its own work.
-# Further clients wait in the kernel's queue until one has finished.
-MOST_CONVERSATIONS = 200
 # The most conversations at once for one job, whether with the same token or with renewed ones.
 MOST_OF_A_TOKEN = 20
 # Seconds within which a client that keeps its connection open has to start its next request; uvicorn itself waits for
@@ -51,8 +48,6 @@ MOST_OF_A_TOKEN = 20
 IDLE_TIMEOUT = 60.0
 # Seconds within which a body has to arrive, and within which the API server has to start its answer.
 BODY_TIMEOUT = ANSWER_TIMEOUT = 600.0
-# Seconds without a verified request after which a conversation is closed if others wait.
-LEAST_IDLE = 1.0
 # The first of the ports among which a gate has its own, below the range that systems assign to clients, and their
 # number.
 FIRST_PORT, PORTS = 16384, 16384
@@ -137,6 +132,12 @@ class ApiGate:
     :raises ValueError: the URL has no path that distinguishes the execution API from the rest of the server
     """
 
+    most_conversations = 200
+    """Each takes two descriptors of the controller, which needs others for its own work. Further clients wait in
+    the kernel's queue until one has finished."""
+    least_idle = 1.0
+    """Seconds without a verified request after which a conversation is closed if others wait."""
+
     def __init__(self, url: str, name: str) -> None:
         self.host, self.port = endpoint(url)
         self.prefix = prefix(url)
@@ -200,14 +201,14 @@ class ApiGate:
 
     async def _make_room(self) -> None:
         """Wait until another conversation can start; if necessary, close one without a verified request in progress."""
-        while len(self._conversations) >= MOST_CONVERSATIONS:
+        while len(self._conversations) >= self.most_conversations:
             message = (
                 "%d clients use Airflow's API through the tunnel at once, which is the limit; further ones wait until "
                 "one has finished"
             )
-            self._warn(message, MOST_CONVERSATIONS)
-            self._end_longest_unserved(self._conversations.values(), LEAST_IDLE)
-            await asyncio.wait(self._conversations, timeout=LEAST_IDLE, return_when=asyncio.FIRST_COMPLETED)
+            self._warn(message, self.most_conversations)
+            self._end_longest_unserved(self._conversations.values(), self.least_idle)
+            await asyncio.wait(self._conversations, timeout=self.least_idle, return_when=asyncio.FIRST_COMPLETED)
 
     def _warn(self, message: str, *values: object) -> None:
         """Log a warning that any user of the login node can provoke, at most once per interval."""

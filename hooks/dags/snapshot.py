@@ -22,9 +22,6 @@ LEFT_OUT = frozenset({".git", "__pycache__"})
 LEFT_OUT_SUFFIX = ".pyc"
 # A folder with more files than this is not one of Dags: it contains a link to elsewhere, or a virtual environment.
 MOST_FILES = 100_000
-# A file can change twice within one tick of the clock that dates it. So a file is read again until it has looked the
-# same for YOUNG seconds. A file changed more than a day ago is exempt, because clocks differ by less.
-YOUNG = 2.0
 # Hexadecimal digits of a hash: 160 bits.
 HASH_DIGITS = 40
 
@@ -105,6 +102,11 @@ def _walk(path: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterato
 class Hashes:
     """Hashes one folder repeatedly. A file is read again only when its size, times or inode have changed."""
 
+    young = 2.0
+    """A file can change twice within one tick of the clock that dates it. So a file is read again until it has
+    looked the same for this many seconds. A file changed more than a day ago is exempt, because clocks differ by
+    less."""
+
     def __init__(self) -> None:
         self._known: dict[SnapshotFile, bytes] = {}
         self._since: dict[SnapshotFile, float] = {}
@@ -121,7 +123,7 @@ class Hashes:
         self._known = {
             member: digest
             for member, digest in digests.items()
-            if member.changed_at < old or self._since[member] < began - YOUNG
+            if member.changed_at < old or self._since[member] < began - self.young
         }
         whole = hashlib.sha256()
         for member in found:

@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 # The types of Airflow connections that its SSH and AWS hooks accept.
 SSH_TYPES, AWS_TYPES = ("ssh", "sftp"), ("aws", "s3", "emr")
-# Seconds between two attempts to load keys that are unavailable.
-KEYS_INTERVAL = 10.0
 
 
 class AirflowDeployment(Deployment):
     """The deployment that ``airflow.cfg``, Airflow's environment variables and the secrets backends describe."""
+
+    keys_interval = 10.0
+    """Seconds between two attempts to load keys that are unavailable."""
 
     def log_folder(self) -> Path:
         from airflow.configuration import conf
@@ -71,7 +72,7 @@ class AirflowDeployment(Deployment):
                 # Otherwise Airflow would request missing published keys, and log that, for each token.
                 if validator is None or time.monotonic() < next_try:
                     raise TokenUnverifiedError(str(error)) from error
-                next_try = time.monotonic() + KEYS_INTERVAL
+                next_try = time.monotonic() + self.keys_interval
             try:
                 return str((await validator.avalidated_claims(token))["sub"])
             except Exception as error:  # the text comes from a stranger, so any exception is possible

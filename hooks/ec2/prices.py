@@ -36,8 +36,6 @@ from lading.scheduling.model.machine_traits import SPOT
 from lading.scheduling.text.nesting import parse_json
 
 DAY = 86_400.0
-# Seconds until AWS is asked again after it has not answered.
-PAUSE = 3600.0
 FILTERS = {
     "serviceCode": "AmazonEC2",
     "preInstalledSw": "NA",
@@ -155,11 +153,12 @@ class Prices:
         if now - self._asked_at >= DAY:
             try:
                 self._kept = self._ask(now)
-                self._asked_at = now if self._list_trouble is None else now - DAY + PAUSE
+                # AWS has not answered, so it is asked again in an hour.
+                self._asked_at = now if self._list_trouble is None else now - DAY + 3600.0
                 self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write_atomically(self._file, json.dumps(asdict(self._kept)))
             except Exception as error:  # an error of AWS, the network or the disk must not stop the site
-                self._asked_at = now - DAY + PAUSE
+                self._asked_at = now - DAY + 3600.0
                 self._list_trouble = f"AWS's prices could not be read: {error}"
         is_old = self._spot_at is None or now - self._spot_at >= self.spot_age
         if SPOT in self.config.capacity_types and is_old:

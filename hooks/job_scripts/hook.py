@@ -295,9 +295,6 @@ def _file_name(key: str) -> str:
 
 # Watches runs for which a callback, `as_completed` or `wait` is waiting.
 
-# Seconds until the next look after an unexpected error.
-SECONDS_AFTER_ERROR = 10.0
-
 
 class Watcher:
     """Looks at runs until each has finished, all of them in one exchange; its thread lives only while there are any.
@@ -306,6 +303,9 @@ class Watcher:
 
     :param pauses: makes, for each run, the function that gives the seconds between looks at it
     """
+
+    seconds_after_error = 10.0
+    """Until the next look after an unexpected error."""
 
     def __init__(self, name: str, pauses: Callable[[], Callable[[RunRecord], float]]) -> None:
         self.name = name
@@ -333,7 +333,7 @@ class Watcher:
                 if not runs:
                     self._thread = None
                     return
-            pause, over = SECONDS_AFTER_ERROR, []
+            pause, over = self.seconds_after_error, []
             try:
                 over = [run for run in runs if run.done()]
                 pause = min((self._watched[run](run.record) for run in runs if run not in over), default=0.0)

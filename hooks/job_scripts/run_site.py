@@ -61,9 +61,6 @@ LOOKING = "runs cannot be polled"
 # For a finished run, bytes that are read of the output not read while it ran: in total, in one exchange, and from the
 # end if there is more.
 MOST_REST, AT_ONCE, LAST = 2**24, 2**22, 2**16
-# The most submissions in one exchange, so that it finishes in time even if each takes a second. The first refusal holds
-# all that follow it.
-MOST_SUBMITTED = 50
 # The reason of a run for which a limit leaves no room; the limit follows.
 HELD = "it waits to be submitted"
 # The reason of a run that no controller has admitted yet.
@@ -445,6 +442,10 @@ class RunLook:
     :param arrays: those to submit, which runs have as ``array``
     """
 
+    most_submitted = 50
+    """In one exchange, so that it finishes in time even if each takes a second. The first refusal holds all that
+    follow it."""
+
     def __init__(
         self,
         site: RunSite,
@@ -472,15 +473,15 @@ class RunLook:
         self.known = [each for each in records if each.job_id is not None and not each.ended]
         self.gone = [each for each in self.known if each.gone_since is not None]
         self.shown = [each for each in records if each.token in offsets and each.output]
-        ending = [each for each in due if each.cancelling][:MOST_SUBMITTED]
+        ending = [each for each in due if each.cancelling][: self.most_submitted]
         starting = [each for each in due if not each.cancelling]
         submitted = len(self.known) + sum(map(len, self.arrays.values()))
         first = starting[0].jobs if starting else 1
         allowed, why = site.pressure.allow(site.system.name, site.profile.profile, submitted, first)
         room = sum(jobs <= allowed for jobs in accumulate(each.jobs for each in starting))
         self.held = [replace(each, reason=f"{HELD}: {why.sentence}") for each in starting[room:]]
-        self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
-        most_arrays = MOST_SUBMITTED - len(self.due) if site.pressure.held() is None else 0
+        self.due = [*ending, *starting[: min(self.most_submitted - len(ending), room)]]
+        most_arrays = self.most_submitted - len(self.due) if site.pressure.held() is None else 0
         self.arrays = dict(islice(self.arrays.items(), most_arrays))
 
     def done(self) -> list[RunSighting]:

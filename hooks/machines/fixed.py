@@ -33,19 +33,19 @@ from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)
 
-# Seconds that the first look waits for answers, so that a single look finds all machines; later looks do not wait.
-FIRST_ANSWER = 10.0
-
 
 class FixedSite(Site[SSHConfig], Holding):
     kind = "ssh"
     holds = True
     config_model = SSHConfig
+    first_answer = 10.0
+    """Seconds that the first look waits for answers, so that a single look finds all machines; later looks do not
+    wait."""
 
     def __init__(self, name: str, config: SSHConfig, folder: Path) -> None:
         super().__init__(name, config, folder)
         self.is_trial = False
-        self._first_answer = FIRST_ANSWER
+        self._first_answer = self.first_answer
         self._is_closed = False
 
     @cached_property

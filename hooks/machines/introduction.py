@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
 
 MODULE = "lading.executors.host"
-# Seconds in which the command that starts the agent answers, including a start of Python from a slow file server.
-TIMEOUT = 60.0
 
 # Required fields of an answer that does not refuse.
 NEEDED = ("host", "boot_id", "now", "arch", "os", "capacity")
@@ -129,7 +127,8 @@ def _asked(spool: SpoolConnection, config: MachinesConfig, host: HostConfig, ask
     root = config.root(host)
     _, *options = agent_archive.command(config.deployment, config.python, root, MODULE)
     asked_at = time.time()
-    line = spool.begin([*options, f"{root}/spool"], json.dumps(asked), asked["mark"], TIMEOUT)
+    # Including a start of Python from a slow file server.
+    line = spool.begin([*options, f"{root}/spool"], json.dumps(asked), asked["mark"], 60.0)
     return read_introduction(line, asked_at, time.time())
 
 

@@ -26,8 +26,6 @@ from lading.scheduling.packing.problem import Going, Problem, always
 SEED = 88172645
 # Jobs placed between two checks of whether to continue; if the inner loop is compiled, COMPILED times as many.
 LOOK, COMPILED = 500, 100
-# Problems with more kinds of wishes than this, including combined ones, are left to the filling rules.
-MOST_KINDS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,8 +42,11 @@ class Kinds:
     of_shape: Ints
 
 
-def kinds(problem: Problem, arrays: PackingArrays) -> Kinds | None:
-    """Return the kinds of wishes of the arrays' shapes; None if there are too many."""
+def kinds(problem: Problem, arrays: PackingArrays, most: int = 64) -> Kinds | None:
+    """Return the kinds of wishes of the arrays' shapes, including combined ones; None if there are more than ``most``.
+
+    Such problems are left to the filling rules.
+    """
     bins = [problem.bins[i] for i in arrays.bins]
     masks = [np.ones(len(bins), bool)]
     numbers = {masks[0].tobytes(): 0}
@@ -63,12 +64,12 @@ def kinds(problem: Problem, arrays: PackingArrays) -> Kinds | None:
             of_wish[wish] = number(np.array([each.kind.grants(wish) for each in bins]))
     both: dict[tuple[int, int], int] = {}
     i = 0
-    while i < len(masks) <= MOST_KINDS:  # the list grows by each new combination of two kinds
+    while i < len(masks) <= most:  # the list grows by each new combination of two kinds
         for j in range(i + 1):
             common = masks[i] & masks[j]
             both[i, j] = both[j, i] = number(common) if common.any() else -1
         i += 1
-    if len(masks) > MOST_KINDS:
+    if len(masks) > most:
         return None
     every = range(len(masks))
     return Kinds(

@@ -229,7 +229,7 @@ def by_turn(jobs: Sequence[PlannedJob], found: Plan) -> list[PlannedJob] | None:
     """Prioritise the jobs of the shares with least; None if all have a place or there is only one share.
 
     Within a priority the planner orders by price. So each priority is split: the first jobs by turn, as many as need in
-    total what the placed jobs take, get up to :data:`MOST_TURNS` steps, and the others come last and fill what is left.
+    total what the placed jobs take, get up to 32 steps, and the others come last and fill what is left.
     """
     left = {each.job for each in found.waits}
     if not left or len({job.share for job in jobs}) < 2:

@@ -24,9 +24,6 @@ from lading.scheduling.model.site_names import is_named
 from lading.scheduling.model.unfinished import seconds_left, typical_length
 from lading.scheduling.starts.queueing import PATIENCE
 
-# Lines, shares and sizes of jobs are compared this often at most, which takes a fraction of a second; later jobs are
-# assumed to start as the work before them is done.
-MOST_COMPARED = 100_000
 # How often lengths and arrivals are drawn. This is done only for jobs that are expected to start within
 # ``LONGEST_DRAWN`` seconds and have at most ``MOST_BEFORE_DRAWN`` jobs before them: nobody knows whether jobs will be
 # queued as often much later, and the lengths of many jobs even out.
@@ -107,6 +104,8 @@ class QueueAhead:
     :param lately: what each share has used lately; empty: past use does not count
     :param site: the site whose room it is; None: all sites together
     :param given_ahead: how many cpus the jobs request that are given to sites before there is room for them
+    :param most_compared: how often lines, shares and sizes of jobs are compared, which takes a fraction of a second;
+        later jobs are assumed to start as the work before them is done
     """
 
     def __init__(
@@ -118,10 +117,11 @@ class QueueAhead:
         lately: Mapping[str, Mean],
         site: str | None = None,
         given_ahead: float = 0.0,
+        most_compared: int = 100_000,
     ) -> None:
         self.lines, self.running, self.cpus, self.shares = lines, running, cpus, shares
         self.lately, self.site, self.given_ahead = lately, site, given_ahead
-        self.starts, self.count, self.last, self.rest = self.run(_Typical(), MOST_COMPARED)
+        self.starts, self.count, self.last, self.rest = self.run(_Typical(), most_compared)
 
     def run(
         self,

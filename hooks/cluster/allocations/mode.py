@@ -21,7 +21,7 @@ from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_REPORTS, All
 from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
 from lading.hooks.cluster.allocations.remote_steps import Events
 from lading.hooks.cluster.jobs import end_event
-from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, ClusterLook, ClusterPoller
+from lading.hooks.cluster.jobs.poller import ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
@@ -182,7 +182,7 @@ class AllocationMode(ClusterPoller):
         allocation = self.fleet.allocations[submission.name]
         if allocation.ends_at is not None:
             allocation.batch.lose(asked_at)
-        elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
+        elif asked_at - submission.asked_at > self.seconds_until_repeated:
             log.warning("allocation %s has not reached the batch system", allocation.name)
             self.submitter.drop(allocation, "lost", because("allocation_unknown"))
 
@@ -390,7 +390,7 @@ class InboxRecall:
             job = self.fleet.tracker.jobs.get(token)
             if job is None or job.started or job.ended or job.submission is None:
                 continue
-            late = now - self.fleet.placed_at.get(token, 0.0) > SECONDS_UNTIL_REPEATED
+            late = now - self.fleet.placed_at.get(token, 0.0) > AllocationMode.seconds_until_repeated
             if what == "removed" or (what == "absent" and token in self.fleet.doubtful and late):
                 self.let_wait(job)
             elif what == "begun":

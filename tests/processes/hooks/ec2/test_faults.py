@@ -225,7 +225,7 @@ def test_machines_that_never_answer_are_not_bought_for_ever(make: Callable[..., 
 def test_a_machine_whose_ssh_hangs_is_abandoned_and_its_job_reported(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "SECONDS_UNTIL_LATE", 2.0)
+    monkeypatch.setattr(connection.Connection, "seconds_until_late", 2.0)
     api.delays[HEALTH] = 600
     drive = make(max_poll_interval=1)
     drive.site.fleet.config = drive.site.config.model_copy(update={"lost_after": 15})

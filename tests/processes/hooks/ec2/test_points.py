@@ -27,7 +27,6 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import launched
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State, instances
 from lading.executors.store.instances import InstanceRow, InstanceState
@@ -138,7 +137,6 @@ class House:
             os.dup2(log.fileno(), 2)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
         self.engine.dispose(close=False)
-        launched.SECONDS_UNTIL_GONE = SECONDS_UNTIL_GONE
 
         if point is not None:
             POINTS[point].make()
@@ -148,6 +146,7 @@ class House:
         controller = Controller(
             AirflowHost(), {"cloud": site}, lambda subject, seconds: "", settings, False, lambda changes: None
         )
+        controller.launched["cloud"].seconds_until_gone = SECONDS_UNTIL_GONE
         signal.signal(signal.SIGTERM, lambda number, frame: controller.stop())
         controller.run()
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from lading.executors import request_rows, store
 from lading.executors.controller import dispatch, housekeeping, leadership
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.leadership import LEASE_SECONDS, Leadership
+from lading.executors.controller.leadership import Leadership
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import lives
 from lading.executors.request_rows import RequestKind
@@ -58,7 +58,7 @@ def test_a_lease_that_is_renewed_cannot_be_taken(
         lease = store.lease(session)
         assert lease is not None
         assert lives(lease)
-        assert 0 < lease.left <= LEASE_SECONDS
+        assert 0 < lease.left <= Leadership.lease_seconds
 
 
 @off
@@ -69,7 +69,7 @@ def test_a_lease_that_has_run_out_is_taken_at_once(
         set_clock(elsewhere, ahead)
         assert standing_by(engine, mark).lead()
     with Session(engine) as session:  # it is dead, and its seconds are over
-        session.execute(update(store.Lease).values(expires_at=store.Lease.expires_at - LEASE_SECONDS - 1))
+        session.execute(update(store.Lease).values(expires_at=store.Lease.expires_at - Leadership.lease_seconds - 1))
         session.commit()
         lease = store.lease(session)
         assert lease is not None

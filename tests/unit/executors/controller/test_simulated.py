@@ -16,7 +16,7 @@ from lading.executors import store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow as Row
-from lading.executors.store import State, durations
+from lading.executors.store import State
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.plan import InstanceLimits, Objective, PlannedLaunch
@@ -75,7 +75,6 @@ def live(trace: Sequence[Arrival], policy: str, folder: Path, monkeypatch: pytes
     clock = Clock()
     start = clock.now
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(durations, "SECONDS_UNTIL_STALE", 0.0)
     monkeypatch.setattr(time, "time", clock)
     monkeypatch.setattr(time, "monotonic", clock)
     monkeypatch.setattr(leadership, "seconds_ahead", lambda *_: 0.0)  # the database's clock is moved as well
@@ -86,6 +85,7 @@ def live(trace: Sequence[Arrival], policy: str, folder: Path, monkeypatch: pytes
     house = Controller(
         StoreHost(engine), {"cloud": site}, lambda subject, seconds: "", settings, False, lambda changes: None
     )
+    house.durations.seconds_until_stale = house.placing.waits.seconds_until_stale = 0.0
     house.housekeeping.due = lambda *_: False  # type: ignore[method-assign]  # it asks Airflow's tables
     house.site_plans.threads = AtOnce()  # however slow the machine is
     coming = list(trace)

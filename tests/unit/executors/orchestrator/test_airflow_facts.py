@@ -63,7 +63,7 @@ def test_owners_of_mapped_tasks_are_those_of_the_dag_as_well(
 
 
 def test_a_version_of_a_dag_is_read_once(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(airflow_facts, "SECONDS_KNOWN", 0.0)
+    monkeypatch.setattr(airflow_facts.DagFacts, "seconds_known", 0.0)
     statements: list[str] = []
     event.listen(airflow_database, "before_cursor_execute", lambda *given: statements.append(given[2]))
     facts = DagFacts()

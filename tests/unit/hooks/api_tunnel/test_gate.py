@@ -427,8 +427,8 @@ def wait(is_so: Callable[[], bool]) -> None:
 def test_half_open_conversations_take_no_more_than_their_share(
     server: Listener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gate_module, "MOST_CONVERSATIONS", 20)
-    monkeypatch.setattr(gate_module, "LEAST_IDLE", 600.0)
+    monkeypatch.setattr(gate_module.ApiGate, "most_conversations", 20)
+    monkeypatch.setattr(gate_module.ApiGate, "least_idle", 600.0)
     before = len(os.listdir("/proc/self/fd"))
     made = ApiGate(server.url, "crowded")
     monkeypatch.setattr(gate_module, "UNVERIFIED_SECONDS", 600.0)
@@ -468,8 +468,8 @@ def test_a_head_that_does_not_come_ends_its_conversation(server: Listener, monke
 
 
 def test_what_is_idle_makes_way(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "MOST_CONVERSATIONS", 2)
-    monkeypatch.setattr(gate_module, "LEAST_IDLE", 0.05)
+    monkeypatch.setattr(gate_module.ApiGate, "most_conversations", 2)
+    monkeypatch.setattr(gate_module.ApiGate, "least_idle", 0.05)
     made = ApiGate(server.url, "idle")
     idle = []
     try:
@@ -608,7 +608,7 @@ def test_heartbeats_pass_beside_an_attack(attack: str) -> None:
         stack.callback(made.close)
         clients = [
             stack.enter_context(socket.create_connection((host, port), 120))
-            for _ in range(gate_module.MOST_CONVERSATIONS)
+            for _ in range(gate_module.ApiGate.most_conversations)
         ]
         parts = [signed(part, "attacker") for part in ATTACKS[attack]]
         kept = stack.enter_context(httpx.Client(trust_env=False, timeout=30))

@@ -85,7 +85,7 @@ def test_only_what_has_changed_is_read_again(tmp_path: Path, monkeypatch: pytest
     first = hashes.hash_folder(members(str(folder)))
     assert hashes.hash_folder(members(str(folder))) == first
     assert read == ["one", "two"] * 2, "they are so young that they may change unseen"
-    monkeypatch.setattr(snapshot, "YOUNG", 0)
+    monkeypatch.setattr(snapshot.Hashes, "young", 0)
     for _ in range(2):
         assert hashes.hash_folder(members(str(folder))) == first
     assert read == ["one", "two"] * 3
@@ -139,7 +139,7 @@ def test_a_file_that_was_just_seen_first_is_read_again_whatever_clock_dates_it(
     first = hashes.hash_folder([alike])
     make(tmp_path, dag="2")
     assert (second := hashes.hash_folder([alike])) != first
-    now += snapshot.YOUNG + 1
+    now += snapshot.Hashes.young + 1
     assert hashes.hash_folder([alike]) == second
     monkeypatch.setattr(snapshot, "_digest", lambda member: b"it is read again and again")
     assert hashes.hash_folder([alike]) == second

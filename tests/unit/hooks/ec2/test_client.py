@@ -23,9 +23,7 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_look_that_hangs_is_abandoned_before_it_is_due_again_and_a_launch_is_waited_for(
-    silent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_that_hangs_is_abandoned_before_it_is_due_again_and_a_launch_is_waited_for(silent: str) -> None:
     """A listing is repeated in the next round, which a retry here would hold up."""
     made: dict[str, Any] = {}
 

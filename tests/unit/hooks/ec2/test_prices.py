@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.ec2.limits import EC2Limits
-from lading.hooks.ec2.prices import DAY, PAUSE, Prices, priced
+from lading.hooks.ec2.prices import DAY, Prices, priced
 from lading.scheduling.model.catalogue import BUNDLED_SOURCE, Catalogue
 from tests.unit.hooks.ec2.test_launch import config
 
@@ -117,11 +117,11 @@ def test_it_is_asked_once_a_day_and_kept_where_aws_is_away(
     assert again.trouble == "AWS's prices could not be read: no route to host"
     assert time.strftime("%Y-%m-%d", time.gmtime(NOW)) in found.sources[0]
     asked = len(aws.asked)
-    again.catalogue(NOW + DAY + PAUSE - 1)
+    again.catalogue(NOW + DAY + 3600.0 - 1)
     assert len(aws.asked) == asked
     aws.away = False
     aws.usd["m5.large"] = "0.07"
-    assert offered(again.catalogue(NOW + DAY + PAUSE), "m5.large")[0][2] == 0.07
+    assert offered(again.catalogue(NOW + DAY + 3600.0), "m5.large")[0][2] == 0.07
     assert again.trouble is None
 
 
