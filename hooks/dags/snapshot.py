@@ -20,8 +20,6 @@ from dataclasses import dataclass
 
 LEFT_OUT = frozenset({".git", "__pycache__"})
 LEFT_OUT_SUFFIX = ".pyc"
-# A folder with more files than this is not one of Dags: it contains a link to elsewhere, or a virtual environment.
-MOST_FILES = 100_000
 # Hexadecimal digits of a hash: 160 bits.
 HASH_DIGITS = 40
 
@@ -57,17 +55,18 @@ class SnapshotFile:
         return max(self.identity[1:])
 
 
-def members(folder: str) -> list[SnapshotFile]:
+def members(folder: str, most: int = 100_000) -> list[SnapshotFile]:
     """Return the files of a folder, sorted by name.
 
+    :param most: files of a folder of Dags; more are a link to elsewhere, or a virtual environment
     :raises OSError: the folder or a subfolder cannot be read
-    :raises TooManyFiles: there are more than :data:`MOST_FILES`
+    :raises TooManyFiles: there are more
     """
     found: list[SnapshotFile] = []
     for member in _walk(folder, "", ()):
         found.append(member)
-        if len(found) > MOST_FILES:
-            raise TooManyFiles(f"{folder} has more than {MOST_FILES} files")
+        if len(found) > most:
+            raise TooManyFiles(f"{folder} has more than {most} files")
     return sorted(found, key=lambda member: member.name)
 
 

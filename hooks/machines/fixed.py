@@ -38,14 +38,12 @@ class FixedSite(Site[SSHConfig], Holding):
     kind = "ssh"
     holds = True
     config_model = SSHConfig
-    first_answer = 10.0
-    """Seconds that the first look waits for answers, so that a single look finds all machines; later looks do not
-    wait."""
 
     def __init__(self, name: str, config: SSHConfig, folder: Path) -> None:
         super().__init__(name, config, folder)
         self.is_trial = False
-        self._first_answer = self.first_answer
+        # Seconds that the first look waits, so that a single look finds all machines; later looks do not wait.
+        self._first_answer = 10.0
         self._is_closed = False
 
     @cached_property

@@ -578,15 +578,14 @@ def test_one_of_a_killed_scheduler_that_begins_while_another_one_stops_is_stoppe
     engine: Engine,
     settings: Settings,
     living: Callable[..., Lease],
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     slow_begin: None,
 ) -> None:
     """Nothing shows it before it has the lease."""
-    monkeypatch.setattr(controller_process.ControllerProcess, "seconds_between_looks", 0.1)
     other = living()
     lead(engine, killed_controller(), -1)
     process = ControllerProcess(StoreHost(engine), settings)
+    process.seconds_between_looks = 0.1
     process.ensure()
     assert wait_until((tmp_path / "begun").exists, 60)
     stopping = threading.Thread(target=process.stop)

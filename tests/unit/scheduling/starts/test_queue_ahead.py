@@ -185,7 +185,7 @@ def test_the_end_of_a_job_takes_no_more_steps_if_more_jobs_wait(jobs: int, monke
     assert CountedSize.compared < 10 * (len(running) + jobs)
 
 
-def test_comparisons_of_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparisons_of_sizes_are_limited() -> None:
     """The first job needs two cpus and one is free, so each start compares the sizes of the small jobs behind it."""
     given = ShareLine((False, 0, 0), "a")
     lines = {given: [Alike(1, 2, 10), *(Alike(1, 1 - number / 1000, 10) for number in range(100))]}
@@ -273,9 +273,7 @@ def test_jobs_of_a_line_start_in_order_whatever_is_known(
             assert its_size == sorted(its_size)
 
 
-def test_thousands_of_jobs_that_a_site_has_do_not_end_the_simulation_before_it_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_thousands_of_jobs_that_a_site_has_do_not_end_the_simulation_before_it_begins() -> None:
     names = [f"s{number}" for number in range(5)]
     lines = {ShareLine((False, 0, 0), name): [Alike(30, 1, 10)] for name in names}
     found = QueueAhead(lines, [Running("s0", 1, 10)], 1, shares(**dict.fromkeys(names, 1)), {}, most_compared=100)
