@@ -69,7 +69,7 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
     from airflow.utils.session import create_session
     from sqlalchemy import text
 
-    from lading.executors.controller.controller import TICK_SECONDS, Controller
+    from lading.executors.controller.controller import Controller
     from lading.executors.settings import Settings
     from lading.executors.store import State
     from lading.plugin.host import AirflowHost
@@ -100,7 +100,7 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
             begun = time.monotonic()
             tick()
             count += 1
-            time.sleep(max(0.0, TICK_SECONDS - (time.monotonic() - begun)))
+            time.sleep(max(0.0, Controller.tick_seconds - (time.monotonic() - begun)))
         return count
 
     begun = time.monotonic()

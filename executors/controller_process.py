@@ -30,27 +30,22 @@ from lading.scheduling.model.reasons import because
 
 log = logging.getLogger(__name__)
 
-SECONDS_BETWEEN_LOOKS = 2.0
-# A lease that was held when it was read is read again after this, seconds, or once its holder on this machine is gone.
-SECONDS_BETWEEN_READS = 10.0
 LONGEST_PAUSE = 60.0
 # The reason's code of a job that waits for a controller.
 NO_CONTROLLER = "no_controller"
 # The same if the controller is a service. It is given once no controller has run for this long, seconds.
 NO_SERVICE = "no_controller_service"
-SECONDS_WITHOUT_SERVICE = 30.0
-# The most bytes that are quoted from a log's last line.
-LONGEST_LINE = 2000
 # A live controller that has not held the lease for this long hangs, seconds. One that is starting has more time, as it
 # must first import Airflow, on a machine that may be busy.
 SECONDS_UNTIL_HUNG = 30.0
-SECONDS_TO_BEGIN = 180.0
-# How much longer a stop waits for a controller that is still starting, seconds; after that, it finishes on its own.
-SECONDS_UNTIL_BEGUN = 60.0
 
 
 class ControllerProcess:
     """Starts a controller if none is alive, wakes it, and stops it on shutdown."""
+
+    seconds_until_begun = 60.0
+    """How much longer a stop waits for a controller that is still starting; after that, it finishes on its own."""
+    seconds_between_looks = 2.0
 
     def __init__(self, host: Orchestrator, settings: Settings, job_id: int | None = None) -> None:
         self.host = host
@@ -76,7 +71,7 @@ class ControllerProcess:
         now = time.monotonic()
         if now < self.next_look:
             return
-        self.next_look = now + SECONDS_BETWEEN_LOOKS
+        self.next_look = now + self.seconds_between_looks
         if self.child is not None and (status := self.child.poll()) is not None:
             was_killed_at_work = status < 0 and self.child.pid in self.has_led
             self.child = None
@@ -96,7 +91,7 @@ class ControllerProcess:
             return
         self.starts += 1
         self.started_at = now
-        self.next_look = now + pause(self.starts, SECONDS_BETWEEN_LOOKS, LONGEST_PAUSE)
+        self.next_look = now + pause(self.starts, self.seconds_between_looks, LONGEST_PAUSE)
         self.child = spawn(self.host, self.settings)
 
     def _check_lease(self, now: float) -> store.Lease | None:
@@ -117,7 +112,7 @@ class ControllerProcess:
         self.without_lease = {pid: self.without_lease.get(pid, now) for pid in without}
         for pid, since in self.without_lease.items():
             begins = self.child is not None and pid == self.child.pid and pid not in self.has_led
-            if now - since > (SECONDS_TO_BEGIN if begins else SECONDS_UNTIL_HUNG):
+            if now - since > (180.0 if begins else SECONDS_UNTIL_HUNG):
                 log.error("The controller with pid %d hangs: it does not renew its lease, so it is killed", pid)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -131,7 +126,8 @@ class ControllerProcess:
             except Exception:
                 self.without_lease.clear()  # the database may be what keeps a controller from renewing
                 raise
-            self.next_read = now + (0.0 if self.lease is None else min(SECONDS_BETWEEN_READS, self.lease.left))
+            # A held lease is read again after ten seconds, or once its holder on this machine is gone.
+            self.next_read = now + (0.0 if self.lease is None else min(10.0, self.lease.left))
         return self.lease
 
     def _is_alive(self, pid: int) -> bool:
@@ -150,7 +146,7 @@ class ControllerProcess:
         """Tell waiting jobs that no controller service runs, after giving it time to restart."""
         if self.absent_since is None:
             self.absent_since = now
-        if now - self.absent_since < SECONDS_WITHOUT_SERVICE:
+        if now - self.absent_since < 30.0:
             return
         if not self.explained:
             log.error(
@@ -211,15 +207,15 @@ class ControllerProcess:
         for pid in pids:
             _ask_to_end(pid)
         begins = pids & own - acting - self.has_led  # still importing Airflow, and closes the sites only after that
-        deadline = time.monotonic() + self.settings.shutdown_seconds + (SECONDS_UNTIL_BEGUN if begins else 5)
-        look_at = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        deadline = time.monotonic() + self.settings.shutdown_seconds + (self.seconds_until_begun if begins else 5)
+        look_at = time.monotonic() + self.seconds_between_looks
         while (
             any(_runs(pid) if pid in own else is_controller(pid) for pid in pids)
             and (now := time.monotonic()) < deadline
         ):
             time.sleep(0.05)
             if now >= look_at and not is_shared:
-                look_at = now + SECONDS_BETWEEN_LOOKS
+                look_at = now + self.seconds_between_looks
                 for pid in _acting_here(current_lease(self.host)) - pids:
                     _ask_to_end(pid)
                     pids.add(pid)
@@ -295,7 +291,7 @@ def last_line(path: Path) -> str:
     """Return the last line of a log that is not blank; empty if there is none."""
     try:
         with path.open("rb") as stream:
-            stream.seek(max(stream.seek(0, os.SEEK_END) - LONGEST_LINE, 0))
+            stream.seek(max(stream.seek(0, os.SEEK_END) - 2000, 0))
             lines = stream.read().decode(errors="replace").replace("\0", "").split("\n")
     except OSError:
         return ""

@@ -53,11 +53,6 @@ if TYPE_CHECKING:
 
 # The most jobs that one sync reports to Airflow; the rest wait for the next sync, a second later.
 REPORTS_PER_SYNC = 100
-# After the first reason for a wait, the event log shows only reasons that have lasted this long; the command
-# ``airflow lading jobs`` and the page show all.
-SECONDS_BEFORE_EVENT = 60.0
-# How often the executor adopts jobs whose scheduler has died. Airflow itself does so every 300 s.
-SECONDS_BETWEEN_ADOPTIONS = 10.0
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # Key in the ``info`` of a session: the jobs to write when it commits.
 UNWRITTEN = "lading_unwritten"
@@ -218,14 +213,15 @@ class LadingExecutor(BaseExecutor):
             return False
         if poll(partial(create_session, scoped=False), partial(store.any_to_report, owner=self.owner)):
             return True
-        self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
+        # Jobs whose scheduler has died are adopted this often. Airflow itself does so every 300 s.
+        self.next_adoption = time.monotonic() + 10.0
         return False
 
     def _adopt_orphans(self, session: Session) -> None:
         """Adopt the jobs of dead schedulers, whose failures do not reach Airflow until then."""
         if time.monotonic() < self.next_adoption:
             return
-        self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
+        self.next_adoption = time.monotonic() + 10.0
         self._forget_undone(session)
         others = [each for each in store.foreign_owners(session, self.owner) if each is not None]
         living = airflow_schedulers.living(session, self.settings.schedulers_folder) if others else set()
@@ -424,7 +420,9 @@ class WaitEvents:
         :param now: on the monotonic clock
         """
         first = [job for job in news if is_waiting(job) and job.token not in self.shown]
-        due = takewhile(lambda each: now - each[1][1] >= SECONDS_BEFORE_EVENT, self.pending.items())
+        # After the first reason for a wait, the event log shows only reasons that have lasted a minute; the
+        # command ``airflow lading jobs`` and the page show all.
+        due = takewhile(lambda each: now - each[1][1] >= 60.0, self.pending.items())
         if not (lasting := dict(islice(due, REPORTS_PER_SYNC))):
             return first
         for token in lasting:  # a job that has changed in the meantime will be in the next news

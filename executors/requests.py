@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SECONDS_BETWEEN_LOOKS = 2.0
-# A request whose effect has not been observed after this is given up.
-SECONDS_UNTIL_OVERDUE = 600.0
 GONE = "nothing with this name exists now"
 
 Release = Callable[[str, Mapping[str, Reason]], None]
@@ -52,13 +49,14 @@ class Requests:
         """Carry out the open requests; returns whether any is about budgets."""
         if time.monotonic() < self.next_look:
             return False
-        self.next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        self.next_look = time.monotonic() + 2.0
         to_do = request_rows.to_do(session)
-        overdue = request_rows.overdue(session, SECONDS_UNTIL_OVERDUE) if to_do else frozenset()
+        # A request whose effect has not been observed after ten minutes is given up.
+        overdue = request_rows.overdue(session, 600.0) if to_do else frozenset()
         for request in to_do:
             outcome = self._carry_out(session, request)
             if outcome is None and request.id in overdue:
-                outcome = f"its site has not carried it out within {SECONDS_UNTIL_OVERDUE:g} s; see the site's note"
+                outcome = "its site has not carried it out within 600 s; see the site's note"
             if outcome is not None:
                 request.done_at, request.outcome = time.time(), outcome
                 log.info("%s of %s, requested by %s: %s", request.kind, request.target, request.by, outcome)

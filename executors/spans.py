@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 ATTRIBUTES = ("site", "location", "node", "native_id", "state", "cause")
-NANOSECONDS = 1e9
 
 tracer = trace.get_tracer("lading")
 
@@ -50,6 +49,6 @@ def send(job: JobRow, boot: tuple[float, float | None] | None) -> None:
     times = Times(job.queued_at, job.placed_at, job.submitted_at, boot, job.started_at, job.ended_at)
     for phase in phases(times):
         span = tracer.start_span(
-            f"lading.{phase.key}", context, attributes=attributes, start_time=int(phase.since * NANOSECONDS)
+            f"lading.{phase.key}", context, attributes=attributes, start_time=int(phase.since * 1e9)
         )
-        span.end(int((phase.until if phase.until is not None else phase.since) * NANOSECONDS))
+        span.end(int((phase.until if phase.until is not None else phase.since) * 1e9))

@@ -9,9 +9,6 @@ from datetime import datetime, timezone
 
 from airflow.sdk.log import init_log_file
 
-# How much of the end of a log is searched for the same message, bytes.
-END = 16 * 1024
-
 
 def append_to_task_log(log_path: str | None, message: str, cause: str | None = None, level: str = "error") -> None:
     """Append a line in Airflow's own format to the log of one try on this machine.
@@ -34,6 +31,7 @@ def append_to_task_log(log_path: str | None, message: str, cause: str | None = N
     }
     # Use Airflow's function, which sets its permissions, because a later try may run as another user (run_as_user).
     with contextlib.suppress(OSError), init_log_file(log_path).open("a+b") as log:
-        log.seek(max(log.seek(0, os.SEEK_END) - END, 0))
+        # The same message is searched for at the end of the log.
+        log.seek(max(log.seek(0, os.SEEK_END) - 16 * 1024, 0))
         if json.dumps(message, ensure_ascii=False).encode() not in log.read():
             log.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")

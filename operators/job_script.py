@@ -31,8 +31,6 @@ from lading.scheduling.text.printable import shortened
 BATCH_JOB = "batch_job"
 # The key in Airflow's task state store, which outlives a try, for the run of a try that has not finished.
 RUN = "lading_run"
-# How many seconds to try to cancel a job; Airflow waits no longer for a task that it kills.
-CANCEL_TIMEOUT = 30.0
 
 
 class JobRejected(SubmitRejected, AirflowFailException):
@@ -189,7 +187,8 @@ class JobScriptOperator(BaseOperator):
         # On a separate connection, because this is called by a signal handler and the other one may be in use.
         site = self._open()
         try:
-            patiently(lambda: site.cancel([run_left(site, left)]), CANCEL_TIMEOUT)
+            # Airflow waits no longer for a task that it kills.
+            patiently(lambda: site.cancel([run_left(site, left)]), 30.0)
         except (CancelError, TransportError) as error:
             self.log.error("The batch job %s may still run: %s", left["token"], error)
         finally:

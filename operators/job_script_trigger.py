@@ -34,8 +34,6 @@ from lading.operators.job_output import Lines
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Seconds between attempts to cancel at a site that does not answer.
-CANCEL_PAUSE = 2.0
 # How many seconds a trigger lives at least. Airflow fails a task that resumes before its scheduler has learnt from the
 # executor that the deferring worker has exited (SchedulerJobRunner.process_executor_events).
 SETTLING = 8.0
@@ -67,6 +65,8 @@ class SiteWatch:
     """All runs at one site that this triggerer follows, with one connection and one query at a time."""
 
     shared: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SiteWatch]]] = WeakKeyDictionary()
+    cancel_pause = 2.0
+    """Seconds between attempts to cancel at a site that does not answer."""
 
     def __init__(self, site: RunSite) -> None:
         self.site = site
@@ -127,7 +127,7 @@ class SiteWatch:
                 records = await asyncio.to_thread(self.site.cancel, doomed)
             except Exception as error:  # the error may be temporary
                 self.site.trouble.begin(what, error)
-                await asyncio.sleep(CANCEL_PAUSE)
+                await asyncio.sleep(self.cancel_pause)
                 continue
             self.site.trouble.end(what)
             for record in doomed:

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The tasks of a Dag file are checked one after the other, so the capacities of the sites are read once for all.
-SECONDS_SITES_ARE_KEPT = 5.0
-
 
 def check(hints: Hints, dag_id: str, team: str | None = None) -> None:
     """Check hints against what the sites can ever give, as far as that is known, and which Dags they admit.
@@ -391,7 +388,8 @@ def known_sites() -> tuple[Mapping[str, PublishedSite], Resources]:
 
 def _now() -> int:
     """Return a number that changes when cached files have to be read again."""
-    return int(time.monotonic() / SECONDS_SITES_ARE_KEPT)
+    # The tasks of a Dag file are checked one after the other, so the capacities of the sites are read once for all.
+    return int(time.monotonic() / 5.0)
 
 
 @lru_cache(maxsize=1)

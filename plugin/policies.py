@@ -42,8 +42,6 @@ hookimpl = pluggy.HookimplMarker("airflow.policy")
 
 # The hints that determine where a task runs.
 WHERE = frozenset(("site", "targets", "filters", "matching", "instance_type", "queue", "native", *LAYOUT_HINTS))
-# How many tasks with wrong hints an import error lists.
-MOST_WRONG_TASKS = 20
 
 
 @hookimpl
@@ -62,8 +60,9 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         from airflow.exceptions import AirflowClusterPolicyViolation
 
         faults = [in_task(task, error), *faults_behind(task)]
-        more = len(faults) - MOST_WRONG_TASKS
-        shown = faults[:MOST_WRONG_TASKS] + ([f"+ {more} more tasks with wrong hints"] if more > 0 else [])
+        # An import error lists the first 20 tasks with wrong hints.
+        more = len(faults) - 20
+        shown = faults[:20] + ([f"+ {more} more tasks with wrong hints"] if more > 0 else [])
         raise AirflowClusterPolicyViolation("\n".join(shown)) from error
 
 

@@ -31,8 +31,6 @@ from lading.plugin.sites import SitesError, load_sites
 
 log = logging.getLogger(__name__)
 
-SECONDS_UNTIL_AWAKE = 120.0
-
 
 @providers_configuration_loaded
 def controller(args: argparse.Namespace) -> None:
@@ -67,9 +65,9 @@ def serve(managed: bool) -> None:
 def wake_api_server() -> None:
     """Warm up the execution API once it is running: its first answer takes seconds, and tasks wait only five."""
     url = f"{get_execution_api_server_url().rstrip('/')}/health"
-    deadline = time.monotonic() + SECONDS_UNTIL_AWAKE
+    deadline = time.monotonic() + 120.0
     # One client for all attempts, because each new one loads all certificates of the machine.
-    with httpx.Client(headers=NO_TOKEN, timeout=SECONDS_UNTIL_AWAKE) as client:
+    with httpx.Client(headers=NO_TOKEN, timeout=120.0) as client:
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.HTTPError):
                 client.get(url)

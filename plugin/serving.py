@@ -27,9 +27,6 @@ from lading.scheduling.model.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-LOG_BYTES = 10 * 2**20
-LOG_FILES = 3
-
 
 def serve_until_signal(
     host: Orchestrator,
@@ -121,7 +118,7 @@ def log_to(settings: Settings, managed: bool, level: str) -> None:
     """Send the log to a rotating file if an executor started this process, or else to stderr."""
     handler: logging.Handler = logging.StreamHandler()
     if managed:
-        handler = PrivateFileHandler(settings.controller_log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)
+        handler = PrivateFileHandler(settings.controller_log, maxBytes=10 * 2**20, backupCount=3)
     handler.setFormatter(plain_formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -1,7 +1,7 @@
 """Bills summed up by day, so that the bill of a year reads the jobs of no day but today.
 
-A day is summed up once it is over, again after :data:`SECONDS_UNTIL_SETTLED`, and whenever a job or machine that ended
-on it changes. Until then, reading a bill sums that day up from its jobs, so a bill is never out of date.
+A day is summed up once it is over, again two days later, and whenever a job or machine that ended on it changes. Until
+then, reading a bill sums that day up from its jobs, so a bill is never out of date.
 """
 
 from __future__ import annotations
@@ -40,14 +40,6 @@ from lading.scheduling.accounting.periods import SECONDS_PER_DAY, Period
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# A day is summed up once it has been over for this many seconds: by then most of its jobs' ends are stored.
-SECONDS_LATE = 600.0
-# If a site did not answer, the start of a job or the idle time of a machine may become known this many seconds late.
-SECONDS_UNTIL_SETTLED = 2 * 86400.0
-# An upper bound, in seconds, for the difference between hosts' clocks and for the length of a transaction.
-SECONDS_APART = 60.0
-# A round sums up days for about this many seconds, but at least one day.
-SECONDS_OF_ROUND = 0.2
 
 Split = Literal["dag", "task", "run", "site", "team"]
 SPLITS: tuple[Split, ...] = ("dag", "task", "run", "site", "team")
@@ -152,19 +144,21 @@ def first_day(number: int, period: Period) -> int:
 # Summing up.
 
 
-def sum_up(session: Session, now: float) -> bool:
-    """Sum up days that are over, latest first, for about :data:`SECONDS_OF_ROUND`; return whether all are done.
+def sum_up(session: Session, now: float, seconds: float = 0.2) -> bool:
+    """Sum up days that are over, latest first, but at least one; return whether all are done.
 
     :param now: epoch seconds
+    :param seconds: for about which days are summed up
     """
     began = time.monotonic()
-    last = int((now - SECONDS_LATE) // SECONDS_PER_DAY) - 1
+    # A day is summed up once it has been over for ten minutes: by then most of its jobs' ends are stored.
+    last = int((now - 600.0) // SECONDS_PER_DAY) - 1
     known = summed_up(session)
     note_changed(session, known, now)
     first = first_known(session)
     days = [] if first is None else [day for day in range(last, first - 1, -1) if is_due(day, known.get(day), now)]
     for number, day in enumerate(days):
-        if number and time.monotonic() - began > SECONDS_OF_ROUND:
+        if number and time.monotonic() - began > seconds:
             return False
         sum_up_day(session, day, now)
     return True
@@ -175,7 +169,8 @@ def is_due(day: int, at: float | None, now: float) -> bool:
 
     :param at: when it was last summed up; None or 0: never, or the sum is out of date
     """
-    settled = (day + 1) * SECONDS_PER_DAY + SECONDS_UNTIL_SETTLED
+    # If a site did not answer, the start of a job or the idle time of a machine may become known two days late.
+    settled = (day + 1) * SECONDS_PER_DAY + 2 * 86400.0
     return not at or at < settled <= now
 
 
@@ -249,7 +244,8 @@ def changed_days(session: Session, since: float, now: float) -> set[int]:
     A changed job also affects the day on which its machine ended: the time not charged to any job is billed on that
     day.
     """
-    since, today = since - SECONDS_APART, now // SECONDS_PER_DAY * SECONDS_PER_DAY
+    # The hosts' clocks differ by less than a minute, and no transaction takes longer.
+    since, today = since - 60.0, now // SECONDS_PER_DAY * SECONDS_PER_DAY
     found: set[int] = set()
     # With the day computed in the query, SQLite and MariaDB would scan the index of ends.
     jobs = select(JobRow.ended_at).where(JobRow.changed_at >= since, func.coalesce(JobRow.ended_at, now) < today)

@@ -14,6 +14,7 @@ from lading.executors.store.jobs import chunks, cpu_hour
 from lading.executors.store.tables import LONGEST_NAME, Base, JobRow, State, UsageRow
 from lading.scheduling.accounting.bill import SpendingOutlook, hours_of_work
 from lading.scheduling.accounting.budgets import BudgetUse, PeriodBudget, Unit
+from lading.scheduling.accounting.periods import SECONDS_PER_DAY
 from lading.scheduling.accounting.share_table import HALF_LIFE, Kept, Share, Shares
 from lading.scheduling.accounting.share_usage import Mean, ShareStanding
 from lading.scheduling.accounting.who import Tenant, Who
@@ -22,9 +23,6 @@ from lading.scheduling.text.printable import shortened
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-SECONDS_PER_DAY = 86400
-# An upper bound, in seconds, for the difference between hosts' clocks and for the length of a transaction.
-SECONDS_APART = 60.0
 AT_WORK = (State.PLACED, State.RUNNING)
 TENANT = (JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags)
 
@@ -252,7 +250,8 @@ class EndedCosts:
     def _changed(self, session: Session, since: float, now: float) -> StaleDays:
         if self._checked_at is None:
             return StaleDays(frozenset(), -1)
-        changed = JobRow.changed_at >= self._checked_at - SECONDS_APART, JobRow.ended_at >= since
+        # The hosts' clocks differ by less than a minute, and no transaction takes longer.
+        changed = JobRow.changed_at >= self._checked_at - 60.0, JobRow.ended_at >= since
         days = {int(at // SECONDS_PER_DAY) for at in session.scalars(select(JobRow.ended_at).where(*changed)) if at}
         # The day of the oldest stored job would be wrong: it may have been reported only after younger jobs were
         # deleted.

@@ -58,12 +58,6 @@ RUNNER = "lading.executors.agent.tasks.airflow_runner"
 # The spool is checked this often even if nothing rings the bell, seconds.
 TICK = 1.0
 
-# A spool that has been missing for this long was removed, seconds.
-SECONDS_UNTIL_GONE = 5.0
-
-# Reasons for waiting are for users, so changes of them are reported at most this often, seconds. The first reason of a
-# job that has waited long is reported at once.
-REASONS_INTERVAL = 0.5
 
 # Failures as they appear in the log.
 TURN = "files of the spool cannot be read or written"
@@ -160,7 +154,8 @@ class Agent:
             self._missing_since = self._missing_since or now
         except OSError:
             return False
-        if not is_another and (self._missing_since is None or now - self._missing_since < SECONDS_UNTIL_GONE):
+        # A spool that has been missing for this long was removed.
+        if not is_another and (self._missing_since is None or now - self._missing_since < 5.0):
             return False
         found = "another folder has taken its place" if is_another else "it was removed"
         log.error("the spool %s is gone (%s): killing all jobs of this agent", self.spool.root, found)
@@ -325,7 +320,9 @@ class Agent:
             devices = self.holds.without(self.running.free_devices(self.config.gpu_devices))
         if clock < self._reasons_due and not self.inbox.has_unreported(now):
             return
-        self._reasons_due = clock + REASONS_INTERVAL
+        # Reasons for waiting are for users, so changes of them are reported at most twice a second. The first reason of
+        # a job that has waited long is reported at once.
+        self._reasons_due = clock + 0.5
         free = self._free(self.config)
         reasons = queueing.reasons(self.inbox.ready(now), free, now=clock, patience=patience, devices=devices)
         self.inbox.report_reasons(reasons, now)

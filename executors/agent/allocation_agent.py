@@ -27,7 +27,6 @@ from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.supervisor import Runner, preload
 from lading.hooks.cluster.allocations.layout import (
-    MOST_TERMS_BYTES,
     SECONDS_BETWEEN_REPORTS,
     AllocationFolder,
     AllocationTerms,
@@ -45,8 +44,6 @@ from lading.scheduling.text.units import format_time
 log = logging.getLogger(__name__)
 
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
-# How long smaller jobs can overtake a waiting one, seconds.
-PATIENCE = 60.0
 
 
 class AllocationAgent(Agent):
@@ -74,7 +71,7 @@ class AllocationAgent(Agent):
         scratch, keep_failed = terms.scratch, terms.keep_failed
         self._configure(
             AgentConfig(
-                terms.capacity, tuple(devices), PATIENCE, terms.kill_grace, scratch=scratch, keep_failed=keep_failed
+                terms.capacity, tuple(devices), 60.0, terms.kill_grace, scratch=scratch, keep_failed=keep_failed
             )
         )
         self.ending = Ending(
@@ -201,7 +198,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     cluster = ClusterFolder(str(options.folder.absolute()))
     folder = AllocationFolder(cluster, options.name)
-    terms = AllocationTerms.from_json(read_regular(Path(folder.terms), MOST_TERMS_BYTES).decode())
+    # A larger file does not hold terms.
+    terms = AllocationTerms.from_json(read_regular(Path(folder.terms), 2**20).decode())
     try:
         os.mkdir(folder.taken)
     except FileExistsError:

@@ -19,7 +19,7 @@ from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import sweep_for_batch_jobs
 from lading.executors.agent.warm_pool import HandedOverJob
-from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
+from lading.hooks.cluster.jobs.layout import ClusterFolder, read_tokens
 from lading.hooks.files.logs import get_logger, log_to_stderr
 from lading.hooks.files.safe_files import NotReadable, read_regular
 from lading.hooks.spool.command import COMMAND_RUNNER
@@ -135,7 +135,8 @@ def run(root: str, submission: str, index: int, options: Mapping[str, str], watc
     runner = options["--runner"]
     log_to_stderr(is_late=runner == COMMAND_RUNNER)
     folder = ClusterFolder(os.path.abspath(root))
-    tokens = read_regular(Path(folder.tokens(submission)), MOST_TOKENS_BYTES).decode()
+    # A larger file is not the list of tasks of a submission.
+    tokens = read_regular(Path(folder.tokens(submission)), 2**24).decode()
     token = read_tokens(tokens)[index - 1].token
     # A scheduler marks its children as having database access; this process and its jobs have none.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)

@@ -33,9 +33,6 @@ from lading.scheduling.text.nesting import parse_json
 INSIDE = "lading.executors.agent.tasks.inside"
 # The file with the result, in the job's folder.
 OUTCOME = "inside.json"
-MOST_BYTES = 2**24
-# How much of the end of the engine's output is examined, bytes.
-MOST_OUTPUT = 1000
 # Variables that the image or the engine sets, not this machine.
 OF_THE_IMAGE = {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL"}
 OF_THE_IMAGE |= {"HOSTNAME", "USER", "LOGNAME", "SHELL", "_"}
@@ -49,10 +46,6 @@ FOLDERS = (
 )
 # The engine's exit code if the first process in the container was killed.
 KILLED = 128 + signal.SIGKILL
-# How long to wait for an answer of Docker, seconds.
-PATIENCE = 60.0
-# How often removing a container is tried.
-MOST_REMOVALS = 3
 
 
 def run(workload: dict[str, Any], job: AgentJob, envelope: Envelope, runner: str) -> None:
@@ -129,7 +122,7 @@ def remove(container: str, token: str) -> None:
     """
     if engine_and_image(container)[0] != "docker":
         return
-    for _ in range(MOST_REMOVALS):
+    for _ in range(3):
         found = _docker("rm", "--force", name_of(token))
         if found is None or found.returncode == 0 or "no such container" in found.stderr.lower():
             return
@@ -143,7 +136,7 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
     :raises AgentJobFailed: the job failed
     """
     try:
-        outcome = checked(InsideFile, parse_json(read_regular(job.folder.root / OUTCOME, MOST_BYTES)))
+        outcome = checked(InsideFile, parse_json(read_regular(job.folder.root / OUTCOME, 2**24)))
     except FileNotFoundError:
         if is_killed:
             raise _out_of_memory(code) from None
@@ -151,7 +144,7 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
         reason = (
             because(killed, engine=engine, signal=-code) if code < 0 else because(exited, engine=engine, exit_code=code)
         )
-        said = (read_end(job.folder.output, MOST_OUTPUT).decode(errors="replace").strip().splitlines() or [""])[-1]
+        said = (read_end(job.folder.output, 1000).decode(errors="replace").strip().splitlines() or [""])[-1]
         parts = [because("last_output", text=said)] if said else []
         raise AgentJobFailed(reason.with_also(*parts), code or 1) from None
     except (OSError, ValueError) as error:
@@ -179,7 +172,7 @@ def _docker(*arguments: str) -> subprocess.CompletedProcess[str] | None:
     A command that was killed is repeated: the agent kills the children of the job's process, and may have begun to
     before it noticed that the task had ended.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + 60.0
     while (left := deadline - time.monotonic()) > 0:
         try:
             found = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=left, check=False)

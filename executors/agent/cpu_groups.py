@@ -21,8 +21,6 @@ from lading.hooks.files import host
 
 log = logging.getLogger(__name__)
 
-# How often the agent removes cgroups of supervisors that were killed before they could do so themselves, seconds.
-INTERVAL = 5.0
 # One cpu weighs as much as the kernel's default for a process or cgroup. Limits: cgroups(7).
 SHARES, LEAST_SHARES, MOST_SHARES = 1024, 2, 2**18
 WEIGHT, LEAST_WEIGHT, MOST_WEIGHT = 100, 1, 10_000
@@ -134,7 +132,7 @@ class CpuGroups:
         """Remove the cgroups of dead supervisors, including those of earlier agents, periodically or at once."""
         if time.monotonic() < self.due and not at_once:
             return
-        self.due = time.monotonic() + INTERVAL
+        self.due = time.monotonic() + 5.0  # supervisors that were killed could not remove their own
         with contextlib.suppress(OSError):  # the base is gone, with all cgroups in it
             for name in os.listdir(self.base):
                 if (match := _NAME.fullmatch(name)) and not os.path.exists(f"/proc/{match[1]}"):

@@ -37,10 +37,7 @@ ACTION = "/latest/meta-data/spot/instance-action"
 # AWS advises polling every five seconds. The timeout is short, as the service runs on the same host and an agent that
 # waits for it starts no jobs.
 INTERVAL, TIMEOUT = 5.0, 1.0
-LONGEST_PAUSE = 60.0
 TOKEN_SECONDS = 21600
-# A longer answer does not come from this service.
-MOST_BYTES = 65536
 # Jobs get SIGTERM this long before the machine is reclaimed, and SIGKILL while there is time to report it, seconds.
 BEFORE, TIME_TO_REPORT = 30.0, 10.0
 # No notice comes earlier than this before the end, seconds.
@@ -98,7 +95,7 @@ class SpotNotice:
     def __init__(self, endpoint: str | None = None) -> None:
         self._url = urlsplit(endpoint or os.environ.get(METADATA_VARIABLE) or ENDPOINT)
         self._token, self._token_ends, self._due = "", 0.0, 0.0
-        self._backoff = Backoff(first=INTERVAL, longest=LONGEST_PAUSE)
+        self._backoff = Backoff(first=INTERVAL, longest=60.0)
         self._trouble = Trouble(log)
 
     def read(self, spool: Spool, kill_grace: float) -> Ending | None:
@@ -153,7 +150,8 @@ class SpotNotice:
             connection.request(method, self._url.path.rstrip("/") + path, headers=headers)
             answer = connection.getresponse()
             date = parsedate_tz(answer.headers.get("Date", ""))
-            return answer.status, answer.read(MOST_BYTES), None if date is None else mktime_tz(date)
+            # A longer answer does not come from this service.
+            return answer.status, answer.read(65536), None if date is None else mktime_tz(date)
         finally:
             connection.close()
 

@@ -24,15 +24,6 @@ from lading.scheduling.starts.queueing import QueuedJob
 
 log = logging.getLogger(__name__)
 
-# A job whose JWT is valid for less than this is not started, seconds: the API server would refuse it.
-LEAST_VALIDITY = 30.0
-
-# How long to wait before trying again to start a job, seconds.
-RETRY_PAUSE = 5.0
-
-# A folder's modification time is only as fine as the clock that sets it, so a file that arrives in the same tick could
-# be missed. Whether a tick has passed since then is measured by our own clock, as a file server's may differ. Seconds.
-CLOCK_TICK = 0.1
 
 STALE_TOKEN = because("stale_token")
 CANNOT_START = because("cannot_start")
@@ -89,7 +80,10 @@ class Inbox:
                 self.forget(token)
             return
         seen, since, read_at = self._seen
-        if modified == seen and read_at > since + CLOCK_TICK:
+        # A folder's modification time is only as fine as the clock that sets it, so a file that arrives in
+        # the same tick could be missed. Whether a tick has passed since then is measured by our own clock, as
+        # a file server's may differ.
+        if modified == seen and read_at > since + 0.1:
             return
         found = self._found()
         self._seen = (modified, since if modified == seen else now, now)
@@ -147,7 +141,7 @@ class Inbox:
         """Do not start a job for a while, because starting it has failed."""
         log.error("cannot start job %s, will try again: %s", token, error)
         if token in self.entries:
-            self.entries[token].not_before = time.monotonic() + RETRY_PAUSE
+            self.entries[token].not_before = time.monotonic() + 5.0
             self.entries[token].failure = CANNOT_START
 
     def cancel(self, token: str, reason: Reason, cleanup: Callable[[], None]) -> None:
@@ -168,7 +162,8 @@ class Inbox:
             self._take_out(entry.waiting)
 
     def _hindrance(self, entry: InboxEntry, now: float) -> Reason | None:
-        if entry.expires_at - now < LEAST_VALIDITY:
+        # The API server would refuse a JWT that expires this soon.
+        if entry.expires_at - now < 30.0:
             return STALE_TOKEN
         if time.monotonic() < entry.not_before:
             return entry.failure

@@ -32,8 +32,6 @@ T = TypeVar("T")
 
 # How long to wait for a process that has claimed a job to write its identity, seconds; it usually takes milliseconds.
 CLAIM_PATIENCE = 5.0
-# A larger file was not written by an agent or a supervisor.
-MOST_BYTES = 2**24
 # The name of a claim: the pid and the start time of the process that holds it.
 _CLAIM = r"claimed\.([0-9]{1,9})\.([0-9]{1,18})\.json"
 
@@ -236,7 +234,8 @@ def _delete(folder: Path) -> None:
 def _read(path: Path, build: Callable[[dict[str, Any]], T]) -> T | None:
     """Read a file; None: it does not exist, or is invalid because a task has damaged it (writes are atomic)."""
     try:
-        return build(json.loads(read_regular(path, MOST_BYTES)))
+        # A larger file was not written by an agent or a supervisor.
+        return build(json.loads(read_regular(path, 2**24)))
     except FileNotFoundError:
         return None
     except (NotReadable, ValueError, TypeError, KeyError, RecursionError) as error:

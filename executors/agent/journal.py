@@ -19,18 +19,10 @@ from lading.scheduling.model.reasons import Reason
 
 log = get_logger(__name__)
 
-# How many finished jobs are remembered: a controller can renew the JWT of a job that has just finished.
-REMEMBERED = 20_000
-# The most events in one file, because readers limit how much they take at once (see lading.hooks.spool.events).
-MOST_IN_BATCH = 1000
 # Shorter waits are not reported, as each report becomes an entry in Airflow's event log. Seconds.
 SECONDS_UNTIL_REPORTED = 10.0
-# Size of the file of finished jobs: at most twice as many tokens as are remembered. A larger file is not ours.
-MOST_MEMORY_BYTES = 2 * REMEMBERED * 65
 # The names of an agent's batches, without their suffix.
 NUMBER = re.compile(r"[0-9]{1,12}")
-# An agent writes batches more slowly than this, so numbers that start from the time never repeat.
-BATCHES_PER_SECOND = 100
 
 
 class Journal(ABC):
@@ -117,7 +109,8 @@ class Journal(ABC):
     def _write(self) -> None:
         """:raises OSError: a batch was not written; batches that were are not written again"""
         while self._events:
-            batch = self._events[:MOST_IN_BATCH]
+            # Readers limit how much they take at once (see lading.hooks.spool.events).
+            batch = self._events[:1000]
             lines = "".join(to_json(event) + "\n" for event in batch)
             write_atomically(self.spool.events / self._next_name(), lines)
             del self._events[: len(batch)]
@@ -138,17 +131,21 @@ class Journal(ABC):
 class AgentJournal(Journal):
     """The journal of a node agent, which is the only one in its spool and remembers finished jobs."""
 
+    most_remembered = 20_000
+    """Finished jobs: a controller can renew the JWT of a job that has just finished."""
+
     def __init__(self, spool: Spool) -> None:
         super().__init__(spool)
         self._tokens: list[str] = []
         self._cleanups: list[Callable[[], None]] = []
         numbers = (int(path.stem) for path in visible(spool.events) if NUMBER.fullmatch(path.stem))
         # Never reuse a name: a reader that knows an earlier agent's file would take the new one for the same file.
-        self._last = max(int(time.time() * BATCHES_PER_SECOND), *numbers, 0)
+        # An agent writes batches more slowly than this, so numbers that start from the time never repeat.
+        self._last = max(int(time.time() * 100), *numbers, 0)
         self._memory = spool.root / "finished"
         remembered = self._remembered()
         self._lines_since_cut = len(remembered)
-        self._finished = deque(remembered, maxlen=REMEMBERED)
+        self._finished = deque(remembered, maxlen=self.most_remembered)
         self._is_finished = set(self._finished)
 
     def has_finished(self, token: str) -> bool:
@@ -164,7 +161,7 @@ class AgentJournal(Journal):
         return f"{self._last:012}.jsonl"
 
     def _remember(self, token: str, cleanup: Callable[[], None]) -> None:
-        if len(self._finished) == REMEMBERED:
+        if len(self._finished) == self.most_remembered:
             self._is_finished.discard(self._finished[0])
         self._finished.append(token)
         self._is_finished.add(token)
@@ -181,7 +178,7 @@ class AgentJournal(Journal):
             stream.write("".join(f"\n{token}" for token in self._tokens))
         self._lines_since_cut += len(self._tokens)
         self._tokens.clear()
-        if self._lines_since_cut >= REMEMBERED:
+        if self._lines_since_cut >= self.most_remembered:
             self._cut_memory()
 
     def _clean_up(self) -> None:
@@ -194,7 +191,8 @@ class AgentJournal(Journal):
 
     def _remembered(self) -> list[str]:
         try:
-            return read_regular(self._memory, MOST_MEMORY_BYTES).decode(errors="replace").split()
+            # At most twice as many tokens as are remembered: a larger file is not ours.
+            return read_regular(self._memory, 2 * self.most_remembered * 65).decode(errors="replace").split()
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -10,24 +10,16 @@ from lading.executors.agent.job_folder import EndCause
 from lading.executors.agent.running import RunningJob
 from lading.scheduling.model.reasons import because
 
-# Jobs with a memory limit are sampled this often, seconds. The interval grows if sampling all of them would take more
-# than 1/LOOK_LEISURE of a CPU: a hundred jobs take about 30 ms.
-INTERVAL = 0.2
-LOOK_LEISURE = 10
-
 # Jobs without a memory limit are sampled soon after their start, then less and less often, to find their peak, seconds.
-# Sampling takes at most 1/PEAK_LEISURE of the time, for all jobs together; a slow sample delays only the next one of
+# Sampling takes at most 1 % of the time, for all jobs together; a slow sample delays only the next one of
 # its own job. Samples in a row stop after MOST_AT_ONCE seconds, so that they do not delay the start of a job.
 FIRST_LOOK = 0.125
-PEAK_INTERVAL = 1.0
-PEAK_LEISURE = 100
 MOST_AT_ONCE = 0.05
 
 # A measurement takes the kernel longer than a sample, which gives only a lower bound. A job whose sample exceeds its
 # limit is measured at once. Any other job is measured only if it may use this much more than its sample shows, MiB, and
-# all these measurements together take at most 1/LEISURE of a CPU.
+# all these measurements together take at most 2 % of a CPU.
 UNSEEN = 8
-LEISURE = 50
 
 INFINITY = float("inf")
 
@@ -64,7 +56,9 @@ class LimitEnforcer:
             before = time.thread_time()
             for job in limited:
                 self._look(job)
-            self._next_round = now + max(INTERVAL, LOOK_LEISURE * (time.thread_time() - before))
+            # The pause grows if sampling all jobs would take more than a tenth of a CPU: a hundred jobs
+            # take about 30 ms.
+            self._next_round = now + max(0.2, 10 * (time.thread_time() - before))
             self._measure(limited)
         return self._next_round - time.monotonic()
 
@@ -85,9 +79,9 @@ class LimitEnforcer:
                     self._look(job)
                     looked.append(job)
                     now = time.monotonic()
-                    pause = min(max(job.age, FIRST_LOOK), PEAK_INTERVAL)
-                    job.next_look = now + max(pause, PEAK_LEISURE * (now - before))
-            self._next_record = now + PEAK_LEISURE * min(now - start, MOST_AT_ONCE)
+                    pause = min(max(job.age, FIRST_LOOK), 1.0)
+                    job.next_look = now + max(pause, 100 * (now - before))
+            self._next_record = now + 100 * min(now - start, MOST_AT_ONCE)
             self._measure(looked)
         return max(min((job.next_look for job in jobs), default=INFINITY), self._next_record) - now
 
@@ -106,7 +100,7 @@ class LimitEnforcer:
             before = time.thread_time()
             used = job.meter.measure(job.meter.processes)
             job.measured_at = time.monotonic()
-            self._next_measurement = job.measured_at + LEISURE * (time.thread_time() - before)
+            self._next_measurement = job.measured_at + 50 * (time.thread_time() - before)
             job.note_memory(used, is_exact=True)
             if used > limit:
                 job.kill(EndCause("out_of_memory", because("over_memory", used=used, limit=limit)))

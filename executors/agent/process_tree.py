@@ -27,9 +27,6 @@ MIB = 2**20
 FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC, linux/sched.h
 PR_SET_CHILD_SUBREAPER = 36
 
-# A tree that forks while it is being killed needs several rounds; if these are not enough, the caller tries again.
-KILL_ROUNDS = 20
-
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -177,7 +174,8 @@ def kill_leftovers(leader: int, started: int, token: str) -> None:
 
 def _kill_all(find: Callable[[], list[Process]]) -> None:
     was_empty = False
-    for _ in range(KILL_ROUNDS):
+    # A tree that forks while it is being killed needs several rounds; if these are not enough, the caller tries again.
+    for _ in range(20):
         found = find()
         # A search can miss a process whose parent changes meanwhile, such as an orphan, so two must find nothing.
         if not found and was_empty:

@@ -16,7 +16,7 @@ from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.journal import SECONDS_UNTIL_REPORTED, Journal
 from lading.executors.agent.process_tree import MemoryMeter, MemorySamples, Process
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.warm_pool import MOST_JOBS, HandedOverJob, SupervisorLines, make_line
+from lading.executors.agent.warm_pool import HandedOverJob, SupervisorLines, make_line
 from lading.hooks.files import host
 from lading.hooks.files.logs import Trouble, get_logger
 from lading.hooks.files.safe_files import read_end, visible
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-# After the task's processes have been killed, their supervisor has this long to upload the log, seconds.
-UPLOAD_GRACE = 60.0
-
-# How much of the end of a failed job's output goes into the agent's log, bytes.
-MOST_OUTPUT = 4096
-
-# How often a task is killed again until its supervisor reports its end, seconds.
-AGAIN = 0.5
 
 # How often the jobs that wait for an answer of the API server are counted, seconds: each of them reports every count.
 SECONDS_PER_COUNT = 60.0
@@ -109,8 +101,9 @@ class RunningJob:
         now = time.monotonic()
         if self.kill_task_at is not None and now >= self.kill_task_at and not self.task_has_ended:
             process_tree.kill_descendants(self.supervisor.pid)
-            self.kill_task_at = now + AGAIN  # the supervisor may have been about to start the task
-            self.kill_supervisor_after(UPLOAD_GRACE)
+            self.kill_task_at = now + 0.5  # the supervisor may have been about to start the task
+            # After the task's processes have been killed, their supervisor has a minute to upload the log.
+            self.kill_supervisor_after(60.0)
         if self.kill_supervisor_at is not None and now >= self.kill_supervisor_at:
             self._signal(signal.SIGKILL)
 
@@ -173,7 +166,7 @@ class RunningJobs:
         journal: Journal,
         runner: Runner,
         close: Sequence[int],
-        most_jobs: int = MOST_JOBS,
+        most_jobs: int = 100,  # libraries leak
     ) -> None:
         self.spool = spool
         self.journal = journal
@@ -457,7 +450,7 @@ class RunningJobs:
 
 def _tail(folder: JobFolder) -> str:
     with contextlib.suppress(OSError):
-        return read_end(folder.output, MOST_OUTPUT).decode(errors="replace")
+        return read_end(folder.output, 4096).decode(errors="replace")
     return ""
 
 

@@ -31,8 +31,6 @@ MIB = 2**20
 VARIABLE = "LADING_SCRATCH"
 # The folder of Airflow's copies of Dag bundles, one for all jobs of a user on a machine.
 BUNDLES_VARIABLE = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH"
-# Length of a mark, bytes: a number of MiB, up to a million TiB; empty if the job did not write it.
-MOST_MARK_BYTES = 12
 _AMOUNT = re.compile(rb"[0-9]*")
 # How often a node agent, or one of the batch jobs on a machine, removes folders whose time is over, seconds.
 INTERVAL = 60.0
@@ -220,7 +218,8 @@ def _kept(mark: Path) -> KeptScratch:
 
     :raises OSError: the file does not exist, or is not ours: jobs can leave anything next to their folders
     """
-    content = read_regular(mark, MOST_MARK_BYTES)
+    # A mark is a number of MiB, up to a million TiB; it is empty if the job did not write it.
+    content = read_regular(mark, 12)
     if not _AMOUNT.fullmatch(content):
         raise NotReadable(f"{mark} does not contain a number of MiB")
     return KeptScratch(mark, mark.lstat().st_mtime, int(content or b"0"))

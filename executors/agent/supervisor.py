@@ -40,24 +40,14 @@ log = get_logger(__name__)
 # Exit codes of this process, which tell the agent the outcome if the disk had no room for the exit file.
 SUCCEEDED, FAILED, NOT_STARTED = 0, 1, 75
 
-# If the machine runs out of memory, the kernel should kill jobs rather than the agent or Airflow's own services.
-OOM_SCORE = 500
-
-# Processes that a task leaves running get SIGTERM when the task has ended, and SIGKILL this many seconds later.
-LEFTOVERS_GRACE = 2.0
 
 # Only a job whose peak was below this, in KiB, hands its process on: the kernel reports one peak over all children that
 # a process ever had, which would hide the peaks of later jobs.
 LIGHT = 32 * 1024
 
-# The unit in which getrusage(2) counts writes to files, including those through mappings, bytes.
-RUSAGE_BLOCK = 512
 
 # From <linux/mman.h>: move memory into huge pages now (Linux 6.1).
 MADV_COLLAPSE = 25
-
-# How long to keep trying to write the exit file on a full disk, seconds.
-SENTINEL_PATIENCE = 300.0
 
 
 class AgentJobFailed(Exception):
@@ -364,8 +354,10 @@ def _leave_the_agent() -> None:
 def _volunteer_for_the_oom_killer() -> None:
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError):
-        if int(score.read_text()) < OOM_SCORE:  # the deployment may have set a higher score
-            score.write_text(str(OOM_SCORE))
+        # If the machine runs out of memory, the kernel should kill jobs rather than the agent or Airflow's
+        # own services.
+        if int(score.read_text()) < 500:  # the deployment may have set a higher score
+            score.write_text("500")
 
 
 def _redirect_output(path: Path) -> None:
@@ -453,7 +445,8 @@ def _enter_scratch(job: AgentJob, assignment: HandedOverJob) -> JobScratch:
 
 
 def _write_exit_file(sentinel: ExitFile, job: AgentJob) -> bool:
-    deadline = time.monotonic() + SENTINEL_PATIENCE
+    # On a full disk, writing the exit file is retried for five minutes.
+    deadline = time.monotonic() + 300.0
     while time.monotonic() < deadline:
         try:
             sentinel.write(job.folder)
@@ -468,7 +461,7 @@ def _write_exit_file(sentinel: ExitFile, job: AgentJob) -> bool:
 def end_leftovers() -> bool:
     """Terminate what the task has left running, with SIGTERM, then SIGKILL; return whether nothing was left."""
     me = os.getpid()
-    deadline = time.monotonic() + LEFTOVERS_GRACE
+    deadline = time.monotonic() + 2.0
     _reap()
     left = process_tree.descendants(me)
     clean = not left
@@ -506,7 +499,8 @@ class ProcessUsage:
         self.own_peak = own.ru_maxrss
         self.childrens_peak = children.ru_maxrss
         self.childrens_faults = children.ru_minflt
-        self.childrens_writes = children.ru_oublock * RUSAGE_BLOCK
+        # getrusage(2) counts writes to files, including those through mappings, in blocks of 512 bytes.
+        self.childrens_writes = children.ru_oublock * 512
 
     def peak_since(self, before: ProcessUsage) -> int:
         """Return the peak of the largest single process, including mapped files, less what it inherited by fork."""

@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 
 # How long an idle supervisor waits for a job, seconds.
 PATIENCE = 5.0
-# The most jobs that a supervisor runs, because of what libraries leak.
-MOST_JOBS = 100
 
 READY = b"."
-LONGEST_ORDER = 65536
-LONGEST_ANSWER = 32  # READY, or a pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +83,10 @@ class SupervisorLine:
         try:
             self._end.settimeout(PATIENCE)
             try:
-                message = self._end.recv(LONGEST_ORDER)
+                message = self._end.recv(65536)
             except TimeoutError:
                 self._end.shutdown(socket.SHUT_RD)  # the agent's later sends fail; a job sent before still counts
-                message = self._end.recv(LONGEST_ORDER)
+                message = self._end.recv(65536)
         except OSError:
             return None
         return HandedOverJob(**json.loads(message)) if message else None
@@ -155,7 +151,7 @@ class SupervisorLines:
         with contextlib.suppress(OSError):  # nothing to read yet, or the supervisor is gone
             while True:
                 flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-                message, rights, _, _ = end.recvmsg(LONGEST_ANSWER, of_one, flags)
+                message, rights, _, _ = end.recvmsg(32, of_one, flags)  # READY, or a pid
                 if not message:
                     break
                 if message == READY:

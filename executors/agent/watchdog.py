@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
 # The last byte that the watcher receives from a batch job that is done; no path contains it.
 DONE = b"\0"
-# How long to wait for a job's process to write its identity, seconds; it usually takes milliseconds.
-CLAIM_PATIENCE = 5.0
-# A supervisor whose task was killed has this long to upload the log, seconds.
-UPLOAD_GRACE = 10.0
 
 
 def make(grace: float) -> int:
@@ -96,7 +92,8 @@ def end_task(folder: JobFolder, token: str, grace: float) -> None:
     from lading.executors.agent.job_folder import TERMINATED, EndCause, Supervisor, task_has_ended
     from lading.hooks.files import host
 
-    deadline = time.monotonic() + CLAIM_PATIENCE
+    # A job's process usually writes its identity within milliseconds.
+    deadline = time.monotonic() + 5.0
     while (owner := Supervisor.read(folder)) is None:
         if time.monotonic() > deadline:
             return
@@ -112,7 +109,8 @@ def end_task(folder: JobFolder, token: str, grace: float) -> None:
         _wait(owner, grace)
     if owner.alive:
         process_tree.kill_descendants(owner.pid)
-        _wait(owner, UPLOAD_GRACE)
+        # A supervisor whose task was killed has ten seconds to upload the log.
+        _wait(owner, 10.0)
     process_tree.kill_leftovers(owner.pid, owner.started, token)
     if owner.container is not None:
         from lading.executors.agent import container

@@ -27,8 +27,6 @@ from lading.scheduling.model.reasons import Reason, because, combined
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import recalls
 
-# A job that has waited at a location for this long, in seconds, can be moved to one that has room for it now.
-SECONDS_UNTIL_MOVED = 15.0
 # Reasons of jobs that wait for something the site gives no details about.
 NOT_BEGUN = because("not_begun")
 NO_MARKET = because("no_market")
@@ -37,12 +35,6 @@ NO_LOCATIONS = because("no_locations")
 # The states for causes that are not failures of the job.
 STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
 
-# When a location does not list a job, the agent may be moving it between two files, or its event may still be in
-# transit. Seconds.
-SECONDS_UNTIL_REPEATED = 5.0
-SECONDS_UNTIL_LOST = 30.0
-# A job that a site has and the store does not may belong to another database, or was declared lost too early. Seconds.
-SECONDS_UNTIL_STRANGE = 60.0
 STRANGE = because("unknown_job")
 
 
@@ -161,7 +153,8 @@ def recalled(answer: SiteAnswer, site: SiteView, now: float) -> dict[str, list[s
         return recalls(site.launched, frozenset(), now=now)
     # A placement time in the future was written by an earlier controller on a machine whose clock is ahead.
     placed = ((each.token, each.placed_at) for each in answer.jobs if each.placed_at is not None)
-    settled = (token for token, at in placed if abs(now - at) > SECONDS_UNTIL_MOVED)
+    # A job that has waited at a location for this long can be moved to one that has room for it now.
+    settled = (token for token, at in placed if abs(now - at) > 15.0)
     return recalls(site.launched, frozenset(settled), now=now)
 
 
@@ -284,7 +277,7 @@ def batch_job_columns(event: dict[str, Any]) -> dict[str, Any]:
     return {key: as_name(event[key]) for key in ("native_id", "node") if event.get(key)}
 
 
-@dataclass(slots=True)
+@dataclass
 class Comparison:
     """How the jobs at one site differ from those in the store, and for how long.
 
@@ -294,6 +287,12 @@ class Comparison:
 
     absent: MissingSince = field(default_factory=MissingSince)
     strange: MissingSince = field(default_factory=MissingSince)
+    seconds_until_repeated: float = 5.0
+    """When a location does not list a job, the agent may be moving it between two files, or its event may still be in
+    transit."""
+    seconds_until_lost: float = 30.0
+    seconds_until_strange: float = 60.0
+    """A job that a site has and the store does not may belong to another database, or was declared lost too early."""
 
     def apply(self, answer: SiteAnswer, decision: Decision, now: float) -> Decision:
         """Extend the decision: absent jobs are sent again or declared lost, and strange ones are cancelled."""
@@ -313,12 +312,14 @@ class Comparison:
         given = {job.token for job in answer.jobs}
         strange = {token: name for name, known in asked.items() for token in known - given}
         silent = self.strange.since.keys() if any(each.known is None for each in seen) else ()
-        unknown = strangers(self.strange.update(strange, silent))
-        decision = decision.with_changes([*relocations(moved), *lost(jobs, absent, now)])
+        unknown = strangers(self.strange.update(strange, silent), self.seconds_until_strange)
+        gone = lost(jobs, absent, now, self.seconds_until_lost)
+        decision = decision.with_changes([*relocations(moved), *gone])
         for name in asked:
             cancels = {job.token: job.cancel for job in here.get(name, ()) if job.cancel}
             cancels |= {token: reason for token, reason in unknown.items() if strange[token] == name}
-            again = repeats(here.get(name, ()), absent, now, answer.site.jwt_seconds)
+            its = here.get(name, ())
+            again = repeats(its, absent, now, answer.site.jwt_seconds, self.seconds_until_repeated)
             decision = decision.with_repeats(site, name, again).with_cancels(site, name, cancels)
         return decision
 
@@ -331,25 +332,27 @@ def relocations(moved: Mapping[str, str]) -> list[Change]:
     return [Change(token, {"location": location}) for token, location in moved.items()]
 
 
-def lost(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float) -> list[Change]:
-    """Fail running jobs that their site has not listed for :data:`SECONDS_UNTIL_LOST`: missing is never success.
+def lost(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, patience: float) -> list[Change]:
+    """Fail running jobs that their site has not listed for ``patience`` seconds: missing is never success.
 
     The triggerer follows job scripts, and tells how they end.
     """
     values = {
         "state": State.FAILED,
         "cause": "lost",
-        "reason": because("lost_at_site", seconds=SECONDS_UNTIL_LOST),
+        "reason": because("lost_at_site", seconds=patience),
         "ended_at": now,
     }
     return [
         Change(job.token, values, report=True)
         for job in jobs
-        if job.state == State.RUNNING and not job.is_script and absent.get(job.token, 0.0) > SECONDS_UNTIL_LOST
+        if job.state == State.RUNNING and not job.is_script and absent.get(job.token, 0.0) > patience
     ]
 
 
-def repeats(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, jwt_seconds: float) -> list[str]:
+def repeats(
+    jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, jwt_seconds: float, patience: float
+) -> list[str]:
     """Return the placed jobs to send again: they did not arrive, or their JWT may expire soon. A running job script is
     sent again if its site does not follow it.
 
@@ -358,11 +361,12 @@ def repeats(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, j
 
     :param now: epoch seconds
     :param jwt_seconds: how long a JWT is valid at the site
+    :param patience: seconds until an absent job has not arrived
     """
 
     def due(job: GivenJob) -> bool:
         if job.token in absent:
-            return absent[job.token] > SECONDS_UNTIL_REPEATED
+            return absent[job.token] > patience
         if job.is_script:
             return job.expires_at is None
         return job.expires_at is None or not now + jwt_seconds / 2 <= job.expires_at <= now + jwt_seconds
@@ -370,9 +374,10 @@ def repeats(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, j
     return [job.token for job in jobs if (job.is_script or job.state == State.PLACED) and due(job)]
 
 
-def strangers(unknown: Mapping[str, float]) -> dict[str, Reason]:
+def strangers(unknown: Mapping[str, float], patience: float) -> dict[str, Reason]:
     """Return the jobs to cancel because a site has them and the store does not, with the reason, by token.
 
     :param unknown: for how many seconds the store has not had each job
+    :param patience: seconds for which they are left alone
     """
-    return {token: STRANGE for token, seconds in unknown.items() if seconds > SECONDS_UNTIL_STRANGE}
+    return {token: STRANGE for token, seconds in unknown.items() if seconds > patience}

@@ -71,22 +71,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 1.0
-# Seconds until the next tick after one that failed, for example because the database is unreachable.
-PAUSE_AFTER_TROUBLE = 2.0
 # After a tick, sites rest for this multiple of its duration, up to this many seconds: where ticks take long because
 # they handle a thousand jobs or the machine is busy, a few ticks achieve as much as many.
 REST_AFTER_TICK, LONGEST_REST = 2.0, 0.5
-
-# Every second, the orchestrator is asked whether it still wants this many waiting jobs, in addition to those that are
-# about to be acted on. They are also read again, because someone may have changed them manually.
-MOST_CHECKED_PER_SECOND = 100
-
-# The controller idles once nothing has happened for this long, in seconds.
-SECONDS_UNTIL_LULL = 5.0
-# While idle, it decides this often, in seconds. Decisions that depend on time alone, such as releasing a machine that
-# has been idle for long, are late by at most this much.
-SECONDS_BETWEEN_DECISIONS = 5.0
 
 
 class Controller:
@@ -100,6 +87,8 @@ class Controller:
     :param notify: called with changes after they have been stored
     :param extensions: what plugins add to placement
     """
+
+    tick_seconds = 1.0
 
     def __init__(
         self,
@@ -227,9 +216,9 @@ class Controller:
         except Exception as error:
             self.queued.forget()  # it may contain uncommitted changes
             self.trouble.begin("The tick failed", error, traceback=True)
-            return PAUSE_AFTER_TROUBLE
+            return 2.0  # the last tick failed, for example because the database is unreachable
         self.trouble.end("The tick failed")
-        return TICK_SECONDS
+        return self.tick_seconds
 
     def tick(self) -> None:
         """Observe, decide, record and act, if this controller holds the lease and there is work."""
@@ -418,11 +407,13 @@ class Controller:
         """Return the next few waiting jobs to check, working through all of them in turn."""
         if (now := time.monotonic()) < self.next_check:
             return []
-        self.next_check = now + TICK_SECONDS
+        self.next_check = now + self.tick_seconds
         if not self.unchecked:
             self.unchecked = sorted(self.queued.jobs)  # tokens are random, so this order is, too
-        taken = self.unchecked[-MOST_CHECKED_PER_SECOND:]
-        del self.unchecked[-MOST_CHECKED_PER_SECOND:]
+        # Every second, the orchestrator is asked whether it still wants some waiting jobs, in addition to those
+        # about to be acted on. They are also read again, because someone may have changed them manually.
+        taken = self.unchecked[-100:]
+        del self.unchecked[-100:]
         self.queued.note(taken)
         return taken
 
@@ -658,6 +649,12 @@ class IdleDetector:
     It is never idle while jobs are at a site or a site does not answer: their deadlines are checked in each tick.
     """
 
+    seconds_until_lull = 5.0
+    """Without news, until the controller idles."""
+    seconds_between_decisions = 5.0
+    """While idle. Decisions that depend on time alone, such as releasing a machine that has been idle for long,
+    are late by at most this much."""
+
     def __init__(self) -> None:
         self._stirred_at = self._decided_at = time.monotonic()
         self.is_quiet = False
@@ -669,8 +666,8 @@ class IdleDetector:
         if threads.have_news():
             self._stirred_at = now
             self.is_quiet = False
-        is_late = now - self._decided_at >= SECONDS_BETWEEN_DECISIONS
-        return self.is_quiet and not is_late and now - self._stirred_at >= SECONDS_UNTIL_LULL
+        is_late = now - self._decided_at >= self.seconds_between_decisions
+        return self.is_quiet and not is_late and now - self._stirred_at >= self.seconds_until_lull
 
     def decided(self, seen: Sequence[SiteAnswer], decision: Decision, *, is_work: bool) -> None:
         """Note that a decision was made.

@@ -43,26 +43,13 @@ from lading.scheduling.model.resources import Resources
 from lading.scheduling.model.site_names import is_named
 from lading.scheduling.text.printable import storable
 
-# Length of the column for the instance type, characters. The description of an allocation can be longer.
-LONGEST_TYPE = 64
-
-
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 
-SECONDS_BETWEEN_ROUNDS = 10.0
-SECONDS_BETWEEN_PURGES = 600.0
-# How often daily bills are updated, which also closes days that are over.
-SECONDS_BETWEEN_SUMS = 60.0
-SECONDS_PER_DAY = 86400
 # A task instance is set to QUEUED and its job is created in one transaction, but they are read in two.
 SECONDS_UNTIL_UNWANTED = 10.0
-# A controller that an executor started exits when Airflow has been gone for this long and no work is left.
-SECONDS_UNTIL_NEEDLESS = 60.0
-# Jobs placed less than this ago are never taken for orphans: a site that does not answer yet may only be slow.
-SECONDS_UNTIL_HOMELESS = 60.0
 NOTHING_LAUNCHED = because("nothing_launched")
 UNWANTED = because("unwanted")
 
@@ -74,6 +61,15 @@ class Housekeeping:
     :param managed: whether an executor started the controller, which then exits once no scheduler is left
     :param needs_inputs: whether plugins need the input values of all jobs
     """
+
+    seconds_between_rounds = 10.0
+    seconds_between_purges = 600.0
+    seconds_between_sums = 60.0
+    """Between two updates of daily bills, which also close days that are over."""
+    seconds_of_sums = 0.2
+    """For about which one update runs."""
+    seconds_until_needless = 60.0
+    """Without Airflow and work, until a controller that an executor started exits."""
 
     def __init__(
         self,
@@ -122,7 +118,7 @@ class Housekeeping:
         now = time.monotonic()
         if now < self.next_round:
             return False
-        self.next_round = now + SECONDS_BETWEEN_ROUNDS
+        self.next_round = now + self.seconds_between_rounds
         self._look_at_the_file()
         with self.host.session() as session:
             if not self.are_listed:
@@ -142,17 +138,17 @@ class Housekeeping:
             with self.host.session() as session:
                 launching = [name for name, site in self.sites.items() if site.launches]
                 instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
-                are_all = bill_days.sum_up(session, time.time())
+                are_all = bill_days.sum_up(session, time.time(), self.seconds_of_sums)
                 self._note_missed(queued.missed(session))
-            self.next_sums = now + SECONDS_BETWEEN_SUMS if are_all else now
+            self.next_sums = now + self.seconds_between_sums if are_all else now
         if now >= self.next_purge:
             with self.host.session() as session:
-                is_all = self._purge(session, time.time() - self.settings.job_retention_days * SECONDS_PER_DAY)
-            self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
+                is_all = self._purge(session, time.time() - self.settings.job_retention_days * 86400)
+            self.next_purge = now + self.seconds_between_purges if is_all else now
         self.are_listed = True
         if not self.managed or is_work or another_scheduler_lives(self.host, self.settings, None):
             self.needed_at = now
-        return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
+        return now - self.needed_at > self.seconds_until_needless
 
     def _note_missed(self, tokens: Collection[str]) -> None:
         """Log that jobs were changed by an older version's scheduler, or manually, without notice to the controller."""
@@ -300,12 +296,11 @@ def fail_orphaned_jobs(
     A job that still runs, for example after a failover to another machine, is left alone while it reports to the
     orchestrator itself.
     """
+    # Jobs placed in the last minute are never taken for orphans: a site that does not answer yet may only be slow.
     rows = session.execute(
         select(JobRow.token, JobRow.site, JobRow.location, JobRow.state)
         # A placement time in the future was written by an earlier controller on a machine whose clock is ahead.
-        .where(
-            JobRow.state.in_((State.PLACED, State.RUNNING)), func.abs(now - JobRow.placed_at) > SECONDS_UNTIL_HOMELESS
-        )
+        .where(JobRow.state.in_((State.PLACED, State.RUNNING)), func.abs(now - JobRow.placed_at) > 60.0)
     )
     homeless = {
         token: (place, site) for token, site, place, state in rows if not is_known(str(site), str(place), token, state)
@@ -381,11 +376,12 @@ def location_row(
     site: Site[Any], seen: ObservedLocation, note: str | None, instance_type: str | None, now: float
 ) -> store.LocationRow:
     location, capacity = seen.location, seen.location.capacity
+    # The length of the column; the description of an allocation can be longer.
     return store.LocationRow(
         site=site.name,
         name=location.name,
         kind=site.kind,
-        instance_type=None if instance_type is None else storable(instance_type)[:LONGEST_TYPE],
+        instance_type=None if instance_type is None else storable(instance_type)[:64],
         cpus=capacity.cpus,
         memory=capacity.memory,
         disk=capacity.disk,

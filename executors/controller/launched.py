@@ -28,8 +28,6 @@ from lading.scheduling.provisioning.allocations import abandoned
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# An instance that was not seen for this long, in seconds, was never launched, or has disappeared unnoticed.
-SECONDS_UNTIL_GONE = 60.0
 GONE = because("machine_forgotten")
 
 STATES = {
@@ -47,6 +45,9 @@ class Launched:
     :param site: its name
     :param cpu_hour: returns the price in USD of one cpu-hour of an instance of this capacity; None: unknown
     """
+
+    seconds_until_gone = 60.0
+    """Until an instance that is not seen was never launched, or has disappeared unnoticed."""
 
     def __init__(self, site: str, cpu_hour: Callable[[Resources], float | None] = lambda _: None) -> None:
         self.site = site
@@ -98,7 +99,7 @@ class Launched:
             session.expire_all()
             rows = instances.living(session, self.site)
         gone = self.gone.update(row.token for row in rows if row.token not in names)
-        found = changes(rows, seen, gone, now)
+        found = changes(rows, seen, gone, now, self.seconds_until_gone)
         if any("ready_at" in values for values in found.values()):
             self.boots = None
         instances.change(session, self.site, found)
@@ -261,18 +262,23 @@ def as_ordered(instance: InstanceRow, now: float) -> Location:
 
 
 def changes(
-    rows: Iterable[InstanceRow], seen: Sequence[ObservedLocation], gone: Mapping[str, float], now: float
+    rows: Iterable[InstanceRow],
+    seen: Sequence[ObservedLocation],
+    gone: Mapping[str, float],
+    now: float,
+    patience: float,
 ) -> Changes:
     """Return the changed columns of instances, by token.
 
     :param gone: for how many seconds each missing instance has not been seen, while its site answered
+    :param patience: seconds until it was never launched, or has disappeared unnoticed
     """
     by_name = {each.name: each for each in seen}
     changed: Changes = {}
     for instance in rows:
         if (there := by_name.get(instance.token)) is not None:
             changed[instance.token] = news(instance, there, now)
-        elif gone.get(instance.token, 0.0) > SECONDS_UNTIL_GONE:
+        elif gone.get(instance.token, 0.0) > patience:
             changed[instance.token] = {
                 "state": InstanceState.ENDED, "ended_at": now, "cause": "lost", "reason": GONE,
             }  # fmt: skip

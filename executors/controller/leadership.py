@@ -24,13 +24,7 @@ from lading.hooks.polling.outside_clock import seconds_ahead
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS = 20.0
-RENEWAL_SECONDS = LEASE_SECONDS / 3
 
-# A loop that has not reached its next step for this long hangs, seconds. Each step handles one site or a few queries.
-SECONDS_UNTIL_HUNG = 30.0
-# A loop that has hung for this long, in seconds, will not recover, so its process exits.
-SECONDS_UNTIL_HOPELESS = 60.0
 # Failures as they appear in the log.
 RENEWAL = "The lease could not be renewed"
 NOTE = "The job at which the controller hangs could not be recorded"
@@ -47,6 +41,9 @@ class Leadership:
     :param on_lost: called when another controller has taken the lease
     :param mark: tells for which job a plugin crashed the previous controller
     """
+
+    lease_seconds = 20.0
+    renewal_seconds = lease_seconds / 3
 
     def __init__(
         self,
@@ -71,7 +68,7 @@ class Leadership:
         """False: a plugin crashed the previous controller while it examined an upcoming task."""
         self.struck: list[Change] = []
         """Changes of jobs that earlier controllers crashed or hung over, not published yet."""
-        self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)
+        self.clock = LeaseClock(self.renewal_seconds, self.renew)
         self._renewal = threading.Lock()
 
     def lead(self) -> bool:
@@ -99,9 +96,9 @@ class Leadership:
                 log.warning("Controller %s has lost the lease, so it exits", self.holder)
                 self.has_lost = True
                 self.on_lost()
-            self.leads_until = now + LEASE_SECONDS if leads else 0.0
+            self.leads_until = now + self.lease_seconds if leads else 0.0
             # The clock renews a held lease before that; a standby checks as often as the clock.
-            self.renew_at = now + (2 if leads else 1) * RENEWAL_SECONDS
+            self.renew_at = now + (2 if leads else 1) * self.renewal_seconds
             return leads
 
     def release(self) -> None:
@@ -134,7 +131,7 @@ class Leadership:
             host=socket.gethostname(),
             pid=os.getpid(),
             managed=self.managed,
-            seconds=LEASE_SECONDS,
+            seconds=self.lease_seconds,
             dead=dead,
             database_ahead=self.database_ahead,
         )
@@ -168,6 +165,9 @@ class LeaseClock:
     :param seconds: between two renewals
     """
 
+    seconds_until_hung = 30.0
+    """Until a loop that has not reached its next step hangs. Each step handles one site or a few queries."""
+
     def __init__(self, seconds: float, renew: Callable[[], object]) -> None:
         self.seconds = seconds
         self.renew = renew
@@ -199,13 +199,14 @@ class LeaseClock:
     def _run(self) -> None:
         while not self._ended.wait(self.seconds):
             still = time.monotonic() - self._alive_at
-            hung = still > SECONDS_UNTIL_HUNG
+            hung = still > self.seconds_until_hung
             if hung and not self.hung:
                 log.error("The controller hangs, so it lets its lease expire. Stacks of its threads:\n%s", stacks())
             if hung or self.hung:
                 self._try(NOTE, partial(self.note_hang, hung))
             self.hung = hung
-            if still > SECONDS_UNTIL_HOPELESS:
+            # A loop that has hung for a minute will not recover, so its process exits.
+            if still > 60.0:
                 self.end_process()
             if not hung:
                 self._try(RENEWAL, self.renew)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 # Characters that a tag's value cannot have where StatsD puts it into the metric's name, and the longest value: a name
 # has room for three of them.
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
-LONGEST_VALUE = 64
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # Name and tags.
 Gauge = tuple[str, tuple[tuple[str, str | None], ...]]
@@ -149,7 +148,7 @@ def as_tags(tags: Mapping[str, str | None]) -> dict[str, str]:
 
     :param tags: None and empty values become ``none``
     """
-    return {key: fitting(NOT_IN_NAMES.sub("_", value or "none"), LONGEST_VALUE) for key, value in tags.items()}
+    return {key: fitting(NOT_IN_NAMES.sub("_", value or "none"), 64) for key, value in tags.items()}
 
 
 def of_team(team: str | None) -> tuple[tuple[str, str], ...]:

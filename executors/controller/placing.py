@@ -41,8 +41,6 @@ log = logging.getLogger(__name__)
 AssignJobs = Callable[..., Assignment | None]
 # Orders the sites for a job; None: Lading's order.
 RankMatches = Callable[..., Sequence[Match] | None]
-# If a decision fails over more jobs than this in one tick, the jobs are not the cause.
-MOST_CULPRITS = 10
 UNRANKED = "rank_matches of a plugin has failed, so sites are tried in Lading's order"
 REPLACED = "assign_jobs of a plugin has failed, so Lading decides where jobs go"
 
@@ -239,7 +237,7 @@ class Placing:
     def _without_culprits(self, jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment]) -> Assignment:
         """Assign jobs; if that fails because of some jobs, refuse those and assign the others.
 
-        :raises Exception: it also fails without any jobs, or because of more than :data:`MOST_CULPRITS`
+        :raises Exception: it also fails without any jobs, or because of more than ten
         """
         try:
             return assigned(jobs)
@@ -295,7 +293,7 @@ def culprits(jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment], er
     """Find the jobs that make a decision fail, each with its error, by bisection.
 
     :param error: raised for all jobs together
-    :raises Exception: the decision also fails without any jobs, or because of more than :data:`MOST_CULPRITS`
+    :raises Exception: the decision also fails without any jobs, or because of more than ten
     """
     assigned([])
     errors: dict[str, Exception] = {}
@@ -304,7 +302,8 @@ def culprits(jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment], er
         some, failure = failing.pop()
         if len(some) == 1:
             errors[some[0].name] = failure
-            if len(errors) > MOST_CULPRITS:
+            # If a decision fails over more jobs than this in one tick, the jobs are not the cause.
+            if len(errors) > 10:
                 raise error
             continue
         middle = len(some) // 2

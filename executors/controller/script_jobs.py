@@ -39,9 +39,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Orders are read when the deferring job ends. This sweep finds those that were missed, for example while no controller
-# acted. Seconds.
-SECONDS_BETWEEN_SWEEPS = 30.0
 # What a script has in common with the job that ordered it: its tenant, its scheduler, and the limits of its task.
 COMMON = (
     "dag_id", "task_id", "run_id", "map_index", "try_number", "owner", "team", "dag_owner", "dag_tags", "executor_team",
@@ -77,7 +74,9 @@ class ScriptJobs:
 
     def sweep(self) -> None:
         """Add the scripts that have been missed, and read which ones live."""
-        self._next_sweep = time.monotonic() + SECONDS_BETWEEN_SWEEPS
+        # Orders are read when the deferring job ends. This sweep finds those that were missed, for example
+        # while no controller acted.
+        self._next_sweep = time.monotonic() + 30.0
         self.add(None)
         mine = JobRow.kind == JOB_SCRIPT, JobRow.state.in_(LIVE)
         with self.host.session() as session:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often the usage of shares is stored and the spending of budgets is summed up, seconds.
-SECONDS_BETWEEN_NOTES = 30.0
 # Among Dags with equal usage now, the one that used less over about this many seconds goes first. Recent usage is
 # weighted by the second number, so that it only breaks ties. A Dag whose recent usage is below the third number, as a
 # fraction of all capacity, is forgotten.
@@ -72,6 +70,9 @@ class Budgets:
     :raises SitesError: the sites file cannot be read, or its budgets are not valid
     """
 
+    seconds_between_notes = 30.0
+    """Between two sums of the spending of budgets; the usage of shares is stored as often."""
+
     def __init__(self, host: Orchestrator, settings: Settings) -> None:
         self.host = host
         self.table = budgets_of(settings.sites_file)
@@ -104,7 +105,7 @@ class Budgets:
             self.host.note(session, [TaskNote("lading budget", None, text)])
         self._terms.clear()
         # The longer it takes, the less often it is done.
-        self._next_look = begun + max(SECONDS_BETWEEN_NOTES, 10 * (time.monotonic() - begun))
+        self._next_look = begun + max(self.seconds_between_notes, 10 * (time.monotonic() - begun))
 
     def terms(self, tenant: Tenant) -> BudgetTerms:
         if not self.found:
@@ -350,10 +351,10 @@ class FairShares:
         return self.is_declared and time.monotonic() >= self._next_note
 
     def save(self, session: Session, now: float) -> None:
-        """Store the present and recent use of shares every :data:`SECONDS_BETWEEN_NOTES`."""
+        """Store the present and recent use of shares if that is due."""
         if not self.is_due:
             return
-        self._next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
+        self._next_note = time.monotonic() + Budgets.seconds_between_notes
         if self.history is not None:
             share_rows.save_means(session, self.history.means, now, self.shares.half_life)
         share_rows.save_standings(session, share_standings(self.shares, self.standing), now)

@@ -52,8 +52,6 @@ from lading.scheduling.provisioning.budgets import reason as unpaid
 
 log = logging.getLogger(__name__)
 
-# A hold that a site has not answered is requested again after this, seconds.
-SECONDS_UNTIL_REPEATED = 5.0
 # The codes of reasons for which a member is cancelled because of another member.
 WITH_OTHERS = ("gang_member_failed", "gang_member_back", "gang_member_late")
 # Namespace for the tokens of partitions that continue as gangs of their own after the rest has started.
@@ -154,6 +152,9 @@ class GangTick:
     files: Reason | None = None
     is_barred: bool = False
     is_gathered: bool = False
+
+    seconds_until_repeated = 5.0
+    """Until a hold that a site has not answered is requested again."""
 
     def take(self) -> None:
         """Advance the gang as far as possible in this tick."""
@@ -649,7 +650,7 @@ class GangTick:
             if row.partition not in kept or (row.partition in lost and not is_new):
                 self.tick.outcome.drop(row)
             elif not is_new:
-                patience = SECONDS_UNTIL_REPEATED if row.state == "asked" else SECONDS_UNTIL_RENEWED
+                patience = self.seconds_until_repeated if row.state == "asked" else SECONDS_UNTIL_RENEWED
                 if abs(self.tick.now - row.asked_at) > patience:  # a clock that was set back only renews too often
                     self.tick.outcome.renew(row)
 

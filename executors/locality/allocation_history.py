@@ -12,11 +12,6 @@ from lading.executors.store import JobRow, State
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.policies import Allocations, JobAllocation
 
-# A change may become visible this much later than its time stamp, because its transaction commits later. Seconds.
-OVERLAP = 60.0
-# How often everything is read again, which drops jobs that the store has forgotten, seconds.
-RELOAD_SECONDS = 3600.0
-
 
 class AllocationHistory:
     """All jobs in the store that have or had a location; each read fetches only what has changed since the last."""
@@ -31,14 +26,16 @@ class AllocationHistory:
         :param stacks: by site and location, the locations that contain it
         """
         now = time.time()
-        if now - self._loaded_at > RELOAD_SECONDS:
+        # Reading everything again drops jobs that the store has forgotten.
+        if now - self._loaded_at > 3600.0:
             self.jobs, self._loaded_at, self._read_at = {}, now, float("-inf")
         amounts = JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus
         query = select(JobRow.token, JobRow.site, JobRow.location, JobRow.queue, JobRow.state, *amounts).order_by(
             JobRow.placed_at
         )
         is_first = self._read_at < 0
-        changed = JobRow.location.is_not(None) if is_first else JobRow.changed_at >= self._read_at - OVERLAP
+        # A change may become visible a minute later than its time stamp, because its transaction commits later.
+        changed = JobRow.location.is_not(None) if is_first else JobRow.changed_at >= self._read_at - 60.0
         for row in session.execute(query.where(changed)):
             if row.location is None:  # the job was queued again
                 self.jobs.pop(row.token, None)

@@ -53,19 +53,6 @@ from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
-# The most files that are copied into one staging area at once, as its site has other work to do.
-MOST_PER_AREA = 2
-# The most files whose first source is one host and that are copied at once.
-MOST_PER_HOST = 2
-# When this many threads hang at a host, for a Dag, or in total, a file fails at once that would be read from that host,
-# for that Dag, or from any source that can hang.
-MOST_HANGING_THERE = 2
-MOST_HANGING_OF_DAG = 8
-MOST_HANGING = 64
-# How long a file found in its place is assumed to be still there and unchanged, seconds.
-SECONDS_KEPT = 60.0
-# A file that fails this many times at a source that answers fails its jobs.
-MOST_FAILURES = 5
 # How often unneeded copies are removed, seconds.
 SWEEP_INTERVAL = 60.0
 
@@ -104,6 +91,28 @@ class Abandoned(Exception):
     """The current thread was abandoned, so its result no longer counts."""
 
 
+@dataclass(frozen=True)
+class StagingLimits:
+    """How many files are copied at once, and for how long the result of a copy holds.
+
+    Where as many threads hang as the limits allow, a file fails at once that would be read from that host, for that
+    Dag, or from any source that can hang.
+
+    :param files_per_area: copied into one staging area at once, as its site has other work to do
+    :param files_per_host: copied at once whose first source is this host
+    :param failures: after which a file fails its jobs, at a source that answers
+    :param seconds_known: for which a file found in its place is assumed to be still there and unchanged
+    """
+
+    files_per_area: int = 2
+    files_per_host: int = 2
+    hanging_at_host: int = 2
+    hanging_of_dag: int = 8
+    hanging: int = 64
+    failures: int = 5
+    seconds_known: float = 60.0
+
+
 @dataclass
 class Fetch:
     """A file that is copied into a staging area.
@@ -122,6 +131,7 @@ class Fetch:
     address: str
     places: Sequence[Place] = ()
     elsewhere: str = ""
+    limits: StagingLimits = StagingLimits()
     path: str | None = None
     failure: Reason | None = None
     backoff: Backoff = field(default_factory=Backoff)
@@ -145,7 +155,7 @@ class Fetch:
 
     @property
     def lies(self) -> str | None:
-        """Its path in the area, if that was confirmed within :data:`SECONDS_KEPT`."""
+        """Its path in the area, if that was confirmed recently."""
         return self.path if time.monotonic() < self.known_until else None
 
     @property
@@ -169,13 +179,13 @@ class Fetch:
         if not self._is_awaited:
             return
         if path is not None:
-            self.path, self.known_until = path, time.monotonic() + SECONDS_KEPT
+            self.path, self.known_until = path, time.monotonic() + self.limits.seconds_known
             self.backoff.succeeded()
         self.failure = failure
         if trouble is not None:
             self.backoff.failed(f"{self.address}: {str(trouble) or type(trouble).__name__}")
             # A source that does not answer may do so later.
-            if not isinstance(trouble, TransportError) and self.backoff.failures >= MOST_FAILURES:
+            if not isinstance(trouble, TransportError) and self.backoff.failures >= self.limits.failures:
                 self.failure = because("stage_failed", address=self.address, text=self.backoff.message)
         self.thread = None
         ring()
@@ -285,10 +295,17 @@ class Staging:
     :param roots: ``[lading] input_roots``: where files can be read; empty: everywhere
     """
 
-    def __init__(self, sites: Mapping[str, Site[Any]], ring: Callable[[], None], roots: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        sites: Mapping[str, Site[Any]],
+        ring: Callable[[], None],
+        roots: Sequence[str] = (),
+        limits: StagingLimits = StagingLimits(),
+    ) -> None:
         self.sites = sites
         self.ring = ring
         self.roots = roots
+        self.limits = limits
         self.turns = DagTurns()
         self.fetches: dict[FetchKey, Fetch] = {}
         self.waiting: dict[str, dict[str, dict[str, str]]] = {name: {} for name in sites}
@@ -439,7 +456,7 @@ class Staging:
         places, elsewhere = self._places(session, site, address, reader)
         ranks = sorted({each.rank for each in places})
         wanted = (site, area.name), address, tuple(f"{ranks.index(each.rank)} {each.name}" for each in places)
-        fetch = self.fetches.setdefault(wanted, Fetch(area, address, places, elsewhere))
+        fetch = self.fetches.setdefault(wanted, Fetch(area, address, places, elsewhere, self.limits))
         fetch.area, fetch.places, fetch.elsewhere = area, places, elsewhere
         return wanted, fetch
 
@@ -507,7 +524,7 @@ class Staging:
             fetch = None
             while due[dag] and fetch is None and dags[dag] < THREADS_PER_DAG:
                 where, *_ = name = due[dag].pop(0)
-                if self.fetches[name].is_due and areas[where] < MOST_PER_AREA:
+                if self.fetches[name].is_due and areas[where] < self.limits.files_per_area:
                     fetch = self._next(self.fetches[name], dag, hosts)
             if fetch is None:
                 del due[dag]
@@ -523,16 +540,16 @@ class Staging:
     def _next(self, fetch: Fetch, dag: str, hosts: Mapping[str | None, int]) -> Fetch | None:
         """Return a file if its thread can start now; fail it if too many threads hang at its host, for its Dag or in
         total."""
-        if fetch.host is not None and hosts.get(fetch.host, 0) >= MOST_PER_HOST:
+        if fetch.host is not None and hosts.get(fetch.host, 0) >= self.limits.files_per_host:
             return None
         if not fetch.may_hang:
             return fetch
         there = sum(host == fetch.host for _, host, _ in self._hanging)
         of_dag = sum(each == dag for _, _, each in self._hanging)
         for number, most, what in (
-            (there, MOST_HANGING_THERE, f" from {fetch.host}"),
-            (of_dag, MOST_HANGING_OF_DAG, f" for Dag {dag!r}"),
-            (len(self._hanging), MOST_HANGING, ""),
+            (there, self.limits.hanging_at_host, f" from {fetch.host}"),
+            (of_dag, self.limits.hanging_of_dag, f" for Dag {dag!r}"),
+            (len(self._hanging), self.limits.hanging, ""),
         ):
             if number >= most:
                 fetch.failure = because("stage_hangs", address=fetch.address, number=number, what=what)

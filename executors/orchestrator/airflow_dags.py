@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How many Dags are cached.
-MOST_DAGS = 50
-# From how many ended runs it is counted how often a task was skipped, and after how many seconds it is counted again.
-MOST_RUNS = 10
-SECONDS_UNTIL_STALE = 60.0
-# A task that was skipped in more than this fraction of those runs is not expected to run.
-OFTEN_SKIPPED = 0.5
 # The trigger rules under which a task no longer runs once an upstream task has failed.
 NEED_SUCCESS = frozenset(("all_success", "none_failed", "none_failed_min_one_success", "none_skipped"))
 TROUBLE = "The structure of some Dags cannot be read, so their jobs are planned without the tasks after them"
@@ -44,8 +37,11 @@ class Dags(Forecaster):
     Only the Dags read last are kept, because a controller runs for months.
     """
 
+    most_dags = 50
+    """Dags that are cached."""
+
     def __init__(self) -> None:
-        self.bag = cached_dags(MOST_DAGS)
+        self.bag = cached_dags(self.most_dags)
         self.structures: dict[Any, tuple[Any, DagStructure]] = {}
         self.pasts: dict[str, tuple[float, DagPast]] = {}
         self.trouble = Trouble(log)
@@ -75,7 +71,7 @@ class Dags(Forecaster):
             if known is None or known[0] is not dag:
                 self.structures.pop(run.dag_id, None)
                 self.structures[run.dag_id] = known = dag, structure_of(dag)
-                if len(self.structures) > MOST_DAGS:
+                if len(self.structures) > self.most_dags:
                     del self.structures[next(iter(self.structures))]
             return known[1]
         except Exception as error:  # stored by another version of Airflow or of a provider
@@ -86,8 +82,9 @@ class Dags(Forecaster):
         now = time.monotonic()
         stale_at, found = self.pasts.get(dag_id, (0.0, DagPast()))
         if now >= stale_at:
-            found = past_of(runs.past_states(session, dag_id, MOST_RUNS))
-            self.pasts[dag_id] = now + SECONDS_UNTIL_STALE, found
+            # How often a task was skipped is counted from the last ten ended runs, and again after a minute.
+            found = past_of(runs.past_states(session, dag_id, 10))
+            self.pasts[dag_id] = now + 60.0, found
         return found
 
 
@@ -127,6 +124,7 @@ def past_of(states: list[dict[str, Any]]) -> DagPast:
     for task_id in {task_id for run in states for task_id in run}:
         ran = [run[task_id] for run in states if task_id in run]
         times = sum(counts[skipped] == sum(counts.values()) for counts in ran)
-        if times > OFTEN_SKIPPED * len(ran):
+        # A task that was skipped in more than half of those runs is not expected to run.
+        if times > 0.5 * len(ran):
             often.add(task_id)
     return DagPast(lengths, frozenset(often))

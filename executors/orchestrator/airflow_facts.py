@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How many seconds a change of team, owners or tags can take to reach new jobs of the Dag.
-SECONDS_KNOWN = 30.0
-# More Dags than a scheduler queues tasks of at a time.
-MOST_KNOWN = 10_000
 TROUBLE = "The owners of mapped tasks of some Dags cannot be read, so only those of their other tasks count"
 
 
 class DagFacts:
     """The teams, owners and tags of Dags, cached for a while because thousands of a Dag's tasks are queued in a row."""
+
+    seconds_known = 30.0
+    """How long a change of team, owners or tags can take to reach new jobs of the Dag."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], tuple[float, dict[str, Any]]] = {}
@@ -49,9 +48,10 @@ class DagFacts:
         until, columns = self._known.get((dag_id, bundle), (0.0, {}))
         if time.monotonic() >= until:
             columns = self._read(session, dag_id, bundle)
-            if len(self._known) >= MOST_KNOWN:
+            # More Dags than a scheduler queues tasks of at a time.
+            if len(self._known) >= 10_000:
                 self._known.clear()
-            self._known[dag_id, bundle] = time.monotonic() + SECONDS_KNOWN, columns
+            self._known[dag_id, bundle] = time.monotonic() + self.seconds_known, columns
         return columns
 
     def _read(self, session: Session, dag_id: str, bundle: str | None) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class MappedOwners:
         digest, found = self._known.get(dag_id, ("", frozenset()))
         if digest != last.dag_hash and (stored := session.get(SerializedDagModel, last.id)) is not None:
             found = self._owners(stored)
-            if len(self._known) >= MOST_KNOWN:
+            if len(self._known) >= 10_000:
                 self._known.clear()
             # Not the hash from the query: the session may still hold an older version of the row.
             self._known[dag_id] = stored.dag_hash, found

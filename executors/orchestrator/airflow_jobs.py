@@ -20,9 +20,6 @@ from lading.executors.store.leases import DatabaseNow
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# A live task can miss this many heartbeats in a row; it counts as silent after this many seconds at the earliest.
-HEARTBEATS_MISSED = 4
-SECONDS_UNTIL_SILENT = 60.0
 # In these states Airflow still wants a job that has not started.
 WANTED = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
 
@@ -99,8 +96,9 @@ def still_at_work(session: Session, tokens: Sequence[str], now: float) -> set[st
 
 def seconds_until_silent() -> float:
     """Return how long a task at a location that is gone can be silent before it counts as dead."""
-    heartbeats = HEARTBEATS_MISSED * conf.getint("workers", "min_heartbeat_interval", fallback=5)
-    return max(SECONDS_UNTIL_SILENT, heartbeats)
+    # A live task can miss this many heartbeats in a row.
+    heartbeats = 4 * conf.getint("workers", "min_heartbeat_interval", fallback=5)
+    return max(60.0, heartbeats)
 
 
 def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) -> str | None:
@@ -117,8 +115,6 @@ def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) 
     return found
 
 
-# How many of the latest notes on a try are read.
-MOST_NOTES = 50
 # How the events of Lading in Airflow's event log start.
 OURS = "lading "
 
@@ -129,7 +125,7 @@ def notes(session: Session, job: JobRow) -> list[tuple[float, str]]:
         getattr(Log, name) == getattr(job, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number")
     ]
     query = select(Log.dttm, Log.event, Log.extra).where(*same, Log.event.startswith(OURS))
-    rows = session.execute(query.order_by(Log.id.desc()).limit(MOST_NOTES)).all()
+    rows = session.execute(query.order_by(Log.id.desc()).limit(50)).all()
     return [
         (at.timestamp(), text or "" if event == "lading waits" else ": ".join(filter(None, (event[len(OURS) :], text))))
         for at, event, text in reversed(rows)

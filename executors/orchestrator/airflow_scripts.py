@@ -52,10 +52,6 @@ RESUMING = (
 )
 
 
-# How many deferrals without an order are remembered.
-MOST_REMEMBERED = 10_000
-
-
 class Orders:
     """Reads which scripts wait for the controller, each trigger at most once."""
 
@@ -100,7 +96,7 @@ class Orders:
                 continue
             if request is not None:
                 found.append(OrderedScript(run, str(row.id), row.job, request))
-            elif len(self._without) < MOST_REMEMBERED:
+            elif len(self._without) < 10_000:
                 self._without.add((run, trigger))
         if encrypted:
             log.error(

@@ -19,9 +19,6 @@ from sqlalchemy.orm import Session
 
 Answer = TypeVar("Answer")
 
-# A connection is replaced after this many seconds, so that it does not keep using a database that has moved.
-SECONDS_KEPT = 300.0
-
 
 class KeptConnection(threading.local):
     """The connection of each thread."""
@@ -41,7 +38,8 @@ class KeptConnection(threading.local):
                     raise
         self._close()
         kept = self._connections[os.getpid()] = engine.connect()
-        self._until = time.monotonic() + SECONDS_KEPT
+        # The connection is replaced in time, so that it does not keep using a database that has moved.
+        self._until = time.monotonic() + 300.0
         return self._ask(kept.execution_options(isolation_level="AUTOCOMMIT"), query)
 
     def _ask(self, connection: Connection, query: Callable[[Session], Answer]) -> Answer:

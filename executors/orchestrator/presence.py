@@ -14,9 +14,6 @@ from pathlib import Path
 
 from lading.hooks.files.safe_files import make_private, visible
 
-# After this many seconds of silence, the end of a process has long been detected in other ways, so its file is useless.
-SECONDS_UNTIL_FORGOTTEN = 86400
-
 
 class Presence:
     """Shows others that this process is alive, until ``end`` is called or the process ends.
@@ -63,5 +60,6 @@ def has_ended(path: Path) -> bool:
 def forget_old(folder: Path) -> None:
     for path in visible(folder):
         with contextlib.suppress(OSError):
-            if path.stat().st_mtime < time.time() - SECONDS_UNTIL_FORGOTTEN and has_ended(path):
+            # After a day, the end of a process has long been detected in other ways, so its file is useless.
+            if path.stat().st_mtime < time.time() - 86400 and has_ended(path):
                 path.unlink()

@@ -27,7 +27,7 @@ from lading.executors.decisions import refused
 from lading.executors.orchestrator.orchestrator import Orchestrator
 from lading.executors.settings import Settings
 from lading.executors.sizing import sizing
-from lading.executors.sizing.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
+from lading.executors.sizing.file_sizes import FileSizes, KnownSizes, place, too_slow
 from lading.executors.sizing.sizing import SizingNote, SizingQuestion, UnsizedJob
 from lading.executors.store import Change, strikes
 from lading.executors.turns import THREADS, THREADS_PER_DAG, DagTurns
@@ -39,17 +39,6 @@ if TYPE_CHECKING:
     from lading.hooks.site import Site
 
 log = logging.getLogger(__name__)
-
-# If this many threads hang in one mount or folder, jobs with inputs there fail at once.
-MOST_HANGING_THERE = 4
-# Hanging threads do no work; if this many hang in all places together, none is started that might hang too.
-MOST_HANGING = 64
-# How many seconds a thread works on the jobs of a task before it is another task's turn.
-SECONDS_PER_TURN = 10.0
-# A job that exceeds its limit by this many seconds is hanging in a file system.
-SECONDS_OF_GRACE = 5.0
-# A job that was not sized because the database failed is retried after 1, 2, 4 ... seconds, up to this maximum.
-LONGEST_REST = 15.0
 
 
 @dataclass(eq=False)
@@ -64,6 +53,9 @@ class SizingWork:
     :ivar left: the jobs that were not examined because the turn was over
     :ivar place: where the thread hangs
     """
+
+    seconds_until_hanging = FileSizes.most_seconds + 5.0
+    """A job that takes clearly longer than its limit is hanging in a file system."""
 
     host: Orchestrator
     jobs: Sequence[UnsizedJob]
@@ -92,7 +84,7 @@ class SizingWork:
 
     def hangs(self) -> Change | None:
         """Return the failure of the job whose inputs take far too long; None: none does."""
-        if (at := self._at) is None or time.monotonic() - at[2] <= MOST_SECONDS + SECONDS_OF_GRACE:
+        if (at := self._at) is None or time.monotonic() - at[2] <= self.seconds_until_hanging:
             return None
         return refused(at[0].token, because("hint_error", text=str(too_slow(at[1].address))), time.time())
 
@@ -112,7 +104,8 @@ class SizingWork:
 
     def _measure(self) -> None:
         questions = self._questions(self.jobs)
-        until = time.monotonic() + SECONDS_PER_TURN
+        # A thread works on the jobs of a task for ten seconds before it is another task's turn.
+        until = time.monotonic() + 10.0
         for number, question in enumerate(questions):
             if self.is_abandoned or time.monotonic() > until:
                 self.left = frozenset(each.job.token for each in questions[number:])
@@ -165,6 +158,9 @@ class Estimator:
     :param keeps_inputs: whether plugins need the values of inputs
     """
 
+    most_hanging = 64
+    """Hanging threads do no work; if this many hang in all places together, none is started that might hang too."""
+
     def __init__(
         self,
         host: Orchestrator,
@@ -211,7 +207,8 @@ class Estimator:
             strikes.take_back(session, work.tokens - done)
         self.hanging = [work for work in self.hanging if not work.is_over]
         there = Counter(work.place for work in self.hanging if work.place is not None)
-        self.known.hanging = frozenset(where for where, count in there.items() if count >= MOST_HANGING_THERE)
+        # If this many threads hang in one mount or folder, jobs with inputs there fail at once.
+        self.known.hanging = frozenset(where for where, count in there.items() if count >= 4)
         if any_wait:
             self._begin(session, {change.token for change in changes})
         strikes.note(session, self.holder, (token for work in self.beginning for token in work.tokens))
@@ -251,8 +248,9 @@ class Estimator:
             if token in found or token in work.left or token in work.behind:
                 self.resting.pop(token, None)
             else:
-                self.resting.setdefault(token, Backoff(1.0, LONGEST_REST)).failed("it was not sized")
-        self.resting = {token: rest for token, rest in self.resting.items() if rest.left > -2 * LONGEST_REST}
+                # The database failed: it is retried after 1, 2, 4 ... seconds.
+                self.resting.setdefault(token, Backoff(1.0, longest=15.0)).failed("it was not sized")
+        self.resting = {token: rest for token, rest in self.resting.items() if rest.left > -30.0}
 
     def _begin(self, session: Session, known: Iterable[str]) -> None:
         """Start work on jobs of the Dags in turn, as far as threads are available.
@@ -283,7 +281,7 @@ class Estimator:
 
     def _may_hang(self, dag: str) -> bool:
         """Whether a thread can be started for a Dag even though it might hang."""
-        return self._taken()[dag] < THREADS_PER_DAG and len(self.hanging) < MOST_HANGING
+        return self._taken()[dag] < THREADS_PER_DAG and len(self.hanging) < self.most_hanging
 
     def _struck(self, session: Session, busy: Iterable[str]) -> UnsizedJob | None:
         """Return the next struck job; None: none can be examined now."""

@@ -18,15 +18,9 @@ from lading.scheduling.hints.expressions import ExpressionError
 
 SCHEMES = ("file", "s3")
 
-# For one job, at most this many files and folders are examined, for at most this many seconds.
-MOST_ENTRIES = 100_000
-MOST_SECONDS = 20.0
 # How many seconds the size of a folder, or of anything in an object store, is cached. A local file is examined each
 # time.
 SECONDS_KEPT = 60.0
-MOST_KEPT = 10_000
-# How many input files of a job are passed to policies.
-MOST_INPUTS = 200
 
 DECLARE = 'declare its size, as in the CWL File {{"class": "File", "location": "{}", "size": BYTES}}'
 
@@ -79,7 +73,8 @@ def addresses(inputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         except ExpressionError:  # only the task can tell what is in it
             continue
         for address, size in named:
-            if (path := normal_path(address)) is not None and len(sizes_by_path) < MOST_INPUTS:
+            # No more files of a job are passed to policies.
+            if (path := normal_path(address)) is not None and len(sizes_by_path) < 200:
                 sizes_by_path[path] = size or 0
     return sizes_by_path
 
@@ -133,10 +128,10 @@ class KnownSizes:
         return kept.found
 
     def _make_room(self) -> None:
-        if len(self._kept) >= MOST_KEPT:
+        if len(self._kept) >= 10_000:
             now = time.monotonic()
             self._kept = {name: kept for name, kept in self._kept.items() if kept.until > now or kept.turn.locked()}
-            for name in list(self._kept)[: len(self._kept) - MOST_KEPT + 1]:
+            for name in list(self._kept)[: len(self._kept) - 9_999]:
                 del self._kept[name]
 
 
@@ -147,6 +142,11 @@ class FileSizes:
     :param known: the cache shared with other jobs
     """
 
+    most_entries = 100_000
+    """Files and folders that are examined for one job."""
+    most_seconds = 20.0
+    """For which the files of one job are examined."""
+
     def __init__(self, roots: Sequence[str] = (), known: KnownSizes | None = None) -> None:
         self.roots = roots
         self.known = known or KnownSizes()
@@ -154,7 +154,7 @@ class FileSizes:
         """The address being examined."""
         self._sizes: dict[str, int] = {}
         self._entries = 0
-        self._deadline = time.monotonic() + MOST_SECONDS
+        self._deadline = time.monotonic() + self.most_seconds
 
     def total_bytes(self, values: Any) -> int:
         """Return the bytes of all files in a value; a file named twice counts once.
@@ -194,7 +194,9 @@ class FileSizes:
     def _known(self, address: str, find: Callable[[], int]) -> int:
         """Look up a size in the cache. An error is cached only if the job had used little of its limits."""
         left = self._deadline - time.monotonic()
-        return self.known.get(address, find, left, self._entries < MOST_ENTRIES / 10 and left > 0.9 * MOST_SECONDS)
+        return self.known.get(
+            address, find, left, self._entries < self.most_entries / 10 and left > 0.9 * self.most_seconds
+        )
 
     def _folder(self, root: str, address: str) -> int:
         """Return the bytes of all files in a folder, without following links to folders."""
@@ -247,9 +249,9 @@ class FileSizes:
         :raises ExpressionError: a limit per job is exceeded
         """
         self._entries += 1
-        if self._entries > MOST_ENTRIES:
+        if self._entries > self.most_entries:
             raise ExpressionError(
-                f"the inputs exceed the limit of {MOST_ENTRIES} files and folders, many of them in {address}; "
+                f"the inputs exceed the limit of {self.most_entries} files and folders, many of them in {address}; "
                 f"{DECLARE.format(address)}"
             )
         if time.monotonic() > self._deadline:
@@ -258,7 +260,7 @@ class FileSizes:
 
 def too_slow(address: str) -> ExpressionError:
     return ExpressionError(
-        f"the sizes of the inputs could not be determined within the limit of {MOST_SECONDS:g} s; the last "
+        f"the sizes of the inputs could not be determined within the limit of {FileSizes.most_seconds:g} s; the last "
         f"one was that of {address}; {DECLARE.format(address)}"
     )
 

@@ -21,16 +21,11 @@ from lading.scheduling.text.printable import json_beginning
 PLAIN_BACKENDS = ("airflow.sdk.execution_time.xcom.BaseXCom", "airflow.sdk.bases.xcom.BaseXCom")
 
 
-# Limits on the inputs passed to plugins: the longest value, and all values of a job, in characters of JSON.
-LONGEST_VALUE = 1000
-MOST_OF_A_JOB = 8000
-
-
 def kept(inputs: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the values of inputs as JSON, for plugins; None: there are none.
 
-    Values that are unknown, not JSON or longer than :data:`LONGEST_VALUE` are left out. Of a chunk, only the first
-    elements that fit into :data:`MOST_OF_A_JOB` are returned.
+    Values that are unknown, not JSON or longer than 1,000 characters are left out. Of a chunk, only the first elements
+    that fit into 8,000 characters are returned.
 
     :param inputs: by name, for each job of a chunk
     """
@@ -38,7 +33,7 @@ def kept(inputs: Sequence[Mapping[str, Any]]) -> str | None:
     for values in inputs:
         its_own = {name: text for name, value in values.items() if (text := _short_json(value)) is not None}
         element = "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in its_own.items()) + "}"
-        if sum(map(len, elements_as_json)) + len(element) > MOST_OF_A_JOB:
+        if sum(map(len, elements_as_json)) + len(element) > 8000:
             break
         elements_as_json.append(element)
     return f"[{', '.join(elements_as_json)}]" if elements_as_json else None
@@ -46,10 +41,10 @@ def kept(inputs: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _short_json(value: object) -> str | None:
     try:
-        text = json_beginning(value, LONGEST_VALUE + 1)
+        text = json_beginning(value, 1001)
     except (TypeError, ValueError, RecursionError):  # Unknown is not a JSON type
         return None
-    return text if len(text) <= LONGEST_VALUE else None
+    return text if len(text) <= 1000 else None
 
 
 class Inputs:

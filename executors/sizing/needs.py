@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 EVENT = "lading sizes the task"
-# The usage of a task is read again after this many seconds, because another controller may have seen tries of it.
-SECONDS_KNOWN = 3600.0
-MOST_TASKS = 2000
-# How many seconds a tick spends on resizing jobs, starting with the tasks that were resized longest ago.
-SECONDS_PER_TICK = 0.02
-# All tasks are resized after this many seconds, because the available machines change; a task with new or ended jobs is
-# resized at once.
-SECONDS_BETWEEN_LOOKS = 60.0
 WAITING = groups.CAN_BE_PLACED
 
 
@@ -69,6 +61,10 @@ class Needs:
     :param largest: returns the largest amounts that a location can ever have at a site, or at any (None)
     """
 
+    seconds_per_tick = 0.02
+    """For resizing jobs, starting with the tasks that were resized longest ago."""
+    most_tasks = 2000
+
     def __init__(self, largest: Callable[[str | None], Resources | None]) -> None:
         self.largest = largest
         self.known: dict[tuple[str, str], KnownTask] = {}
@@ -100,9 +96,11 @@ class Needs:
         queued.new_chosen = set()
         if begun >= self.due_at:
             self.due |= queued.chosen.keys()
-            self.due_at = begun + SECONDS_BETWEEN_LOOKS
+            # The available machines change, so all tasks are resized every minute; a task with new or
+            # ended jobs is resized at once.
+            self.due_at = begun + 60.0
         largest, notes = lru_cache(maxsize=None)(self.largest), list[TaskNote]()
-        until = begun + SECONDS_PER_TICK
+        until = begun + self.seconds_per_tick
         for number, task in enumerate(sorted(self.due, key=self._looked_at)):
             if number and time.monotonic() > until:
                 break
@@ -129,9 +127,10 @@ class Needs:
 
     def _fitted(self, session: Session, task: tuple[str, str]) -> Sizes:
         known, now = self.known.get(task), time.monotonic()
-        if known is None or now - known.read_at > SECONDS_KNOWN:
+        # The usage of a task is read again after an hour, because another controller may have seen tries of it.
+        if known is None or now - known.read_at > 3600.0:
             self.known.pop(task, None)
-            if len(self.known) >= MOST_TASKS:
+            if len(self.known) >= self.most_tasks:
                 del self.known[next(iter(self.known))]  # the one read first
             known = self.known[task] = KnownTask(task_usage.of_task(session, *task), now, now)
         known.looked_at = now

@@ -21,7 +21,7 @@ from lading.executors.accounting import task_usage
 from lading.executors.decisions import refused
 from lading.executors.orchestrator.orchestrator import Orchestrator, TaskNote, TaskTry
 from lading.executors.settings import Settings
-from lading.executors.sizing.file_sizes import MOST_INPUTS, FileSizes, addresses, named_files
+from lading.executors.sizing.file_sizes import FileSizes, addresses, named_files
 from lading.executors.sizing.inputs import Inputs, kept
 from lading.executors.store import Change, JobRow, State, strikes
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
@@ -38,9 +38,6 @@ from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.sizing import auto
 from lading.scheduling.sizing.right_size import NOTHING_KNOWN, Sizes, sizes
-
-# How many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
-MOST_AT_ONCE = 500
 
 UNKNOWN = because("inputs")
 
@@ -170,9 +167,8 @@ def unsized_jobs(
     )
     if dag_id is not None:
         query = query.where(JobRow.dag_id == dag_id)
-    rows = session.execute(
-        query.order_by(JobRow.priority.desc(), JobRow.queued_at, JobRow.token).limit(MOST_AT_ONCE + len(but))
-    )
+    # Jobs of one task and run go to one thread, which reads their inputs once.
+    rows = session.execute(query.order_by(JobRow.priority.desc(), JobRow.queued_at, JobRow.token).limit(500 + len(but)))
     jobs = []
     for token, dag, run_id, task_id, map_index, try_number, site_hint, request, team, chosen in rows:
         if token not in but:
@@ -458,8 +454,8 @@ def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str,
                 raise ExpressionError(f"input {name!r}, whose files are to be staged, is unknown: {value.why}")
             for address, _ in named_files(value, schemes=None):
                 stage[normal_path(address) or address] = None
-    if len(stage) > MOST_INPUTS:
-        raise HintError(f"hint stage: the inputs name {len(stage)} files; valid: at most {MOST_INPUTS}")
+    if len(stage) > 200:
+        raise HintError(f"hint stage: the inputs name {len(stage)} files; valid: at most 200")
     return {"stage": json.dumps(stage)} if stage else {}
 
 

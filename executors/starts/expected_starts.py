@@ -63,11 +63,6 @@ if TYPE_CHECKING:
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # Limits on what is read: the last tries of a task, the tasks at a time, the last jobs of a site.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
-SECONDS_OF_SITE = 7 * 86400.0
-# Only the sites and limits for which most jobs wait are considered, because each run may have a limit of its own.
-MOST_PLACES = 3
-# Rates are measured over the last hour, or over the last day or week if too few jobs ended since.
-SECONDS_OF_RATE = (3600.0, 86400.0, 7 * 86400.0)
 # The codes of limits that a Dag sets for its own jobs.
 LIMITED = tuple(code.key for code in CODES.values() if code.kind == "max_instances")
 # The length of a task is known once this many of its jobs have finished. There is no estimate for a job while the jobs
@@ -81,8 +76,6 @@ SECONDS_OF_A_BURST = 5.0
 WAITED = JobRow.started_at - QUEUED
 # Over all nodes of a job.
 CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
-# The shortest length that counts, seconds.
-LEAST_SECONDS = 0.001
 # Running jobs that are counted together are split into at most this many parts, which do not finish together.
 MOST_PARTS = 20
 # Jobs are expected to be queued as often as lately: in this many seconds, but at most this many jobs are read.
@@ -283,7 +276,8 @@ class Outlook:
         places: dict[Place, list[Any]] = {}
         for row in rows:
             places.setdefault(place_of(row), []).append(row)
-        for place in sorted(places, key=lambda each: (-unsaid_jobs(places[each]), str(each)))[:MOST_PLACES]:
+        # Only the places with most waiting jobs are considered, because each run may have a limit of its own.
+        for place in sorted(places, key=lambda each: (-unsaid_jobs(places[each]), str(each)))[:3]:
             if self.backlogs.rate(place) is None:
                 yield best(places[place], key=turn_of)
                 continue
@@ -463,7 +457,7 @@ class Length(NamedTuple):
     def with_running(self, passed: Iterable[float]) -> Length:
         """Return the length that also takes into account for how many seconds others run already."""
         median = self.median
-        logarithms = [math.log(max(each, LEAST_SECONDS) / median) for each in passed]
+        logarithms = [math.log(max(each, 0.001) / median) for each in passed]
         return self._replace(mean=self.mean * math.exp(censored_shift(logarithms, self.tries, self.spread)))
 
 
@@ -770,7 +764,8 @@ class Backlogs:
     def rate(self, place: Place) -> Rate | None:
         """Return how fast jobs finish there at full load; None: unknown."""
         if place not in self.rates:
-            found = (self._rate(place, seconds) for seconds in SECONDS_OF_RATE)
+            # The last hour, or the last day or week if too few jobs ended since.
+            found = (self._rate(place, seconds) for seconds in (3600.0, 86400.0, 7 * 86400.0))
             self.rates[place] = next((rate for rate in found if rate is not None), None)
         return self.rates[place]
 
@@ -811,7 +806,7 @@ class Backlogs:
         columns = JobRow.ended_at, CPUS, JobRow.ended_at - JobRow.started_at
         ends = select(*columns).where(*there, JobRow.ended_at >= since, JobRow.started_at.is_not(None))
         last = self.session.execute(ends.order_by(JobRow.ended_at.desc()).limit(MOST_OF_SITE)).all()
-        finished = [FinishedJob(at or 0.0, cpus, max(seconds or 0.0, LEAST_SECONDS)) for at, cpus, seconds in last]
+        finished = [FinishedJob(at or 0.0, cpus, max(seconds or 0.0, 0.001)) for at, cpus, seconds in last]
         if len(finished) == MOST_OF_SITE:
             since = finished[-1].at
         begun = select(QUEUED, JobRow.started_at).where(*there, JobRow.started_at >= since)
@@ -903,7 +898,7 @@ def waits_of_sites(session: Session, sites: Iterable[str], now: float) -> dict[s
     found = {}
     for site in sorted(sites):
         # With the site in its condition, the query is served by the index of starts alone.
-        begun = (JobRow.site == site, JobRow.started_at >= now - SECONDS_OF_SITE)
+        begun = (JobRow.site == site, JobRow.started_at >= now - 7 * 86400.0)
         last = select(WAITED, JobRow.submitted_at).where(*begun).order_by(JobRow.started_at.desc()).limit(MOST_OF_SITE)
         rows = session.execute(last)
         found[site] = [max(0.0, seconds or 0.0) for seconds, submitted in rows if submitted is not None]

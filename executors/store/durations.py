@@ -20,11 +20,8 @@ from lading.scheduling.model.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# How many of the latest jobs are considered, and for how many seconds before they are read again.
+# How many of the latest jobs are considered.
 MOST = 5_000
-SECONDS_UNTIL_STALE = 60.0
-# The end of a job can be stored this many seconds after that of a job which ended later.
-SECONDS_LATE = 10.0
 COLUMNS = (
     JobRow.dag_id,
     JobRow.run_id,
@@ -41,6 +38,8 @@ COLUMNS = (
 class Durations:
     """Predicts running times from the latest jobs that succeeded, which it rereads from time to time."""
 
+    seconds_until_stale = 60.0
+
     def __init__(self) -> None:
         self.history = History()
         self.stale_at = -math.inf
@@ -52,7 +51,7 @@ class Durations:
         now = time.monotonic()
         if now < self.stale_at:
             return self
-        self.history, self.stale_at = History(), now + SECONDS_UNTIL_STALE
+        self.history, self.stale_at = History(), now + self.seconds_until_stale
         self._known, self._newest = set(), -math.inf
         self._add(session)
         return self
@@ -60,7 +59,8 @@ class Durations:
     def learn(self, session: Session) -> set[str | None]:
         """Also read the jobs that have ended since the last read; return their Dags."""
         self.read(session)
-        since = [JobRow.ended_at >= self._newest - SECONDS_LATE] if self._known else []
+        # The end of a job can be stored some seconds after that of a job which ended later.
+        since = [JobRow.ended_at >= self._newest - 10.0] if self._known else []
         return self._add(session, *since)
 
     def _add(self, session: Session, *conditions: Any) -> set[str | None]:
@@ -111,6 +111,8 @@ class PastWaits:
     Both are reread from time to time.
     """
 
+    seconds_until_stale = 60.0
+
     def __init__(self) -> None:
         self.known = QueueWaits()
         self.launches = QueueWaits()
@@ -121,7 +123,7 @@ class PastWaits:
         now = time.monotonic()
         if now < self.stale_at:
             return self.known
-        self.known, self.launches, self.stale_at = QueueWaits(), QueueWaits(), now + SECONDS_UNTIL_STALE
+        self.known, self.launches, self.stale_at = QueueWaits(), QueueWaits(), now + self.seconds_until_stale
         columns = (
             JobRow.site,
             JobRow.queue,

@@ -29,11 +29,6 @@ BLOCK, MOST_BLOCKS = 8, 64
 # The pause before the first jobs are searched for again: a multiple of the duration of the last search, and the
 # maximum in seconds.
 PAUSE_BETWEEN_LOOKS, LONGEST_PAUSE = 50.0, 5.0
-# The jobs behind them that represent other shapes are searched for again after that pause if too few of a shape are
-# left, and after this many seconds in any case.
-LONGEST_PAUSE_OF_SHAPES = 30.0
-# How many times the number of jobs considered per tick is kept as first jobs.
-MARGIN = 1.1
 TenantColumns = tuple[str | None, str | None, str | None, str | None]
 
 
@@ -217,7 +212,8 @@ def first(
     rows, are_more = _first(queued, most, fair, rests)
     if are_more:
         # The order shifts as shares get more or less, so a margin of jobs is kept.
-        rows = fair.put_in_order(rows, rests)[: int(MARGIN * most)]
+        # Some more than one tick considers are kept as first jobs.
+        rows = fair.put_in_order(rows, rests)[: int(1.1 * most)]
         known.note([row.token for row in rows], begun)
     else:
         known.tokens = None

@@ -23,11 +23,6 @@ from lading.scheduling.model.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# An outside clock may report the launch of a machine this many seconds too early.
-SECONDS_OF_DOUBT = 5.0
-# Boot times are predicted from this many of the latest boots.
-MOST_BOOTS = 40
-
 
 def living(session: Session, site: str | None = None) -> Sequence[InstanceRow]:
     """Return the instances of a site that have not ended, oldest first.
@@ -96,17 +91,18 @@ def boots(session: Session, tokens: Iterable[str]) -> dict[str, tuple[float, flo
     return {token: (ordered, ready) for token, ordered, ready in session.execute(query)} if wanted else {}
 
 
-def last_boots(session: Session, site: str) -> list[tuple[str, float]]:
+def last_boots(session: Session, site: str, most: int = 40) -> list[tuple[str, float]]:
     """Return the instance type and boot time of a site's latest instances, in seconds from the order, by our own clock.
 
     Instances that were found instead of launched are left out, because their time of order is unknown.
     """
+    # An outside clock may report the launch of a machine a few seconds too early.
     query = (
         select(InstanceRow.kind, InstanceRow.ready_at - InstanceRow.ordered_at)
         .where(InstanceRow.site == site, InstanceRow.ready_at >= InstanceRow.ordered_at)
-        .where(InstanceRow.launched_at > InstanceRow.ordered_at - SECONDS_OF_DOUBT)
+        .where(InstanceRow.launched_at > InstanceRow.ordered_at - 5.0)
         .order_by(InstanceRow.ready_at.desc())
-        .limit(MOST_BOOTS)
+        .limit(most)
     )
     return [(kind, seconds) for kind, seconds in session.execute(query) if seconds is not None]
 

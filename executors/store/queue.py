@@ -168,7 +168,8 @@ def with_all_shapes(
             found = behind(shapes.of_each(queued, by_dag, most, MOST_JOBS_PER_TICK, turn % pages))
             if known is not None:
                 found = as_many_of_each(found, seen, most)
-                known.note([job.name for job in found], begun, fair_queue.LONGEST_PAUSE_OF_SHAPES)
+                # They are searched for again after a pause if too few of a shape are left, and after 30 s in any case.
+                known.note([job.name for job in found], begun, 30.0)
         jobs += found
     seen = Counter(job.shape for job in jobs)
     last = {job.shape: index for index, job in enumerate(jobs)}

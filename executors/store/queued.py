@@ -28,11 +28,6 @@ from lading.scheduling.model.reasons import Reason
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# How many changes are read at a time; the rest waits for the next tick.
-MOST_UNSEEN = 10_000
-READ_AT_ONCE = 5_000
-# How many jobs that were not considered are given a reason at a time; the rest waits for the next tick.
-MOST_EXPLAINED = 5_000
 # Everything that decides which sites and locations can run a job, and how much of them it takes.
 shape = attrgetter(
     "cpus", "memory", "disk", "gpus", "memory_limit", "time_limit", "site_hint", "instance_type", "arch", "os",
@@ -198,11 +193,12 @@ class QueuedJobs:
 
     def read(self, session: Session) -> QueuedJobs:
         """Read what has changed; return self."""
-        unseen = session.execute(select(UnseenRow.id, UnseenRow.token).limit(MOST_UNSEEN)).all()
+        # The remaining changes wait for the next tick.
+        unseen = session.execute(select(UnseenRow.id, UnseenRow.token).limit(10_000)).all()
         waiting = select(*COLUMNS, *MORE).where(JobRow.state == State.QUEUED)
         if not self.is_read:
             in_turn = waiting.order_by(JobRow.priority.desc(), JobRow.queued_at, JobRow.token)
-            for row in session.execute(in_turn, execution_options={"yield_per": READ_AT_ONCE}):
+            for row in session.execute(in_turn, execution_options={"yield_per": 5_000}):
                 self._put(row)
             self.is_read = True
         else:
@@ -332,7 +328,8 @@ class QueuedJobs:
             if (job := self.jobs[token]).row.queued_at < before
             and (job.more.is_unsized if are_unsized else job.more.gang is None)
         )
-        return [*islice(found, MOST_EXPLAINED)]
+        # The remaining jobs wait for the next tick.
+        return [*islice(found, 5_000)]
 
     def explain(self, session: Session, reason: Reason, tokens: Sequence[str]) -> None:
         explain(session, reason, tokens)

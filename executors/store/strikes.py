@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # A job under which this many controllers died or hung is not tried again.
 MOST_STRIKES = 2
-# How many mapped instances with equal requests can bring a controller down before the remaining ones fail.
-MOST_ALIKE = 2
 WAITING = State.QUEUED, State.ATTEMPTED
 WITHOUT_SYNC = {"synchronize_session": False}
 
@@ -131,7 +129,8 @@ def refusal(struck: list[int], map_index: int) -> Reason | None:
     """
     if map_index in struck:
         return because("controllers_died_sizing_try")
-    if len(struck) >= MOST_ALIKE:
-        indexes = [str(each) for each in sorted(struck)[:MOST_ALIKE]]
+    # After two mapped instances with equal requests have brought a controller down, the remaining ones fail.
+    if len(struck) >= 2:
+        indexes = [str(each) for each in sorted(struck)[:2]]
         return because("controllers_died_sizing_alike", count=len(struck), indexes=indexes)
     return None

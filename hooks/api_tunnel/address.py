@@ -22,8 +22,6 @@ VARIABLE = "LADING_API_TUNNEL"
 OPTION = "LADING_API_OPTION"
 # A host name or address, as allowed in a URL.
 HOST = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
-# A larger file does not hold an address.
-MOST_BYTES = 2**12
 # The headers of a request without a token. To a request without this header, Airflow's server for a single admin
 # (simple_auth_manager_all_admins) adds a token that its execution API rejects, and logs a traceback.
 NO_TOKEN = {"Authorization": "none"}
@@ -57,7 +55,8 @@ class Address:
     def read(cls, path: Path) -> Address:
         """:raises OSError: the file does not exist or cannot be read
         :raises ValueError: it does not hold an address"""
-        return cls.from_text(read_regular(path, MOST_BYTES).decode())
+        # A larger file does not hold an address.
+        return cls.from_text(read_regular(path, 2**12).decode())
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

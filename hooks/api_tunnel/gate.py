@@ -35,36 +35,22 @@ from lading.hooks.deployment.deployment import TokenRefusedError, TokenUnverifie
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-READ = 65536
 # The limits of a client whose token is not verified: bytes in the head and in the body of a request, and the seconds
 # for which the gate waits for it.
 UNVERIFIED_BYTES, UNVERIFIED_SECONDS = 8192, 5.0
 # A client with a valid token has to send its body and read its answer at LEAST_RATE bytes a second or faster, and can
 # fall behind by MOST_DELAY seconds.
 LEAST_RATE, MOST_DELAY = 1024, 10.0
-# The largest head of an answer in bytes.
-MOST_HEAD = 65536
-CONNECT_TIMEOUT = 10.0
-# The most conversations at once. Each takes two descriptors of the controller, which needs others for its own work.
-# Further clients wait in the kernel's queue until one has finished.
-MOST_CONVERSATIONS = 200
 # The most conversations at once for one job, whether with the same token or with renewed ones.
 MOST_OF_A_TOKEN = 20
-BACKLOG = 1024
 # Seconds within which a client that keeps its connection open has to start its next request; uvicorn itself waits for
 # 5. Also the time within which the API server has to accept the next part of a body.
 IDLE_TIMEOUT = 60.0
 # Seconds within which a body has to arrive, and within which the API server has to start its answer.
 BODY_TIMEOUT = ANSWER_TIMEOUT = 600.0
-# Seconds between two equal warnings, because any user of the login node could otherwise fill the log.
-WARNING_INTERVAL = 600.0
-# Seconds without a verified request after which a conversation is closed if others wait.
-LEAST_IDLE = 1.0
 # The first of the ports among which a gate has its own, below the range that systems assign to clients, and their
 # number.
 FIRST_PORT, PORTS = 16384, 16384
-# The most rounds of percent-encoding in a path; a path encoded more often tries to evade the gate.
-MOST_DECODINGS = 4
 # Headers that belong to one connection (RFC 9110, section 7.6.1), or describe it.
 HOP_BY_HOP = {
     b"connection",
@@ -146,6 +132,12 @@ class ApiGate:
     :raises ValueError: the URL has no path that distinguishes the execution API from the rest of the server
     """
 
+    most_conversations = 200
+    """Each takes two descriptors of the controller, which needs others for its own work. Further clients wait in
+    the kernel's queue until one has finished."""
+    least_idle = 1.0
+    """Seconds without a verified request after which a conversation is closed if others wait."""
+
     def __init__(self, url: str, name: str) -> None:
         self.host, self.port = endpoint(url)
         self.prefix = prefix(url)
@@ -186,9 +178,9 @@ class ApiGate:
 
     def _listen(self) -> socket.socket:
         try:
-            listener = socket.create_server((LOOPBACK, self._preferred), backlog=BACKLOG)
+            listener = socket.create_server((LOOPBACK, self._preferred), backlog=1024)
         except OSError:
-            listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG)
+            listener = socket.create_server((LOOPBACK, 0), backlog=1024)
         listener.setblocking(False)
         return listener
 
@@ -209,19 +201,20 @@ class ApiGate:
 
     async def _make_room(self) -> None:
         """Wait until another conversation can start; if necessary, close one without a verified request in progress."""
-        while len(self._conversations) >= MOST_CONVERSATIONS:
+        while len(self._conversations) >= self.most_conversations:
             message = (
                 "%d clients use Airflow's API through the tunnel at once, which is the limit; further ones wait until "
                 "one has finished"
             )
-            self._warn(message, MOST_CONVERSATIONS)
-            self._end_longest_unserved(self._conversations.values(), LEAST_IDLE)
-            await asyncio.wait(self._conversations, timeout=LEAST_IDLE, return_when=asyncio.FIRST_COMPLETED)
+            self._warn(message, self.most_conversations)
+            self._end_longest_unserved(self._conversations.values(), self.least_idle)
+            await asyncio.wait(self._conversations, timeout=self.least_idle, return_when=asyncio.FIRST_COMPLETED)
 
     def _warn(self, message: str, *values: object) -> None:
         """Log a warning that any user of the login node can provoke, at most once per interval."""
         now = asyncio.get_running_loop().time()
-        if now >= self._warned_at.get(message, -math.inf) + WARNING_INTERVAL:
+        # Any user of the login node could otherwise fill the log.
+        if now >= self._warned_at.get(message, -math.inf) + 600.0:
             self._warned_at[message] = now
             log.warning(message, *values)
 
@@ -269,11 +262,11 @@ class ApiGate:
             log.debug("%s is not passed on to the API server: %s", ascii(request.target.decode("latin-1")), refusal)
             return await near.refuse(refusal.status, str(refusal))
         try:
-            streams = await asyncio.wait_for(asyncio.open_connection(self.host, self.port), CONNECT_TIMEOUT)
+            streams = await asyncio.wait_for(asyncio.open_connection(self.host, self.port), 10.0)
         except (OSError, asyncio.TimeoutError) as error:
             log.warning("The tunnel cannot reach the API server %s:%s: %s", self.host, self.port, error or "no answer")
             return await near.refuse(502, f"the API server cannot be reached: {error or 'no answer'}")
-        far = TunnelSide(h11.Connection(h11.CLIENT, MOST_HEAD), *streams)
+        far = TunnelSide(h11.Connection(h11.CLIENT, max_incomplete_event_size=65536), *streams)
         far.receiving = Pace(ANSWER_TIMEOUT, LEAST_RATE)
         sending = asyncio.ensure_future(_send(passed_on, near, far, most))
         try:
@@ -363,7 +356,7 @@ class TunnelSide:
         return event
 
     async def receive(self) -> None:
-        data = await self.reader.read(READ)
+        data = await self.reader.read(65536)
         self.receiving.moved(len(data))
         self.http.receive_data(data)
 
@@ -498,7 +491,8 @@ def is_below(target: bytes, prefix: str) -> bool:
     path, _, _ = target.partition(b"?")
     if b"#" in path or not path.startswith((prefix.encode("latin-1"), quote(prefix, encoding="latin-1").encode())):
         return False
-    for _ in range(MOST_DECODINGS):
+    # A path encoded more often tries to evade the gate.
+    for _ in range(4):
         segments = path.replace(b"\\", b"/").split(b"/")
         if any(segment.partition(b";")[0] in (b".", b"..") for segment in segments):
             return False

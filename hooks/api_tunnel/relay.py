@@ -38,11 +38,6 @@ MARK = "lading-api-relay "
 LOOK = "look "
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LISTENING = "0A"
-# Seconds after which the relay of a lost connection has certainly exited; any listener left then is sshd.
-SECONDS_TO_SETTLE = 1.0
-READ = 65536
-# A node that was switched off closes no connection, so keepalive probes start after this many idle seconds.
-SECONDS_UNTIL_ASKED = 60
 ADVICE = "set tunnel_host to the name or address by which compute nodes reach it"
 
 
@@ -168,7 +163,8 @@ def arrange(address: IPAddress, port: int) -> tuple[socket.socket, IPAddress] | 
 
     :raises PortTakenError: try another port
     """
-    deadline = time.monotonic() + SECONDS_TO_SETTLE
+    # The relay of a lost connection has exited after a second; any listener left then is sshd.
+    deadline = time.monotonic() + 1.0
     while (loopback := target(address, port, listeners(port), os.getuid())) is None:
         if time.monotonic() > deadline:
             return None
@@ -188,7 +184,7 @@ async def serve(made: socket.socket, loopback: IPAddress, port: int) -> None:
         await _pass_on(reader, writer, str(loopback), port)
 
     over = asyncio.Event()
-    asyncio.get_running_loop().add_reader(0, lambda: None if os.read(0, READ) else over.set())
+    asyncio.get_running_loop().add_reader(0, lambda: None if os.read(0, 65536) else over.set())
     async with await asyncio.start_server(take, sock=made, backlog=1024):
         await over.wait()
 
@@ -196,7 +192,8 @@ async def serve(made: socket.socket, loopback: IPAddress, port: int) -> None:
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
     near: socket.socket = writer.get_extra_info("socket")
     near.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SECONDS_UNTIL_ASKED)
+    # A node that was switched off closes no connection, so keepalive probes start after an idle minute.
+    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
     try:
         far_reader, far_writer = await asyncio.open_connection(host, port)
     except OSError:
@@ -211,7 +208,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, h
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
-        while data := await reader.read(READ):
+        while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
     with contextlib.suppress(OSError, RuntimeError):  # it may be closed already
@@ -251,7 +248,7 @@ def main(arguments: Sequence[str]) -> int:
     found, port = agreed
     if found is None:
         _print_answer(relays=False)
-        while os.read(0, READ):  # keep the connection open
+        while os.read(0, 65536):  # keep the connection open
             pass
         return 0
     raise_open_files_limit()  # each running task keeps a connection

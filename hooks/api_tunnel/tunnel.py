@@ -30,12 +30,8 @@ from lading.scheduling.text.nesting import parse_json
 
 log = logging.getLogger(__name__)
 
-# Seconds within which Python starts even from a slow file server.
-START_TIMEOUT = 60.0
 # Seconds within which the relay answers, including the time for an earlier relay to exit.
 ANSWER_TIMEOUT = 15.0
-# How many ports are tried if the server can choose.
-MOST_PORTS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +141,8 @@ class ApiTunnel:
         self._session = session = self.transport.session(
             [self.python, "-m", relay.__name__, *([self.host] if self.host else [])]
         )
-        hello = self._read_answer(session, START_TIMEOUT)
+        # Python starts within this time even from a slow file server.
+        hello = self._read_answer(session, 60.0)
         if not {"host", "address"} <= hello.keys():
             raise TransportError(f"{self.transport}: the relay of the tunnel did not report its address")
         if shared is not None and shared.host == hello["host"] and self._is_there(session, shared):
@@ -188,7 +185,8 @@ class ApiTunnel:
             return
         if before:
             yield before
-        yield from [0] * MOST_PORTS
+        # If the server can choose, a few ports are tried.
+        yield from [0] * 4
 
     def _is_there(self, session: Session, address: Address) -> bool:
         session.write(f"{relay.LOOK}{address.port}\n".encode(), ANSWER_TIMEOUT)

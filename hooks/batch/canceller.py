@@ -24,14 +24,9 @@ from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.steps import Put, RunCommand, quoted
 
-# Seconds after which the cancellation of a job that is still listed is repeated: the first interval, which doubles up
-# to the second. This leaves time for a job to shut down properly.
-REPEATED_AFTER = (60.0, 600.0)
 # Folder in work_dir that notes which batch jobs of job scripts were cancelled: one file for each, until the job is
 # gone.
 NOTES = "cancelled_scripts"
-# How many notes are read at once.
-MOST_NOTES = 1000
 _NAME = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 
 
@@ -84,7 +79,7 @@ def read_notes(work_dir: str) -> RunCommand:
     return RunCommand(
         f"cd -- {quoted(f'{work_dir}/{NOTES}')} 2>/dev/null || {{ echo .; exit 0; }}\n"
         'for each in *; do [ -f "$each" ] && IFS= read -r line <"$each" && printf \'%s\\t%s\\n\' "$each" "$line"\n'
-        f"done | head -n {MOST_NOTES}; echo ."
+        f"done | head -n 1000; echo ."
     )
 
 
@@ -108,13 +103,17 @@ def parse_notes(answer: CommandResult) -> dict[str, Cancellation]:
 class Canceller:
     """The cancelled jobs of a site by native ID, on the monotonic clock."""
 
+    repeated_after = (60.0, 600.0)
+    """Seconds after which the cancellation of a job that is still listed is repeated: the first interval, which
+    doubles up to the second. This leaves time for a job to shut down properly."""
+
     def __init__(self) -> None:
         self._asked: dict[str, Backoff] = {}
 
     def ask(self, ids: Iterable[str]) -> None:
         """Note that a cancellation of these jobs is sent now."""
         for id in ids:
-            self._asked.setdefault(id, Backoff(*REPEATED_AFTER)).failed("it is still listed")
+            self._asked.setdefault(id, Backoff(*self.repeated_after)).failed("it is still listed")
 
     def press(self, ids: Sequence[str], *, at_once: bool) -> list[str]:
         """Return the jobs whose cancellation must be sent now, and note it.

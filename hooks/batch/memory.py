@@ -22,8 +22,6 @@ _BYTES = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 Unit = Literal["K", "M", "G", "T"]
 MIB: dict[str, float] = {"K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
-# Amounts that differ by more than this factor are in different units, and not only rounded.
-ANOTHER_UNIT = 32
 
 
 def dialect(profile: Profile, default: MemoryDialect) -> MemoryDialect:
@@ -92,7 +90,8 @@ class MemoryUnit:
         if asked is None or not mib or not (number := int(asked[1])):
             return None
         ratio = mib / (number * MIB[unit])
-        if 1 / ANOTHER_UNIT < ratio < ANOTHER_UNIT:
+        # Amounts that differ by more are in different units, and not only rounded.
+        if 1 / 32 < ratio < 32:
             return None
         counted: dict[Unit, float] = {"K": MIB["K"], "M": MIB["M"], "G": MIB["G"], "T": MIB["T"]}
         nearest = min(counted, key=lambda each: max(mib / (number * counted[each]), number * counted[each] / mib))

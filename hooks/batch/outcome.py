@@ -33,7 +33,6 @@ REASONS = {
     "node_failure": because("batch_node_failure"),
     "cancelled": because("batch_cancelled_there"),
 }
-_SIGTERM = (128 + signal.SIGTERM, -signal.SIGTERM)
 
 By = Literal["system", "job", "none"]
 
@@ -69,7 +68,9 @@ class Sentinel:
     @property
     def is_terminated(self) -> bool:
         """Whether it received a termination signal, which is what a batch system sends to a deleted job."""
-        return self.cause == "terminated" or (self.cause == "error" and self.exit_code in _SIGTERM)
+        return self.cause == "terminated" or (
+            self.cause == "error" and self.exit_code in (128 + signal.SIGTERM, -signal.SIGTERM)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

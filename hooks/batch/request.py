@@ -13,11 +13,8 @@ from pydantic import Field, model_validator
 
 from lading.hooks.files.table_model import Memory, TableModel
 
-# No batch system accepts more; a typo such as 0-999999999 must not exhaust the memory.
-LARGEST_ARRAY = 4_000_000
 _COUNT = re.compile(r"[0-9]{1,9}")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
-LONGEST_TITLE = 100
 _TITLED = re.compile(r".+\.(L[0-9a-f]{14}\b.*)", re.DOTALL)
 # A host name whose characters cannot end a directive.
 _NODE = re.compile(r"[A-Za-z0-9][\w.-]{0,252}", re.ASCII)
@@ -35,7 +32,7 @@ def titled(name: str, title: str, others: str = "_") -> str:
     :param others: characters that the title can have in addition to letters, digits, dashes and dots
     """
     text = title if "=" in others else title.replace("=", "-")
-    plain = re.sub(rf"[^A-Za-z0-9.{re.escape(others)}-]+", "_", text)[:LONGEST_TITLE]
+    plain = re.sub(rf"[^A-Za-z0-9.{re.escape(others)}-]+", "_", text)[:100]
     return f"{plain if plain[:1].isalpha() else f'r{plain}'}.{name}"
 
 
@@ -66,10 +63,9 @@ class ArrayRange:
                 )
         if self.max_running is not None and self.max_running < 1:
             raise ValueError(f"max_running = {self.max_running} is not positive; leave it out for no limit")
-        if len(self) > LARGEST_ARRAY:
-            raise ValueError(
-                f"array indices {self.indices!r} name {len(self)} elements; the maximum is {LARGEST_ARRAY}"
-            )
+        # No batch system accepts more; a typo such as 0-999999999 must not exhaust the memory.
+        if len(self) > 4_000_000:
+            raise ValueError(f"array indices {self.indices!r} name {len(self)} elements; the maximum is 4000000")
         if len(set(self)) < len(self):
             raise ValueError(f"array indices {self.indices!r} have an index twice; write each once")
 

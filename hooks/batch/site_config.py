@@ -66,12 +66,8 @@ REFUSED_OF: Mapping[str, Mapping[str, str]] = {
         "xd-run-as-image-user": "it runs the job as another user",  # qsub(1), "-xd_run_as_image_user"
     },
 }
-# Poll interval while jobs change: to read the site's folder and to query the jobs of job scripts.
-SECONDS_WHILE_JOBS_CHANGE = 2.0
 # Interval between queries for the states of all tasks, whose cost to the batch system grows with the number of jobs.
 SECONDS_BETWEEN_QUESTIONS, SECONDS_BETWEEN_LARGE_QUESTIONS = 5.0, 15.0
-# A query for more jobs than this is a large one.
-MOST_JOBS_OF_A_SMALL_QUESTION = 1000
 # Options of PBS, LSF and Grid Engine whose values contain further names.
 _WITH_NAMES = ("l", "W", "R")
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
@@ -167,7 +163,8 @@ class BatchSiteConfig(TableModel):
     @property
     def min_poll_interval(self) -> float:
         """Seconds between two polls while jobs change."""
-        return min(SECONDS_WHILE_JOBS_CHANGE, self.max_poll_interval)
+        # Jobs change: read the site's folder and query the jobs of job scripts this often.
+        return min(2.0, self.max_poll_interval)
 
     def seconds_after_questions(self, questions: int, jobs: int) -> float:
         """Return for how many seconds the batch system is not queried again.
@@ -175,7 +172,7 @@ class BatchSiteConfig(TableModel):
         :param questions: number of commands in the last query, for states and for accounting
         :param jobs: number of queried jobs
         """
-        is_small = jobs <= MOST_JOBS_OF_A_SMALL_QUESTION
+        is_small = jobs <= 1000
         pause = SECONDS_BETWEEN_QUESTIONS if is_small else SECONDS_BETWEEN_LARGE_QUESTIONS
         return questions * min(pause, self.max_poll_interval)
 

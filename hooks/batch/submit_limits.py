@@ -18,10 +18,6 @@ T = TypeVar("T")
 # Pauses after a submission without an answer, in seconds: 5, 10, 20 ... up to the maximum.
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
-# Seconds until one more job is tried at a limit: it may have been raised, or other users' jobs may have ended.
-SECONDS_BETWEEN_PROBES = 60.0
-# Seconds until the batch system stops counting a job that has reported its end.
-SECONDS_UNTIL_FREE = 2.0
 # Pauses after an account is refused, in seconds: the first, and the maximum to which they grow.
 FIRST_BAR = 600.0
 LONGEST_BAR = 3600.0
@@ -49,12 +45,15 @@ class BackPressure:
     """The limits of a site, learned from the answers to submissions.
 
     The caller stops a round of submissions at the first refusal. From then on, one job is submitted for each job that
-    ends, plus one probe every :data:`SECONDS_BETWEEN_PROBES`. This bounds the number of refused submissions, however
+    ends, plus one probe every ``seconds_between_probes``. This bounds the number of refused submissions, however
     many jobs wait.
 
     :param largest: maximum number of elements of a job array; 1: no arrays
     :ivar most: how many jobs the site accepts at a time, until it accepts more; None: no limit was reached
     """
+
+    seconds_between_probes = 60.0
+    """Until one more job is tried at a limit: it may have been raised, or other users' jobs may have ended."""
 
     def __init__(self, largest: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.largest = largest
@@ -171,7 +170,7 @@ class BackPressure:
             self.most = submitted
         # Otherwise the batch system may still be counting jobs that have just ended.
         self._ends = max(0, self._ends - 1)
-        self._next_try, self._next_probe = now + FIRST_PAUSE, now + SECONDS_BETWEEN_PROBES
+        self._next_try, self._next_probe = now + FIRST_PAUSE, now + self.seconds_between_probes
 
     def shrink(self, count: int) -> None:
         """Note that arrays of this size are never accepted; half the size can be tried at once."""
@@ -182,7 +181,8 @@ class BackPressure:
         if self.most is None:
             return
         if not self._ends:
-            self._next_try = max(self._next_try, self.clock() + SECONDS_UNTIL_FREE)
+            # The batch system stops counting a job shortly after the job has reported its end.
+            self._next_try = max(self._next_try, self.clock() + 2.0)
         self._ends = min(self._ends + 1, max(1, self.most))
 
 

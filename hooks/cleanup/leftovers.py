@@ -31,8 +31,6 @@ from lading.hooks.ssh.steps import RunCommand
 LIMIT = 3600
 # The smallest valid age in seconds; anything younger may still be in transfer.
 YOUNGEST = 3600
-# Seconds by which the clocks of a cluster can differ.
-CLOCKS_DIFFER = 3600
 
 _TOKEN = "-".join("?" * length for length in (8, 4, 4, 4, 12))
 _SUBMISSION = "L" + "?" * 14
@@ -214,13 +212,14 @@ def sweep(
         raise ValueError(f"{older_than:g} s is not valid: files younger than {YOUNGEST} s may still be in use")
     calls = [f"{sort.command()} || printf '%s\\t-\\n' {shlex.quote(sort.kind)}" for sort in sorts]
     text = "\n".join([_SCRIPT, *calls, "echo ."])
+    # The clocks of a cluster can differ by up to an hour.
     command = [
         "/bin/sh",
         "-c",
         text,
         "lading",
         root,
-        str(math.ceil((older_than + CLOCKS_DIFFER) / 60)),
+        str(math.ceil((older_than + 3600) / 60)),
         "yes" if dry_run else "no",
     ]
     lines = sorted({word for word in living if _WORD.fullmatch(word)})

@@ -61,11 +61,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds for which the first call of observe waits for an answer, so that a single call sees the site; later calls do
-# not wait.
-FIRST_ANSWER = 10.0
-# Seconds until something seen in one poll takes effect.
-SECONDS_AHEAD = 6.0
 MODES: dict[str, type[JobMode] | type[AllocationMode]] = {"job": JobMode, "allocation": AllocationMode}
 
 
@@ -78,7 +73,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def __init__(self, name: str, config: ClusterConfig, folder: Path) -> None:
         super().__init__(name, config, folder)
         self.jwt_seconds = float(config.jwt_lifetime)
-        self.seconds_ahead = SECONDS_AHEAD
+        # Something seen in one poll takes effect within this time.
+        self.seconds_ahead = 6.0
         self.launches = self.holds = config.mode == "allocation"
         self.requests_are_limits = config.mode == "job"
         self.is_trial = False
@@ -86,7 +82,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         self._shared_tunnel: str | None = None
         self._poller: ClusterPoller | None = None
         self._rounds: Rounds | None = None
-        self._first_answer = FIRST_ANSWER
+        # Seconds that the first call of observe waits, so that a single call sees the site; later calls do not wait.
+        self._first_answer = 10.0
         self._is_closed = False
 
     @property

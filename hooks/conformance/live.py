@@ -31,10 +31,6 @@ from lading.hooks.ssh.transport import Transport
 from lading.scheduling.text.units import format_time
 
 T = TypeVar("T")
-# Seconds between two polls of the jobs.
-PAUSE = 2.0
-# Seconds to wait for accounting and files.
-PATIENCE = 30.0
 NO_QUEUE = "lading-no-such-queue"
 
 
@@ -65,6 +61,10 @@ class Trial:
     folder: str = field(default="", init=False)
     ids: dict[str, str] = field(default_factory=dict, init=False)
     begun: datetime = field(default_factory=lambda: datetime.now() - timedelta(hours=1), init=False)
+    patience = 30.0
+    """Seconds to wait for accounting and files."""
+    pause = 2.0
+    """Seconds between two polls of the jobs."""
 
     def run(self) -> int:
         """Run all checks, and return how many failed.
@@ -272,7 +272,7 @@ class Trial:
             jobs = self._wait(
                 lambda: accounted(self.system, self._run_command(command)),
                 lambda jobs: set(ids) <= {job.id for job in jobs if job.state == "ended"},
-                PATIENCE,
+                self.patience,
             )
         except CouldNotAsk as error:
             self.say(f"        it did not answer, so accounting = 'off' suits this site: {error.message}")
@@ -357,14 +357,16 @@ class Trial:
             said = self.transport.get(self.folder, [f"{name}.exit"])[f"{name}.exit"]
             sentinel = None if not said else Sentinel.of_status(int(said))
             gone = time.monotonic() - since
-            return decide(Evidence(native=job, sentinel=sentinel, gone=gone, patience=PATIENCE, deadline=PATIENCE))
+            return decide(
+                Evidence(native=job, sentinel=sentinel, gone=gone, patience=self.patience, deadline=self.patience)
+            )
 
-        return self._wait(poll_outcome, lambda outcome: outcome is not None, 2 * PATIENCE)
+        return self._wait(poll_outcome, lambda outcome: outcome is not None, 2 * self.patience)
 
     def _wait(self, look: Callable[[], T], reached: Callable[[T], bool], seconds: float | None = None) -> T:
         end = time.monotonic() + (self.seconds if seconds is None else seconds)
         while not reached(seen := look()) and time.monotonic() < end:
-            time.sleep(PAUSE)
+            time.sleep(self.pause)
         return seen
 
     def _missing(self) -> str:
@@ -388,7 +390,7 @@ class Trial:
                     self._run_command(self.system.cancel([id]))
         parent, _, name = self.folder.rpartition("/")
         try:
-            self._wait(self._remains, lambda left: not left, PATIENCE)
+            self._wait(self._remains, lambda left: not left, self.patience)
             self.transport.remove(parent, [name])
         except (OSError, CouldNotAsk) as error:
             self.say(f"        not everything could be removed, check {self.folder}: {error}")

@@ -33,9 +33,6 @@ from lading.scheduling.model.reasons import because
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import decide
 
-# How long a job appears to have waited when a launch is decided, so that the site does not wait for more jobs.
-SECONDS_WAITED = 60.0
-
 Make = Callable[[], Site[Any]]
 
 
@@ -104,8 +101,9 @@ class DrivenSite:
         assert self.seen is not None
         assert self.seen.market is not None
         waiting, now = envelope.waiting(), time.time()
+        # The job appears to have waited a minute, so the site does not wait for more jobs.
         provision = decide(
-            [need(waiting, self.seen.market)], [], self.seen.market, {envelope.token: now - SECONDS_WAITED}, now=now
+            [need(waiting, self.seen.market)], [], self.seen.market, {envelope.token: now - 60.0}, now=now
         )
         assert provision.launches, provision
         # The same order twice launches once.

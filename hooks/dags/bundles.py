@@ -20,11 +20,6 @@ from typing import Any, NamedTuple
 from lading.hooks.dags.snapshot import FolderChanged, Hashes, SnapshotFile, TooManyFiles, members, packed
 from lading.hooks.dags.teams import LOCAL_BUNDLE
 
-# Seconds that a tick waits for a bundle just requested, enough to read a folder on a local disk.
-PATIENCE = 5.0
-# How many of the largest files to list when a bundle is too large.
-NAMED_FILES = 5
-
 MIB = 2**20
 CONFIG_LIST = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
 LOAD_EXAMPLES = "AIRFLOW__CORE__LOAD_EXAMPLES"
@@ -158,6 +153,9 @@ class DagBundles:
     :param source: the bundles; None: Airflow's
     """
 
+    patience = 5.0
+    """Seconds that a tick waits for a bundle just requested, enough to read a folder on a local disk."""
+
     def __init__(self, limit: int, source: AirflowBundles | None = None) -> None:
         self.limit = limit
         self.source = source or AirflowBundles()
@@ -179,7 +177,7 @@ class DagBundles:
         patience = 0.0
         if bundle not in self._readings:
             self._readings[bundle] = _in_thread(partial(self._read, bundle, frozenset(known), pack))
-            patience = PATIENCE
+            patience = self.patience
         reading = self._readings[bundle]
         wait([reading], patience)
         if not reading.done():
@@ -239,7 +237,7 @@ class DagBundles:
 
 
 def too_large(name: str, found: Sequence[SnapshotFile], limit: int) -> str:
-    largest = sorted(found, key=lambda member: -member.size)[:NAMED_FILES]
+    largest = sorted(found, key=lambda member: -member.size)[:5]
     named = ", ".join(f"{member.name} ({format_bytes(member.size)})" for member in largest)
     whole = format_bytes(sum(member.size for member in found))
     return (

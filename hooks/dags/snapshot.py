@@ -20,16 +20,8 @@ from dataclasses import dataclass
 
 LEFT_OUT = frozenset({".git", "__pycache__"})
 LEFT_OUT_SUFFIX = ".pyc"
-# A folder with more files than this is not one of Dags: it contains a link to elsewhere, or a virtual environment.
-MOST_FILES = 100_000
-# A file can change twice within one tick of the clock that dates it. So a file is read again until it has looked the
-# same for YOUNG seconds. A file changed more than OLD nanoseconds ago is exempt, because clocks differ by less.
-YOUNG = 2.0
-OLD = 86400 * 10**9
 # Hexadecimal digits of a hash: 160 bits.
 HASH_DIGITS = 40
-# Errors for a dangling link, and for a file that has just been deleted.
-NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 
 
 class TooManyFiles(ValueError):
@@ -63,17 +55,18 @@ class SnapshotFile:
         return max(self.identity[1:])
 
 
-def members(folder: str) -> list[SnapshotFile]:
+def members(folder: str, most: int = 100_000) -> list[SnapshotFile]:
     """Return the files of a folder, sorted by name.
 
+    :param most: files of a folder of Dags; more are a link to elsewhere, or a virtual environment
     :raises OSError: the folder or a subfolder cannot be read
-    :raises TooManyFiles: there are more than :data:`MOST_FILES`
+    :raises TooManyFiles: there are more
     """
     found: list[SnapshotFile] = []
     for member in _walk(folder, "", ()):
         found.append(member)
-        if len(found) > MOST_FILES:
-            raise TooManyFiles(f"{folder} has more than {MOST_FILES} files")
+        if len(found) > most:
+            raise TooManyFiles(f"{folder} has more than {most} files")
     return sorted(found, key=lambda member: member.name)
 
 
@@ -89,7 +82,8 @@ def _walk(path: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterato
             try:
                 found = entry.stat()
             except OSError as error:
-                if error.errno in NOWHERE:
+                # A dangling link, or a file that has just been deleted.
+                if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
                     continue
                 raise
             if stat.S_ISDIR(found.st_mode):
@@ -107,6 +101,11 @@ def _walk(path: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterato
 class Hashes:
     """Hashes one folder repeatedly. A file is read again only when its size, times or inode have changed."""
 
+    young = 2.0
+    """A file can change twice within one tick of the clock that dates it. So a file is read again until it has
+    looked the same for this many seconds. A file changed more than a day ago is exempt, because clocks differ by
+    less."""
+
     def __init__(self) -> None:
         self._known: dict[SnapshotFile, bytes] = {}
         self._since: dict[SnapshotFile, float] = {}
@@ -119,11 +118,11 @@ class Hashes:
         began = time.monotonic()
         digests = {member: self._known.get(member) or _digest(member) for member in found}
         self._since = {member: self._since.get(member, began) for member in found}
-        old = time.time_ns() - OLD
+        old = time.time_ns() - 86400 * 10**9
         self._known = {
             member: digest
             for member, digest in digests.items()
-            if member.changed_at < old or self._since[member] < began - YOUNG
+            if member.changed_at < old or self._since[member] < began - self.young
         }
         whole = hashlib.sha256()
         for member in found:

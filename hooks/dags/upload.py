@@ -33,13 +33,6 @@ log = logging.getLogger(__name__)
 
 Job = TypeVar("Job")
 
-# Bytes of an archive sent in one exchange; more would delay other work at the site.
-PART = 8 * 2**20
-# Seconds within which a part must arrive.
-PART_TIMEOUT = 180.0
-# Seconds between two searches for unused bundles.
-SWEEP_INTERVAL = 3600.0
-
 
 @dataclass
 class _Upload:
@@ -55,6 +48,8 @@ class _Upload:
     archive: bytes
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     sent: int = 0
+    part_bytes = 8 * 2**20
+    """Of an archive, sent in one exchange; more would delay other work at the site."""
 
     @property
     def stage(self) -> str:
@@ -63,8 +58,8 @@ class _Upload:
 
     def part(self, folder: str) -> RunCommand:
         """Return the step that writes the next part, and with the last one creates the bundle. It can be repeated."""
-        data = self.archive[self.sent : self.sent + PART]
-        file = f"part.{self.sent // PART:06}"
+        data = self.archive[self.sent : self.sent + self.part_bytes]
+        file = f"part.{self.sent // self.part_bytes:06}"
         place, stage = shlex.quote(folder), self.stage
         lines = [
             f"umask 077; mkdir -p -- {place}/{stage} && cd -- {place} || exit",
@@ -72,7 +67,7 @@ class _Upload:
             f"[ ! -d {self.hash} ] || {{ rm -rf {stage}; exit 0; }}",
             f'cat > {stage}/{file} && [ "$(wc -c < {stage}/{file})" -eq {len(data)} ] || exit',
         ]
-        if self.sent + PART >= len(self.archive):
+        if self.sent + self.part_bytes >= len(self.archive):
             content = f"content.{self.name}"
             lines += [
                 f"(cd {stage} && rm -rf {content} && mkdir {content} && cat part.* | gzip -dc > archive) || exit",
@@ -199,7 +194,7 @@ class BundleSync:
         """
         if time.monotonic() < self._sweep_at:
             return None
-        self._sweep_at = time.monotonic() + SWEEP_INTERVAL
+        self._sweep_at = time.monotonic() + 3600.0
         return _sweep(self.folder, {*used, *([self._upload.hash, self._upload.stage] if self._upload else [])})
 
     def swept(self, answer: CommandResult) -> None:
@@ -229,7 +224,7 @@ class BundleSync:
                 self._upload = _Upload(bundle, found.hash, found.archive)
 
     def _send(self, transport: Transport, upload: _Upload, present: set[str], bound: BundleStates) -> None:
-        (answer,) = transport.exchange([upload.part(self.folder)], PART_TIMEOUT)
+        (answer,) = transport.exchange([upload.part(self.folder)], timeout=180.0)
         if answer.status is None:
             raise TransportError(answer.message)
         if answer.status != 0:
@@ -238,7 +233,7 @@ class BundleSync:
             log.warning("%s", reason.sentence)
             bound.waits[upload.bundle] = reason
             return
-        upload.sent += PART
+        upload.sent += upload.part_bytes
         if upload.sent >= len(upload.archive):
             log.info("Dag bundle %s was sent as %s/%s", upload.bundle.name, self.folder, upload.hash)
             self._upload = None

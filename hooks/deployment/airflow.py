@@ -30,15 +30,13 @@ if TYPE_CHECKING:
 
 # The types of Airflow connections that its SSH and AWS hooks accept.
 SSH_TYPES, AWS_TYPES = ("ssh", "sftp"), ("aws", "s3", "emr")
-# Seconds by which the clocks of this machine and the API server may differ. Generous, because the API server itself
-# makes the final decision about a token.
-CLOCKS_DIFFER = 300
-# Seconds between two attempts to load keys that are unavailable.
-KEYS_INTERVAL = 10.0
 
 
 class AirflowDeployment(Deployment):
     """The deployment that ``airflow.cfg``, Airflow's environment variables and the secrets backends describe."""
+
+    keys_interval = 10.0
+    """Seconds between two attempts to load keys that are unavailable."""
 
     def log_folder(self) -> Path:
         from airflow.configuration import conf
@@ -74,7 +72,7 @@ class AirflowDeployment(Deployment):
                 # Otherwise Airflow would request missing published keys, and log that, for each token.
                 if validator is None or time.monotonic() < next_try:
                     raise TokenUnverifiedError(str(error)) from error
-                next_try = time.monotonic() + KEYS_INTERVAL
+                next_try = time.monotonic() + self.keys_interval
             try:
                 return str((await validator.avalidated_claims(token))["sub"])
             except Exception as error:  # the text comes from a stranger, so any exception is possible
@@ -164,7 +162,7 @@ def _token_validator() -> JWTValidator:
         required_claims=frozenset({"aud", "exp", "iat", "sub"}),
         issuer=conf.get("api_auth", "jwt_issuer", fallback=None),
         audience=conf.get_mandatory_list_value("execution_api", "jwt_audience"),
-        leeway=CLOCKS_DIFFER,
+        leeway=300,  # generous, because the API server itself makes the final decision about a token
         **get_sig_validation_args(make_secret_key_if_needed=False),
     )
 

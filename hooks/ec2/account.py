@@ -13,6 +13,7 @@ from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.gpus import not_supported
 from lading.scheduling.model.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.model.quotas import names_burstable, quota, vcpus
+from lading.scheduling.text.printable import first_few
 
 # https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 NAMES = {
@@ -21,8 +22,6 @@ NAMES = {
 }
 # A family whose quota is not named after the first letters of its types.
 CALLED = {"high": "u"}
-# How many types without a price are listed.
-MOST_NAMED = 5
 
 
 def quotas(ec2: EC2) -> dict[str, float]:
@@ -84,12 +83,11 @@ def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
     text = f"{len(priced)} types in {', '.join(zones) or 'any zone'}, from {usd:.4f} USD per hour ({name}, "
     text += f"{offering.capacity_type}), with volumes and addresses; {'; '.join(catalogue.sources)}"
     if missing := sorted(catalogue.types.keys() - priced.keys()):
-        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
-        text += f"; without a price, so never launched: {', '.join(missing[:MOST_NAMED])}{more}"
+        text += f"; without a price, so never launched: {first_few(missing, 5)}"
     if not any(map(names_burstable, offers.config.instance_types)):
         text += "; burstable types (such as t3.*) are left out because `instance_types` does not name them"
     if others := sorted(name for name, kind in catalogue.types.items() if not_supported(kind.features)):
-        text += f"; usable only without their GPUs, which are not supported: {', '.join(others[:MOST_NAMED])}"
+        text += f"; usable only without their GPUs, which are not supported: {', '.join(others[:5])}"
     return Check("prices", True, f"{text}; {offers.note}" if offers.note else text, warns=offers.note is not None)
 
 

@@ -19,8 +19,6 @@ from lading.scheduling.model.quotas import is_burstable
 
 DEPLOYMENT, SITE, TOKEN, PRICE = "lading:deployment", "lading:site", "lading:token", "lading:usd-per-hour"
 PROOF = "lading:proof"
-# A tag's value has at most 256 characters, enough for this many names of 15 characters.
-MOST_TOGETHER = 16
 # The largest user data in bytes, before encoding:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
 MOST_USER_DATA = 16384
@@ -50,16 +48,19 @@ class LaunchBatch:
         return launch.kind, launch.zone, launch.capacity_type
 
 
-def batches(orders: Sequence[Order]) -> list[LaunchBatch]:
-    """Group equal orders into requests, keeping their order."""
+def batches(orders: Sequence[Order], most: int = 16) -> list[LaunchBatch]:
+    """Group equal orders into requests, keeping their order.
+
+    :param most: orders in one request; a tag's value has at most 256 characters, enough for 16 names of 15 characters
+    """
     alike: dict[tuple[str, str | None, str, float | None], list[Order]] = {}
     for each in orders:
         launch = each.launch
         alike.setdefault((launch.kind, launch.zone, launch.capacity_type, launch.usd_per_hour), []).append(each)
     return [
-        LaunchBatch(tuple(found[start : start + MOST_TOGETHER]))
+        LaunchBatch(tuple(found[start : start + most]))
         for found in alike.values()
-        for start in range(0, len(found), MOST_TOGETHER)
+        for start in range(0, len(found), most)
     ]
 
 

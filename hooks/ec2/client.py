@@ -27,17 +27,12 @@ from typing import Any, TypeVar
 
 from lading.hooks.deployment.deployment import Deployment
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.scheduling.model.catalogue import LEAST_USD, MOST_USD
 
-# Seconds. RunInstances can take long, and the Price List is large. Other requests are repeated by the next round of the
-# thread that describes instances. No tick waits for any of them.
-CONNECT_TIMEOUT = 5
-LAUNCH_TIMEOUT, PRICES_TIMEOUT, READ_TIMEOUT = 60, 20, 6
 # The region of the Price List endpoint: https://docs.aws.amazon.com/general/latest/gr/billing.html
 PRICING_REGION = "us-east-1"
-# TerminateInstances and DescribeInstances accept more ids, but answer faster for this many.
-MOST_IDS = 100
 
 
 class AWSTrouble(str, Enum):
@@ -217,8 +212,10 @@ class EC2:
         Airflow's connection is used
     """
 
-    def __init__(self, config: EC2Config, make: Callable[..., Any] | None = None) -> None:
-        self.config = config
+    def __init__(
+        self, config: EC2Config, make: Callable[..., Any] | None = None, limits: EC2Limits = EC2Limits()
+    ) -> None:
+        self.config, self.limits = config, limits
         self._make = make or (lambda *asked: _client(config.deployment, config.aws_conn_id, *asked))
         self._images: dict[str, str] = {}
         self._pictures: dict[str, ImageFacts] = {}
@@ -249,12 +246,12 @@ class EC2:
     @cached_property
     def launcher(self) -> Any:
         """The client that launches. It makes one attempt, because boto3 retries when AWS has no capacity."""
-        return self._made("ec2", total_max_attempts=1, read_timeout=LAUNCH_TIMEOUT)
+        return self._made("ec2", total_max_attempts=1, read_timeout=self.limits.launch_timeout)
 
     @cached_property
     def pricing(self) -> Any:
         """The client of the Price List, which has endpoints in few regions that serve all."""
-        return self._made("pricing", region=PRICING_REGION, read_timeout=PRICES_TIMEOUT)
+        return self._made("pricing", region=PRICING_REGION, read_timeout=self.limits.prices_timeout)
 
     @property
     def region(self) -> str:
@@ -265,7 +262,7 @@ class EC2:
         self, service: str, total_max_attempts: int = 3, region: str | None = None, read_timeout: float | None = None
     ) -> Any:
         retries = {"total_max_attempts": total_max_attempts, "mode": "standard"}
-        timeouts = {"connect_timeout": CONNECT_TIMEOUT, "read_timeout": read_timeout or READ_TIMEOUT}
+        timeouts = {"connect_timeout": 5, "read_timeout": read_timeout or self.limits.read_timeout}
         options = {"retries": retries, **timeouts}
         return self._make(service, region or self.config.region, options)
 
@@ -312,7 +309,7 @@ class EC2:
         :raises EC2Error: EC2 accepts no requests for now, or does not answer
         """
         refused: dict[str, EC2Error] = {}
-        parts = [list(ids[start : start + MOST_IDS]) for start in range(0, len(ids), MOST_IDS)]
+        parts = [list(ids[start : start + 100]) for start in range(0, len(ids), 100)]
         while parts:
             part = parts.pop()
             try:
@@ -337,8 +334,9 @@ class EC2:
         :raises EC2Error: EC2 refuses it, or does not answer; some instances may have the tags
         """
         given = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
-        for start in range(0, len(ids), MOST_IDS):
-            self.reader.create_tags(Resources=list(ids[start : start + MOST_IDS]), Tags=given)
+        # TerminateInstances and DescribeInstances accept more ids, but answer faster for this many.
+        for start in range(0, len(ids), 100):
+            self.reader.create_tags(Resources=list(ids[start : start + 100]), Tags=given)
 
     @answered
     def _terminate(self, ids: Sequence[str]) -> None:

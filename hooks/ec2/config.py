@@ -21,14 +21,11 @@ SUBNET = re.compile(r"subnet-[0-9a-f]{8,17}")
 GROUP = re.compile(r"sg-[0-9a-f]{8,17}")
 # Lading's own tags start with the first prefix; AWS reserves the second.
 RESERVED_TAGS = "lading:", "aws:"
-MOST_TAGS = 40
 WITH_FALLBACK = "spot-with-fallback"
 # Files in the environment that ``airflow lading bootstrap`` builds: it is complete, or building it failed.
 READY, FAILED = ".lading-ready", ".lading-failed"
 # How a machine shuts itself down; cloud images allow this to their default user.
 POWER_OFF = "sudo -n shutdown -h now"
-# How many lines of output to show when a step of the first boot has failed.
-LINES = 5
 Family = Literal["standard", "dl", "f", "g", "hpc", "inf", "p", "trn", "u", "x"]
 
 
@@ -177,8 +174,8 @@ class EC2Config(MachinesConfig):
                     f"{name!r} cannot be a tag; valid: names of 1 to 128 characters that do not begin with "
                     f"{' or '.join(RESERVED_TAGS)}, and values of at most 256"
                 )
-        if len(value) > MOST_TAGS:
-            raise ValueError(f"there are {len(value)} tags; valid: at most {MOST_TAGS}")
+        if len(value) > 40:
+            raise ValueError(f"there are {len(value)} tags; valid: at most 40")
         return value
 
     @model_validator(mode="after")
@@ -239,7 +236,7 @@ class EC2Config(MachinesConfig):
         return (
             f"[ -e {ready} ] || [ ! -e {failed} ] || {shlex.quote(self.python)} -c 'import lading.executors.host' "
             "2>/dev/null || { echo 'the user data of `airflow lading bootstrap` failed on this machine, or on the one "
-            f"its image was made from; its last lines:'; tail -n {LINES} {failed}; exit 1\n}} >&2"
+            f"its image was made from; its last lines:'; tail -n 5 {failed}; exit 1\n}} >&2"
         )
 
     @property

@@ -15,14 +15,13 @@ from lading.hooks.ec2.fleet_state import FleetPart, FleetState
 from lading.hooks.site import Tenancy
 
 TEAM, DAG = "lading:team", "lading:dag"
-# Seconds until a refused request is tried again, since the account's policy may have changed.
-SECONDS_AFTER_REFUSAL = 600.0
-# How many machines of a refused request are tried one by one in each update.
-MOST_ALONE = 8
 
 
 class CostTags(FleetPart):
     """Keeps the tags of machines in line with the tenants that the controller reports."""
+
+    seconds_after_refusal = 600.0
+    """Until a refused request is tried again, since the account's policy may have changed."""
 
     def __init__(self, state: FleetState) -> None:
         super().__init__(state)
@@ -63,7 +62,8 @@ class CostTags(FleetPart):
             known = self._set.get(id) or {name: machine.instance.tags.get(name, "") for name in (TEAM, DAG)}
             if any(known.get(name, "") != value for name, value in tags.items()):
                 wanted.setdefault(tuple(tags.items()), []).append(id)
-        alone = [id for ids in wanted.values() for id in ids if id in self._alone][:MOST_ALONE]
+        # The machines of a refused request are tried one by one, a few in each update.
+        alone = [id for ids in wanted.values() for id in ids if id in self._alone][:8]
         for tags_as_items, ids in wanted.items():
             together = [id for id in ids if id not in self._alone]
             for some in ([together] if together else []) + [[id] for id in ids if id in alone]:
@@ -82,12 +82,12 @@ class CostTags(FleetPart):
         except EC2Error as error:
             self.refused = f"machines cannot be tagged for cost allocation: {error}"
             if error.trouble in (AWSTrouble.SILENCE, AWSTrouble.THROTTLE):
-                self._pause_until = now + SECONDS_AFTER_REFUSAL
+                self._pause_until = now + self.seconds_after_refusal
                 return False
             if len(ids) > 1:
                 self._alone.update(ids)
             else:
-                self._due[ids[0]] = now + SECONDS_AFTER_REFUSAL
+                self._due[ids[0]] = now + self.seconds_after_refusal
             return True
         self._set |= {id: dict(tags) for id in ids}
         self._alone.difference_update(ids)

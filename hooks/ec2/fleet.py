@@ -18,6 +18,7 @@ from lading.hooks.ec2.fleet_state import FleetState
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, LifePhase, with_obstacle
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.reach import Connector, Readiness
@@ -55,11 +56,12 @@ class EC2Fleet:
         api: str,
         folder: Path,
         logs: Path,
+        limits: EC2Limits = EC2Limits(),
     ) -> None:
         self.config, self.ec2, self.identities = config, ec2, identities
         self.event_buffer = EventBuffer()
-        self.offers = EC2Offers(config, ec2, folder, self.event_buffer.add)
-        self.state = FleetState(site, scope, config, ec2, identities, self.offers, self.event_buffer)
+        self.offers = EC2Offers(config, ec2, folder, self.event_buffer.add, limits)
+        self.state = FleetState(site, scope, config, ec2, identities, self.offers, self.event_buffer, limits)
         self.machines = self.state.machines
         self.termination = Termination(self.state)
         self.cost_tags = CostTags(self.state)
@@ -173,5 +175,6 @@ class EC2Fleet:
             return End("node_failure", with_obstacle(because("machine_unreached", seconds=deadline), machine.waits))
         if phase is LifePhase.UP and connection is not None and machine.seconds_of_no_use() > deadline:
             return End("node_failure", because("machine_takes_no_jobs", seconds=deadline, text=connection.machine.note))
-        late = life.overdue(phase, machine.seconds, self.config.expected_boot_time, machine.waits)
+        boot_seconds, least = self.config.expected_boot_time, self.state.limits.boot
+        late = life.overdue(phase, machine.seconds, boot_seconds, machine.waits, least)
         return End("node_failure", late) if late is not None else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.pace import Shortages
@@ -38,11 +39,14 @@ class FleetState:
     identities: Sequence[Identity]
     offers: EC2Offers
     event_buffer: EventBuffer
+    limits: EC2Limits = EC2Limits()
     machines: dict[str, EC2Machine] = field(default_factory=dict)
     left: list[Connection] = field(default_factory=list)
-    shortages: Shortages = field(default_factory=Shortages)
     lock: threading.Lock = field(default_factory=threading.Lock)
     complaints: Trouble = field(default_factory=lambda: Trouble(log))
+
+    def __post_init__(self) -> None:
+        self.shortages = Shortages(self.limits)
 
 
 class FleetPart:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 KIND = b"ssh-ed25519"
 MAGIC = b"openssh-key-v1\0"
-BLOCK = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def key_pair(seed: bytes) -> KeyPair:
     blob = _strings(KIND, public)
     check = _derived(seed, "check")[:4]
     private = check + check + _strings(KIND, public, seed + public, b"lading")
-    private += bytes(range(1, 1 + -len(private) % BLOCK))
+    private += bytes(range(1, 1 + -len(private) % 8))
     data = MAGIC + _strings(b"none", b"none", b"") + struct.pack(">I", 1) + _strings(blob, private)
     text = base64.b64encode(data).decode()
     lines = [text[start : start + 70] for start in range(0, len(text), 70)]

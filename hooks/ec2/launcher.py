@@ -26,8 +26,6 @@ from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# Seconds after which a request without an answer is repeated, unless its machines were found meanwhile.
-SECONDS_UNTIL_ASKED_AGAIN = 3.0
 # Seconds between rounds while something is to be requested, and otherwise.
 SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
 NOT_THERE = LifePhase.ORDERED, LifePhase.UNKNOWN
@@ -253,7 +251,8 @@ class Launcher:
         self._end(self._waiting(batch), why)
 
     def _expect(self, batch: LaunchBatch, parameters: Mapping[str, Any]) -> None:
-        self.unanswered[batch.token] = UnansweredLaunch(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
+        # The request is repeated after this time, unless its machines were found meanwhile.
+        self.unanswered[batch.token] = UnansweredLaunch(batch, parameters, time.monotonic() + 3.0)
 
     def _end(self, machines: Sequence[EC2Machine], why: Reason) -> None:
         reason = because("launch_refused").with_also(why)

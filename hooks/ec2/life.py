@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lading.hooks.ec2.client import EC2Error, EC2Instance
+from lading.hooks.ec2.limits import EC2Limits
 from lading.scheduling.model.machine_traits import SPOT
 from lading.scheduling.model.reasons import Reason, because
 
@@ -36,17 +37,8 @@ class LifePhase(str, Enum):
     GONE = "gone"
 
 
-# Seconds that a phase can last. For booting it is a multiple of the table's expected boot time.
+# Seconds that a phase can last, except booting.
 LONGEST = {LifePhase.ORDERED: 600.0, LifePhase.UNKNOWN: 900.0, LifePhase.PENDING: 600.0}
-LEAST_BOOT = 600.0
-BOOTS = 5
-# Seconds. EC2 may not describe a new instance yet, and may briefly omit one that it has described before:
-# https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
-SECONDS_UNTIL_DESCRIBED = 300.0
-SECONDS_UNTIL_MISSED = 60.0
-# Seconds between two requests to terminate an instance; after refusals the pauses grow up to the second value.
-SECONDS_UNTIL_REPEATED = 30.0
-LONGEST_UNTIL_REPEATED = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +52,15 @@ class End:
     reason: Reason
 
 
-def overdue(phase: LifePhase, seconds: float, boot_seconds: float, obstacle: Reason | None) -> Reason | None:
+def overdue(
+    phase: LifePhase, seconds: float, boot_seconds: float, obstacle: Reason | None, boot: float = EC2Limits.boot
+) -> Reason | None:
     """Return why a machine that has been in a phase for this long is terminated; None if it is not.
 
+    :param boot_seconds: the expected boot time; ``boot``: the limit unless five times that is more
     :param obstacle: what keeps it from answering; None: unknown
     """
-    longest = max(LEAST_BOOT, BOOTS * boot_seconds) if phase is LifePhase.BOOTING else LONGEST.get(phase)
+    longest = max(boot, 5 * boot_seconds) if phase is LifePhase.BOOTING else LONGEST.get(phase)
     if longest is None or seconds <= longest:
         return None
     return with_obstacle(because("machine_late", phase=phase.value, seconds=longest), obstacle)

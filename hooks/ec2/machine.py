@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import LaunchBatch
 from lading.hooks.ec2.client import EC2Instance
-from lading.hooks.ec2.life import LONGEST_UNTIL_REPEATED, SECONDS_UNTIL_REPEATED, End, LifePhase
+from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.pace import Offering
 from lading.hooks.machines.connection import Connection
 from lading.hooks.site import LocationState, ObservedLocation, Order
@@ -27,8 +27,6 @@ from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.model.resources import NOT_KNOWN, Resources
 
 PENDING = "pending"
-# Seconds. A machine that terminated this soon after it was seen pending has never run.
-SECONDS_UNSEEN = 10.0
 # Properties that a machine cannot report about itself.
 ITS = "launched_at", "usd_per_hour", "priced_at", "surcharges", "features"
 STATES = {
@@ -85,7 +83,7 @@ class EC2Machine:
     connection: Connection | None = None
     release: Reason | None = None
     asked_at: float | None = None
-    refusal: Backoff = field(default_factory=lambda: Backoff(2 * SECONDS_UNTIL_REPEATED, LONGEST_UNTIL_REPEATED))
+    refusal: Backoff = field(default_factory=lambda: Backoff(first=60.0, longest=900.0))
     has_answered: bool = False
     of_no_use_at: float | None = None
     termination_reason: End | None = None
@@ -109,7 +107,8 @@ class EC2Machine:
             self.pending_since = self.pending_since or now
             self.pending_until = max(self.pending_since, as_of)
         elif not instance.lives and self._is_pending:
-            self.never_ran = as_of - self.pending_until < SECONDS_UNSEEN
+            # A machine that terminated this soon after it was seen pending has never run.
+            self.never_ran = as_of - self.pending_until < 10.0
         self.instance = instance
         self.heard_at = time.time() if self.heard_at is None else self.heard_at
 

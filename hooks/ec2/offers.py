@@ -15,6 +15,7 @@ from lading.hooks.ec2 import boot
 from lading.hooks.ec2.bills import Bills, EndedInstance
 from lading.hooks.ec2.client import EC2, EC2Error, EC2Instance
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
@@ -36,9 +37,6 @@ USD_PER_ADDRESS = 0.005
 # https://docs.aws.amazon.com/ebs/latest/userguide/volume_constraints.html
 LARGEST_VOLUME = 64 * 2**20
 ROOTS = "roots.json"
-MOST_BYTES = 2**16
-# Seconds between two rounds. Prices themselves are cached for longer.
-SECONDS_BETWEEN_LOOKS = 30.0
 
 
 class EC2Offers:
@@ -51,9 +49,14 @@ class EC2Offers:
     no_api: str | None = None
 
     def __init__(
-        self, config: EC2Config, ec2: EC2, folder: Path, report: Callable[[dict[str, Any]], None] = lambda event: None
+        self,
+        config: EC2Config,
+        ec2: EC2,
+        folder: Path,
+        report: Callable[[dict[str, Any]], None] = lambda event: None,
+        limits: EC2Limits = EC2Limits(),
     ) -> None:
-        self.config, self.ec2, self.folder = config, ec2, folder
+        self.config, self.ec2, self.folder, self.limits = config, ec2, folder, limits
         self.bills = Bills(ec2, report)
         self.note: str | None = None
         """What is wrong with the prices, as text; None: nothing."""
@@ -67,7 +70,7 @@ class EC2Offers:
         self._catalogue: Catalogue | None = None
 
     def pause(self) -> float:
-        return SECONDS_BETWEEN_LOOKS
+        return self.limits.between_offers
 
     def round(self) -> None:
         """Update the catalogue, with the full cost of each machine, and compute pending bills.
@@ -76,7 +79,7 @@ class EC2Offers:
         """
         zones = tuple(self.ec2.zones())
         if self._prices is None or self._prices.zones != zones:
-            self._prices = Prices(self.config, self.ec2, zones, self.folder)
+            self._prices = Prices(self.config, self.ec2, zones, self.folder, self.limits.spot_age)
         self._look_at_images()
         try:
             found = self._prices.catalogue(time.time())
@@ -220,7 +223,7 @@ def keep_roots(folder: Path, config: EC2Config, roots: Mapping[str, int]) -> Non
 def kept_roots(folder: Path, config: EC2Config) -> dict[str, int]:
     """Return the stored sizes of a site's images; empty if there are none."""
     with suppress(OSError, NotReadable, ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        found: Any = parse_json(read_regular(folder / ROOTS, MOST_BYTES))
+        found: Any = parse_json(read_regular(folder / ROOTS, 2**16))
         if found["ami"] == config.ami:
             return {str(arch): int(mib) for arch, mib in found["roots"].items() if int(mib) > 0}
     return {}

@@ -19,11 +19,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from lading.hooks.ec2.client import STATE_CODE, AWSTrouble, EC2Error
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.refusals import (
-    FIRST_HOLD,
-    OFFERINGS_UNTIL_HELD,
     PROFILE,
-    SECONDS_HELD,
     SECONDS_WITHOUT_CAPACITY,
     TRANSIENT,
     UNKNOWN,
@@ -39,18 +37,8 @@ from lading.scheduling.model.reasons import Reason, because
 # RunInstances is limited per account to bursts of 5 requests and 1,000 instances, each refilled by 2 per second:
 # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html
 REQUESTS, INSTANCES, REFILL = 5.0, 1000.0, 2.0
-# Seconds without requests after a quota was reached, unless machines have terminated.
-SECONDS_OVER_QUOTA = 180.0
 # Seconds. Throttling pauses launches for ever longer times; so do permanent refusals.
 FIRST_THROTTLE, LONGEST_THROTTLE = 5.0, 120.0
-LONGEST_HOLD = 900.0
-# How often a request is repeated while AWS does not know a new instance profile yet.
-MOST_UNKNOWN = 4
-# Seconds. A type whose machine never answered is not launched in that zone again for this long: giving up a machine
-# takes minutes, and the other zones should be tried first. After MOST_SILENT in a row the image or the network is at
-# fault.
-SECONDS_AFTER_SILENCE = 1800.0
-MOST_SILENT = 3
 
 Offering = tuple[str, str | None, str]
 """Type, zone and capacity type."""
@@ -100,7 +88,8 @@ class TokenBucket:
 class Shortages:
     """What EC2 has refused, and for how long it is not requested again."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: EC2Limits = EC2Limits()) -> None:
+        self.limits = limits
         self.offerings: dict[Offering, Shortage] = {}
         """The shortage of each offering."""
         self.quotas: dict[str, Shortage] = {}
@@ -117,10 +106,11 @@ class Shortages:
         self._strange_hold: Shortage | None = None
         self._unknown_profile = 0
         self._throttle = ReasonedBackoff(FIRST_THROTTLE, LONGEST_THROTTLE)
-        self._refusal = ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD)
-        self._volumes = ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD)
-        self._doubt = ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD)
+        self._refusal, self._volumes, self._doubt = (self._hold() for _ in range(3))
         self._silent = 0
+
+    def _hold(self) -> ReasonedBackoff:
+        return ReasonedBackoff(self.limits.first_hold, self.limits.longest_hold)
 
     def refused(self, offering: Offering, error: EC2Error, subnet: str | None = None) -> Reason:
         """Record a refused launch; return the reason.
@@ -135,7 +125,8 @@ class Shortages:
         if error.trouble is AWSTrouble.CAPACITY:
             self.reclaimed(offering, why)
         elif error.trouble is AWSTrouble.QUOTA:
-            self.quotas[quota(kind, capacity_type)] = Shortage(time.time() + SECONDS_OVER_QUOTA, why)
+            # Nothing is requested for this long, unless machines have terminated.
+            self.quotas[quota(kind, capacity_type)] = Shortage(time.time() + 180.0, why)
         elif error.trouble is AWSTrouble.THROTTLE:
             self._throttle.failed_for(why)
         return why
@@ -150,7 +141,8 @@ class Shortages:
         kind, zone, capacity_type = offering
         why = because(found.reason, **said)
         shortage = Shortage(time.time() + found.seconds, why)
-        if found.message == PROFILE and self._unknown_profile < MOST_UNKNOWN:
+        # The request is repeated while AWS does not know a new instance profile yet.
+        if found.message == PROFILE and self._unknown_profile < 4:
             self._unknown_profile += 1
             why = because("aws_new_profile")
             self._throttle.failed_for(why)
@@ -159,13 +151,14 @@ class Shortages:
         elif found.scope is RefusalScope.VOLUMES:
             self._volumes.failed_for(why)
         elif found is UNKNOWN:
-            pauses = self._strange.setdefault(offering, ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD))
+            pauses = self._strange.setdefault(offering, self._hold())
             pauses.failed_for(why)
             self.offerings[offering] = Shortage(time.time() + pauses.left, why)
             alike = self._strange_codes.setdefault(said["error"], set())
             alike.add(offering)
-            if len(alike) >= OFFERINGS_UNTIL_HELD:
-                self._strange_hold = Shortage(time.time() + SECONDS_HELD, why)
+            # The image, the network or a policy is at fault: further offerings would be refused as well.
+            if len(alike) >= 3:
+                self._strange_hold = Shortage(time.time() + 600.0, why)
         elif found.scope is RefusalScope.SUBNET and subnet is not None:
             self.subnets[subnet] = shortage
         elif found.scope is RefusalScope.TYPE:
@@ -199,7 +192,8 @@ class Shortages:
 
         :param why: the reason for its termination
         """
-        until = time.time() + SECONDS_AFTER_SILENCE
+        # Giving up a machine takes minutes, and the other zones should be tried first.
+        until = time.time() + 1800.0
         self.offerings[offering] = Shortage(until, because("machine_silent").with_also(why))
         self._silent += 1
         if self.is_in_doubt:
@@ -213,7 +207,8 @@ class Shortages:
     @property
     def is_in_doubt(self) -> bool:
         """Whether several machines in a row never answered, so that only one is launched at a time."""
-        return self._silent >= MOST_SILENT
+        # After this many in a row the image or the network is at fault.
+        return self._silent >= 3
 
     def launched(self, offering: Offering) -> None:
         self._strange.pop(offering, None)

@@ -44,7 +44,6 @@ KEYS = "kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", 
 DRY = "DryRunOperation"
 # A message that starts with one of these applies to all further requests, too.
 SILENT, USELESS = "AWS does not answer", "AWS cannot be asked"
-HOPELESS = SILENT, USELESS
 REFUSED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
 
 
@@ -199,7 +198,7 @@ def checks(
     for action, ask in dry.items():
         found = _asked(action, ask)
         yield found
-        if found.message.startswith(HOPELESS):
+        if found.message.startswith((SILENT, USELESS)):
             return
     there = None
     with suppress(EC2Error):

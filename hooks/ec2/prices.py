@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from lading.hooks.ec2.client import EC2, listed, number, parse_rows, spot_price, text_of
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.files.json_model import JsonModel, Text, Within, checked
 from lading.hooks.files.safe_files import FileError, NotReadable, read_regular, read_text, write_atomically
 from lading.scheduling.model.catalogue import (
@@ -35,13 +36,6 @@ from lading.scheduling.model.machine_traits import SPOT
 from lading.scheduling.text.nesting import parse_json
 
 DAY = 86_400.0
-# Seconds until AWS is asked again after it has not answered.
-PAUSE = 3600.0
-# The maximum age of spot prices in use, seconds.
-SPOT_SECONDS = 300.0
-MOST_BYTES = 2**24
-# With more types than this, the prices of all types are requested.
-MOST_NAMES = 100
 FILTERS = {
     "serviceCode": "AmazonEC2",
     "preInstalledSw": "NA",
@@ -78,10 +72,13 @@ class Prices:
 
     :param zones: the zones in which machines can be launched
     :param folder: stores answers
+    :param spot_age: the maximum age of spot prices in use, seconds
     """
 
-    def __init__(self, config: EC2Config, ec2: EC2, zones: Sequence[str], folder: Path) -> None:
-        self.config, self.ec2, self.zones = config, ec2, zones
+    def __init__(
+        self, config: EC2Config, ec2: EC2, zones: Sequence[str], folder: Path, spot_age: float = EC2Limits.spot_age
+    ) -> None:
+        self.config, self.ec2, self.zones, self.spot_age = config, ec2, zones, spot_age
         self._file = folder / f"prices-{ec2.region}.json"
         self._kept = load(self._file, ec2.region)
         is_whole = self._kept is not None and set(zones) <= self._kept.zones.keys() and bool(self._kept.usd)
@@ -156,13 +153,14 @@ class Prices:
         if now - self._asked_at >= DAY:
             try:
                 self._kept = self._ask(now)
-                self._asked_at = now if self._list_trouble is None else now - DAY + PAUSE
+                # AWS has not answered, so it is asked again in an hour.
+                self._asked_at = now if self._list_trouble is None else now - DAY + 3600.0
                 self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write_atomically(self._file, json.dumps(asdict(self._kept)))
             except Exception as error:  # an error of AWS, the network or the disk must not stop the site
-                self._asked_at = now - DAY + PAUSE
+                self._asked_at = now - DAY + 3600.0
                 self._list_trouble = f"AWS's prices could not be read: {error}"
-        is_old = self._spot_at is None or now - self._spot_at >= SPOT_SECONDS
+        is_old = self._spot_at is None or now - self._spot_at >= self.spot_age
         if SPOT in self.config.capacity_types and is_old:
             try:
                 self._spot = dict(self._ask_spot(now))
@@ -215,7 +213,8 @@ class Prices:
         """Yield the last spot price of each type in each zone, and since when it is valid, epoch seconds."""
         names = sorted(chosen(self._base(), self.config).types)
         asked: dict[str, Any] = {"StartTime": now + self.ec2.clock_ahead, "ProductDescriptions": ["Linux/UNIX"]}
-        asked |= {"InstanceTypes": names} if len(names) <= MOST_NAMES else {}
+        # With more types than this, the prices of all types are requested.
+        asked |= {"InstanceTypes": names} if len(names) <= 100 else {}
         found = listed(self.ec2.reader, "describe_spot_price_history", "SpotPriceHistory", **asked)
         for each in sorted(parse_rows(found, spot_price), key=lambda each: each.since):
             yield (each.kind, each.zone), (each.usd, each.since)
@@ -249,7 +248,7 @@ def specified(config: EC2Config) -> Catalogue:
 def load(file: Path, region: str) -> CachedPrices | None:
     """Return the stored prices of a region; None if there are none that can be used."""
     try:
-        found = CachedPrices(**checked(CachedPrices, parse_json(read_regular(file, MOST_BYTES))))
+        found = CachedPrices(**checked(CachedPrices, parse_json(read_regular(file, 2**24))))
     except (OSError, NotReadable, ValueError):
         return None
     return found if found.region == region else None

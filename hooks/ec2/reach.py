@@ -27,11 +27,6 @@ from lading.hooks.ssh.transport import Server
 from lading.scheduling.model.quotas import is_burstable
 from lading.scheduling.model.reasons import because
 
-# Seconds to wait for machines to accept connections; the others are tried again in the next round.
-PATIENCE = 0.5
-# The longest pause between two logins to a booting machine, seconds.
-LONGEST_LOGIN_PAUSE = 8.0
-
 
 class Readiness(FleetPart):
     """Connects to machines that have booted, and lets them take jobs once they are ready."""
@@ -77,7 +72,7 @@ class Readiness(FleetPart):
                 self.state.shortages.answered()
 
 
-def answering(places: Mapping[str, tuple[str, int]], patience: float = PATIENCE) -> set[str]:
+def answering(places: Mapping[str, tuple[str, int]], patience: float = 0.5) -> set[str]:  # the next round tries again
     """Return the names of the places that accept a connection.
 
     :param places: address and port, by name
@@ -151,7 +146,7 @@ class Connector:
         transport = SSHTransport(
             server,
             setup=config.login_setup,
-            backoff=Backoff(longest=LONGEST_LOGIN_PAUSE),
+            backoff=Backoff(longest=8.0),  # seconds between two logins to a booting machine
             deployment=config.deployment,
         )
         table: dict[str, object] = {

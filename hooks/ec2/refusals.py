@@ -25,8 +25,6 @@ FIRST_HOLD = 60.0
 SECONDS_UNTIL_MENDED = 900.0
 # Seconds without requests for a type that a zone does not offer; the list of offered types is requested as rarely.
 SECONDS_NOT_OFFERED = 86_400.0
-# Seconds until a new instance profile is tried again, because AWS takes a moment to know it.
-SECONDS_UNTIL_KNOWN = 15.0
 
 
 class RefusalScope(Enum):
@@ -77,7 +75,8 @@ REFUSALS = (
         "InvalidParameterValue", RefusalScope.SUBNET, SECONDS_WITHOUT_CAPACITY, "aws_subnet_full",
         r"free (ipv[46] )?addresses",
     ),
-    AWSRefusal("InvalidParameterValue", RefusalScope.ACCOUNT, SECONDS_UNTIL_KNOWN, "aws_profile", PROFILE),
+    # AWS takes a moment to know a new instance profile.
+    AWSRefusal("InvalidParameterValue", RefusalScope.ACCOUNT, 15.0, "aws_profile", PROFILE),
     AWSRefusal(r"InvalidSubnetID\..*|InvalidSubnet", RefusalScope.SUBNET, SECONDS_UNTIL_MENDED, "aws_subnet"),
     AWSRefusal("InsufficientVolumeCapacity", RefusalScope.ZONE, SECONDS_WITHOUT_CAPACITY, "aws_no_capacity"),
     AWSRefusal("InsufficientAddressCapacity", RefusalScope.ZONE, SECONDS_WITHOUT_CAPACITY, "aws_no_capacity"),
@@ -144,11 +143,8 @@ REFUSALS = (
         r"Client\.(InternalError|InvalidSnapshot\.NotFound)", RefusalScope.ACCOUNT, FIRST_HOLD, "aws_volume_key"
     ),
 )  # fmt: skip
+# A code that is not in the table.
 UNKNOWN = AWSRefusal(".*", RefusalScope.OFFERING, SECONDS_WITHOUT_CAPACITY)
-# An unknown code that was returned for this many offerings holds the account for this many seconds: the image, the
-# network or a policy is at fault, and further offerings would be refused as well.
-OFFERINGS_UNTIL_HELD = 3
-SECONDS_HELD = 600.0
 # The reason codes of refusals that are temporary.
 TRANSIENT = {
     AWSTrouble.CAPACITY: "aws_no_capacity",

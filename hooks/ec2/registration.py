@@ -16,14 +16,11 @@ from lading.hooks.ec2.fleet_state import FleetPart, FleetState
 from lading.hooks.ec2.life import LifePhase
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.termination import Termination
+from lading.scheduling.text.printable import first_few
 
 log = logging.getLogger(__name__)
 
-# Seconds between two descriptions: while instances come and go, while some boot, and otherwise.
-WHILE_CHANGING, WHILE_BOOTING, WHILE_QUIET = 1.0, 5.0, 30.0
 CHANGING = {LifePhase.UNKNOWN, LifePhase.PENDING, LifePhase.TERMINATING}
-# How many instances with our tags that are not ours are listed.
-MOST_NAMED = 5
 
 
 class Registration(FleetPart):
@@ -47,7 +44,7 @@ class Registration(FleetPart):
             for machine in machines
         )
         is_changing = any(machine.phase in CHANGING for machine in machines)
-        pause = WHILE_CHANGING if is_changing else WHILE_BOOTING if is_odd else WHILE_QUIET
+        pause = 1.0 if is_changing else 5.0 if is_odd else self.state.limits.while_quiet
         return self.termination.is_news or time.monotonic() - self.described_at >= pause
 
     def register(self) -> None:
@@ -89,12 +86,11 @@ class Registration(FleetPart):
         others = sorted(
             instance.id for instance in instances if instance.id not in known and instance.state not in boot.ENDED
         )
-        more = f" and {len(others) - MOST_NAMED} more" if others[MOST_NAMED:] else ""
         before, self.strangers = self.strangers, None
         if others:
-            message = ", ".join(others[:MOST_NAMED]) + more
             self.strangers = (
-                f"tagged like Lading's instances, but Lading did not launch them, so it leaves them alone: {message}"
+                "tagged like Lading's instances, but Lading did not launch them, so it leaves them alone: "
+                f"{first_few(others, 5)}"
             )
             if self.strangers != before:
                 log.warning("Instances of site %r are %s", self.state.site, self.strangers)
@@ -124,7 +120,8 @@ class Registration(FleetPart):
         those of another account.
         """
         machine.missed_at = machine.missed_at or now
-        patience = life.SECONDS_UNTIL_MISSED if machine.is_described else life.SECONDS_UNTIL_DESCRIBED
+        limits = self.state.limits
+        patience = limits.until_missed if machine.is_described else limits.until_described
         if now - machine.missed_at > patience and (not machine.has_answered or machine.silence() > patience):
             self.termination.end(machine, life.MISSED)
 

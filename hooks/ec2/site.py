@@ -16,6 +16,7 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.identity import Identity, identities
 from lading.hooks.ec2.life import End
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.offers import kept_roots, launchable
 from lading.hooks.ec2.prices import read_file
@@ -41,11 +42,6 @@ from lading.scheduling.model.location import Location
 from lading.scheduling.model.machine_traits import ANY_ARCH
 from lading.scheduling.model.reasons import Reason, because
 
-# Seconds that the first poll waits for an answer, so that a single poll finds the existing machines; later polls do not
-# wait.
-FIRST_ANSWER = 10.0
-# How many connections are closed in parallel.
-MOST_AT_ONCE = 32
 STOPPED = because("airflow_stopped")
 
 
@@ -54,19 +50,21 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     holds = True
     config_model = EC2Config
     trial_costs = True
+    limits = EC2Limits()
 
     def __init__(self, name: str, config: EC2Config, folder: Path) -> None:
         super().__init__(name, config, folder)
         self.scope = name
-        self._first_answer = FIRST_ANSWER
+        # Seconds that the first poll waits, so that a single poll finds the existing machines; later polls do not wait.
+        self._first_answer = 10.0
         self._is_closed = False
 
     @cached_property
     def fleet(self) -> EC2Fleet:
         here = self.config.deployment
         logs, ours = here.log_folder(), identities(here.identity().secret)
-        api = self.config.execution_api
-        return EC2Fleet(self.name, self.scope, self.config, EC2(self.config), ours, api, self.folder, logs)
+        api, ec2 = self.config.execution_api, EC2(self.config, limits=self.limits)
+        return EC2Fleet(self.name, self.scope, self.config, ec2, ours, api, self.folder, logs, self.limits)
 
     @cached_property
     def rounds(self) -> Rounds:
@@ -286,7 +284,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         for rounds in (self.launch_rounds, self.rounds):
             rounds.stop(max(0.0, deadline - time.monotonic()))
         connections = [each.connection for each in self.fleet.machines.values() if each.connection is not None]
-        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        with ThreadPoolExecutor(max_workers=32) as pool:
             list(pool.map(lambda each: each.let_go("hand_over", deadline), connections))
 
     def _end(self, machine: EC2Machine, how: str) -> None:

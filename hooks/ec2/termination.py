@@ -53,7 +53,7 @@ class Termination(FleetPart):
             machine
             for machine in list(self.machines.values())
             if machine.termination_reason is not None and machine.instance is not None
-            if machine.asked_at is None or now - machine.asked_at > life.SECONDS_UNTIL_REPEATED
+            if machine.asked_at is None or now - machine.asked_at > 30.0
             if machine.refusal.held is None
         ]
         if not condemned:

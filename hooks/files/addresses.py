@@ -11,11 +11,9 @@ from lading.scheduling.text.printable import shortened
 
 # Environment variable of a job: the paths of its staged inputs by their addresses, as JSON.
 INPUTS_VARIABLE = "LADING_INPUTS"
-# The longest file name on Linux, in bytes (limits.h, NAME_MAX).
-LONGEST = 255
 
 
-def fitting(name: str, longest: int = LONGEST) -> str:
+def fitting(name: str, longest: int = 255) -> str:  # NAME_MAX of Linux, limits.h
     """Return the name, or its beginning and a hash if it is too long. Different names stay different.
 
     :param longest: bytes in UTF-8

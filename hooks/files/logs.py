@@ -16,8 +16,6 @@ WARNING = 30
 VARYING = r"(?<![0-9a-f-])[0-9a-f-]*[0-9][0-9a-f-]*"
 # What a connection appends while it waits to retry.
 COUNTDOWN = "; tried again in "
-# Distinct errors remembered for one activity.
-REMEMBERED = 100
 
 
 # Importing ``logging`` takes a twentieth of the CPU time of a batch job, and most batch jobs log nothing. Therefore the
@@ -95,7 +93,7 @@ class Trouble:
         sign = (type(error), re.sub(VARYING, "#", str(error).partition(COUNTDOWN)[0]))
         if sign in said:
             return
-        if len(said) >= REMEMBERED:
+        if len(said) >= 100:
             said.clear()
         said.add(sign)
         message = "%s: %s (logged once, retrying)"

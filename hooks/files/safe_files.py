@@ -164,9 +164,6 @@ def read_end(path: Path, most: int) -> bytes:
 
 # Text files that people write: tables of jobs, the sites file, profiles.
 
-# Far more than people write, so a device or a wrong file is rejected.
-MOST_BYTES = 2**26
-
 
 class FileError(ValueError):
     """A file that cannot be read as text. The message is one line and does not name the file."""
@@ -200,12 +197,13 @@ def read_bytes(path: str | Path) -> bytes:
         raise FileError(f"cannot be read: {error}") from None
 
 
-def read_limited(file: BinaryIO) -> bytes:
+def read_limited(file: BinaryIO, most: int = 2**26) -> bytes:
     """Return the rest of an open file.
 
-    :raises FileError: it is larger than 64 MiB
+    :param most: far more bytes than people write, so a device or a wrong file is rejected
+    :raises FileError: it is larger
     """
-    content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise FileError(f"has more than {MOST_BYTES:,} bytes; valid: a smaller file")
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise FileError(f"has more than {most:,} bytes; valid: a smaller file")
     return content

@@ -12,9 +12,7 @@ from lading.hooks.batch.system import ArrayRange
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.result import JobRun, RunKeeper, SavedRun
 from lading.hooks.job_scripts.run import RunRecord
-
-# The most failed elements that a message names.
-MOST_NAMED = 10
+from lading.scheduling.text.printable import first_few
 
 
 class JobArrayRun(JobRun):
@@ -166,6 +164,5 @@ def summary(array: RunRecord, elements: Sequence[RunRecord]) -> RunRecord:
 def _named(verb: str, elements: Sequence[RunRecord], state: str) -> str:
     """Return how many elements are in a state, with the reasons of the first ones."""
     found = [each for each in elements if each.state == state]
-    named = "; ".join(f"element {each.index}: {each.reason}" for each in found[:MOST_NAMED])
-    more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return f"{len(found)} of {len(elements)} elements {verb}: {named}{more}"
+    named = first_few([f"element {each.index}: {each.reason}" for each in found], 10, "; ")
+    return f"{len(found)} of {len(elements)} elements {verb}: {named}"

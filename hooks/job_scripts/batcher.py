@@ -22,12 +22,12 @@ from lading.hooks.ssh.answer import TransportError
 
 log = logging.getLogger(__name__)
 
-# Runs are gathered until none has arrived for the first number of seconds, but for no longer than the second.
-WINDOW = (3.0, 15.0)
-
 
 class Batcher:
     """The runs at one site that wait to be submitted with others."""
+
+    window = (3.0, 15.0)
+    """Runs are gathered until none has arrived for the first number of seconds, but for no longer than the second."""
 
     def __init__(self, site: RunSite) -> None:
         self.site = site
@@ -41,7 +41,7 @@ class Batcher:
     def open(self) -> bool:
         """Whether runs are being gathered or submitted in an array, so that the next look is due soon."""
         newest = max(self._came.values(), default=0.0)
-        return bool(self._arrays) or time.monotonic() < newest + WINDOW[1]
+        return bool(self._arrays) or time.monotonic() < newest + self.window[1]
 
     def advance(self, records: Sequence[RunRecord], offsets: Mapping[str, int] | None = None) -> list[RunSighting]:
         """Advance runs as :meth:`RunSite.advance` does, and submit the gathered ones together."""
@@ -99,7 +99,7 @@ class Batcher:
 
     def _is_whole(self, group: Sequence[RunRecord], now: float) -> bool:
         came = [self._came[record.token] for record in group]
-        quiet, longest = WINDOW
+        quiet, longest = self.window
         return now >= max(came) + quiet or now >= min(came) + longest or len(group) >= self.pressure.largest
 
     def _within_limits(

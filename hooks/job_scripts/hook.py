@@ -53,10 +53,6 @@ Result = TypeVar("Result")
 RUNS_FOLDER = Path("~/.lading/runs")
 # Seconds for which an unreachable site is retried before a submission fails.
 REACH_TIMEOUT = 300.0
-# A run is polled again after this fraction of the time since its last change, because each look reads its files.
-SHARE_OF_QUIET = 0.5
-# Bytes of the name of a run's file, without the prefixes and suffixes that are added to it.
-LONGEST_KEY = 200
 
 __all__ = ["BatchHook", "JobArrayRun", "JobCancelled", "JobFailed", "JobRun", "RunTimeout", "SubmitRejected"]
 
@@ -273,7 +269,8 @@ def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
     ``max_poll_interval`` while it does not change.
     """
     last: list[object] = []
-    interval = PollInterval(options.min_poll_interval, options.max_poll_interval, SHARE_OF_QUIET)
+    # Each look reads the files of a run, so it waits half the time since the run's last change.
+    interval = PollInterval(options.min_poll_interval, options.max_poll_interval, 0.5)
 
     def next_pause(record: RunRecord) -> float:
         now = [record.state, record.attempt, record.gone_since, record.held]
@@ -292,13 +289,11 @@ def _file_name(key: str) -> str:
     """
     if not key or "/" in key or key.startswith(".") or "\0" in key:
         raise ValueError(f"key {shortened(key)} is not valid; it must not be empty, contain '/' or begin with '.'")
-    return fitting(key, LONGEST_KEY)
+    # The file's name gets prefixes and suffixes.
+    return fitting(key, 200)
 
 
 # Watches runs for which a callback, `as_completed` or `wait` is waiting.
-
-# Seconds until the next look after an unexpected error.
-SECONDS_AFTER_ERROR = 10.0
 
 
 class Watcher:
@@ -308,6 +303,9 @@ class Watcher:
 
     :param pauses: makes, for each run, the function that gives the seconds between looks at it
     """
+
+    seconds_after_error = 10.0
+    """Until the next look after an unexpected error."""
 
     def __init__(self, name: str, pauses: Callable[[], Callable[[RunRecord], float]]) -> None:
         self.name = name
@@ -335,7 +333,7 @@ class Watcher:
                 if not runs:
                     self._thread = None
                     return
-            pause, over = SECONDS_AFTER_ERROR, []
+            pause, over = self.seconds_after_error, []
             try:
                 over = [run for run in runs if run.done()]
                 pause = min((self._watched[run](run.record) for run in runs if run not in over), default=0.0)

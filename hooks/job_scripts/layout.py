@@ -55,8 +55,6 @@ ARRAY_DIRECTIVES = {"slurm": {"array", "a"}, "pbspro": {"J"}, "torque": {"t"}, "
 ARRAY_IDS = {"slurm": "$SLURM_ARRAY_JOB_ID"}
 # What a wrapper adds to the sentinel of a script that was refused more memory.
 OUT_OF_MEMORY = "out_of_memory"
-# ksh reports a signal as 256 and its number; other shells report no status above 255.
-LARGEST_STATUS = 256 + 64
 # A time in the sentinel: seconds since the epoch.
 _SECONDS = re.compile("[0-9]{9,11}")
 # The first argument of the wrapper in an element of an array of runs; the array's id and the element follow.
@@ -328,7 +326,8 @@ def times(sentinel: str | None) -> tuple[int, int] | None:
 def sentinel(text: str | None) -> Sentinel | None:
     """Read the file ``exit``; None: it has no status yet, or none that a process can have, as a script could write."""
     words = (text or "").split()
-    if not words or (status := whole_number(words[0])) is None or status > LARGEST_STATUS:
+    # ksh reports a signal as 256 and its number; other shells report no status above 255.
+    if not words or (status := whole_number(words[0])) is None or status > 256 + 64:
         return None
     if status and OUT_OF_MEMORY in words[1:]:
         return Sentinel(cause=OUT_OF_MEMORY, exit_code=status)

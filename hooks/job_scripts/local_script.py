@@ -8,9 +8,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-# Characters of a failed script's output that are kept, from its end, which is the most useful part.
-KEPT_CHARACTERS = 2000
-
 
 class NearScriptError(RuntimeError):
     """A prologue or epilogue could not run or has failed. The message has the end of its output."""
@@ -41,7 +38,8 @@ def run_near(what: str, script: str, variables: Mapping[str, str] | None = None)
             raise NearScriptError(f"the {what} cannot be run in {Path.cwd()}: {error}") from None
     said = done.stdout.decode(errors="replace")
     if done.returncode:
-        end = said.strip()[-KEPT_CHARACTERS:]
+        # The end of a failed script's output is its most useful part.
+        end = said.strip()[-2000:]
         raise NearScriptError(f"the {what} exited with status {done.returncode}" + (f": {end}" if end else ""))
     return said
 

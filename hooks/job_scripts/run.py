@@ -26,8 +26,6 @@ from lading.scheduling.model.reasons import because
 ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
-# Seconds after which a submission without an answer counts as dead; more than its command may take.
-UNDER_WAY = 120.0
 # Seconds by which a job may have started before its script, whose times are whole seconds.
 HEAD_START = 2
 # The text for each cause, to which the batch system's own reason is added.
@@ -297,7 +295,8 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
         since = record.doubtful_since or now
         message = "its submission has not been answered yet" if reported == "pending" else answer.message
         record = replace(record, doubtful_since=since, reason=message)
-        over = reported == "pending" and now - since > UNDER_WAY
+        # A submission without an answer for this long is dead; its command may take less.
+        over = reported == "pending" and now - since > 120.0
         return replace(record, attempt=record.attempt + 1, look_up=True, array=None) if over else record
     if reported == "cancelled":
         return record.failed("cancelled", "before it was submitted")

@@ -58,22 +58,13 @@ log = logging.getLogger(__name__)
 # Names the trouble of an unreachable site in the log.
 LOOKING = "runs cannot be polled"
 
-# The most elements of an array, even if the site takes more: submitting makes a link for each on the login node.
-MOST_ELEMENTS = 1000
-# The most consecutive submissions that are followed up when a run is cancelled.
-MOST_ATTEMPTS = 1000
 # For a finished run, bytes that are read of the output not read while it ran: in total, in one exchange, and from the
 # end if there is more.
 MOST_REST, AT_ONCE, LAST = 2**24, 2**22, 2**16
-# The most submissions in one exchange, so that it finishes in time even if each takes a second. The first refusal holds
-# all that follow it.
-MOST_SUBMITTED = 50
 # The reason of a run for which a limit leaves no room; the limit follows.
 HELD = "it waits to be submitted"
 # The reason of a run that no controller has admitted yet.
 UNADMITTED = "waiting for Lading's controller to admit it"
-# Bytes of output of all runs together in one exchange.
-MOST_OUTPUT = 2**24
 
 
 @dataclass(frozen=True)
@@ -109,7 +100,8 @@ class RunSite:
     def __post_init__(self) -> None:
         self.transport = self.given_transport or self.options.transport()
         self.trouble = Trouble(log)
-        self.pressure = BackPressure(min(MOST_ELEMENTS, largest_array(self.system, self.profile.profile)))
+        # Even if the site takes larger arrays: submitting makes a link for each element on the login node.
+        self.pressure = BackPressure(min(1000, largest_array(self.system, self.profile.profile)))
         self._canceller = Canceller()
         self._noted: set[str] = set()
         self._login: tuple[str, str] | None = None
@@ -353,7 +345,7 @@ class RunSite:
 
     def _resolved(self, records: list[RunRecord]) -> list[RunRecord]:
         """Advance the runs until no new submission appears, and return them with their native ids."""
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(1000):
             unknown = [record for record in records if record.job_id is None and not record.ended]
             found = {each.record.token: each.record for each in self.advance(unknown)}
             reported = [found.get(record.token, record) for record in records]
@@ -450,6 +442,10 @@ class RunLook:
     :param arrays: those to submit, which runs have as ``array``
     """
 
+    most_submitted = 50
+    """In one exchange, so that it finishes in time even if each takes a second. The first refusal holds all that
+    follow it."""
+
     def __init__(
         self,
         site: RunSite,
@@ -477,15 +473,15 @@ class RunLook:
         self.known = [each for each in records if each.job_id is not None and not each.ended]
         self.gone = [each for each in self.known if each.gone_since is not None]
         self.shown = [each for each in records if each.token in offsets and each.output]
-        ending = [each for each in due if each.cancelling][:MOST_SUBMITTED]
+        ending = [each for each in due if each.cancelling][: self.most_submitted]
         starting = [each for each in due if not each.cancelling]
         submitted = len(self.known) + sum(map(len, self.arrays.values()))
         first = starting[0].jobs if starting else 1
         allowed, why = site.pressure.allow(site.system.name, site.profile.profile, submitted, first)
         room = sum(jobs <= allowed for jobs in accumulate(each.jobs for each in starting))
         self.held = [replace(each, reason=f"{HELD}: {why.sentence}") for each in starting[room:]]
-        self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
-        most_arrays = MOST_SUBMITTED - len(self.due) if site.pressure.held() is None else 0
+        self.due = [*ending, *starting[: min(self.most_submitted - len(ending), room)]]
+        most_arrays = self.most_submitted - len(self.due) if site.pressure.held() is None else 0
         self.arrays = dict(islice(self.arrays.items(), most_arrays))
 
     def done(self) -> list[RunSighting]:
@@ -602,7 +598,8 @@ class RunLook:
     @property
     def _parts(self) -> Parts:
         # All parts together fit into one exchange, for any number of runs.
-        most = max(4096, min(2**18, MOST_OUTPUT // max(1, len(self.shown))))
+        # At most 16 MiB of output of all runs together in one exchange.
+        most = max(4096, min(2**18, 2**24 // max(1, len(self.shown))))
         return Parts([FilePart(str(record.output), self.offsets[record.token]) for record in self.shown], most)
 
     def _accounting(self) -> list[str] | None:

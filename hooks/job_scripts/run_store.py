@@ -16,9 +16,6 @@ from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.site import RemovedLeftovers
 from lading.scheduling.text.nesting import parse_json
 
-# A larger file was not written by this module.
-MOST_BYTES = 2**26
-
 
 class RunStore:
     """The runs of this user, in a folder of this machine, each saved under its key.
@@ -35,7 +32,8 @@ class RunStore:
         :raises OSError: it cannot be read
         """
         try:
-            saved: dict[str, Any] = json.loads(read_regular(self._path(key), MOST_BYTES))
+            # A larger file was not written by this module.
+            saved: dict[str, Any] = json.loads(read_regular(self._path(key), 2**26))
         except FileNotFoundError:
             return None
         return saved
@@ -73,7 +71,7 @@ class RunStore:
 
     def _record(self, path: Path) -> RunRecord | None:
         try:
-            found: Any = parse_json(read_regular(path, MOST_BYTES))
+            found: Any = parse_json(read_regular(path, 2**26))
             return RunRecord.from_json(found["record"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -19,8 +19,6 @@ from lading.scheduling.model.resources import NOT_KNOWN, Resources
 
 log = logging.getLogger(__name__)
 
-# A machine whose answer takes longer gets no jobs until it has answered, seconds.
-SECONDS_UNTIL_LATE = 20.0
 NO_ANSWER = "it has not answered yet, so its resources are unknown"
 
 
@@ -28,6 +26,8 @@ NO_ANSWER = "it has not answered yet, so its resources are unknown"
 class Connection:
     machine: Machine
     rounds: Rounds
+    seconds_until_late = 20.0
+    """A machine whose answer takes longer gets no jobs until it has answered."""
 
     @property
     def name(self) -> str:
@@ -38,8 +38,8 @@ class Connection:
         """Why it is unreachable; None: it is reachable."""
         if self.rounds.trouble is None and self.machine.is_loaded:
             under_way = self.rounds.under_way_since
-            is_late = under_way is not None and time.monotonic() - under_way > SECONDS_UNTIL_LATE
-            return f"it has not answered for {SECONDS_UNTIL_LATE:.0f} s" if is_late else None
+            is_late = under_way is not None and time.monotonic() - under_way > self.seconds_until_late
+            return f"it has not answered for {self.seconds_until_late:.0f} s" if is_late else None
         return self.rounds.trouble or NO_ANSWER
 
     @property

@@ -33,11 +33,6 @@ from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)
 
-# Seconds that the first look waits for answers, so that a single look finds all machines; later looks do not wait.
-FIRST_ANSWER = 10.0
-# Seconds that it then waits for the other machines once one has answered.
-SECONDS_FOR_OTHERS = 2.0
-
 
 class FixedSite(Site[SSHConfig], Holding):
     kind = "ssh"
@@ -47,7 +42,8 @@ class FixedSite(Site[SSHConfig], Holding):
     def __init__(self, name: str, config: SSHConfig, folder: Path) -> None:
         super().__init__(name, config, folder)
         self.is_trial = False
-        self._first_answer = FIRST_ANSWER
+        # Seconds that the first look waits, so that a single look finds all machines; later looks do not wait.
+        self._first_answer = 10.0
         self._is_closed = False
 
     @cached_property
@@ -126,7 +122,8 @@ class FixedSite(Site[SSHConfig], Holding):
             if all(answered):
                 return
             if any(answered):
-                end = min(end, time.monotonic() + SECONDS_FOR_OTHERS)
+                # Once one machine has answered, the others get two seconds.
+                end = min(end, time.monotonic() + 2.0)
             time.sleep(0.02)
 
     def staging_area(self, location: str) -> StagingArea:

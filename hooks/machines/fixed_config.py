@@ -25,8 +25,6 @@ from lading.scheduling.model.machine_traits import DEFAULT_ARCH, ON_DEMAND
 
 # An id that can name a location and its folder; Airflow allows more for a connection.
 CONNECTION = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
-# Seconds between two polls of a machine whose jobs change: an exchange takes a fraction of this.
-SECONDS_WHILE_JOBS_CHANGE = 1.0
 _HOST_FIELDS = "cpus", "memory", "disk", "gpus"
 
 
@@ -120,7 +118,8 @@ class MachinesConfig(PackedConfig, RemoteConfig):
 
     @property
     def min_poll_interval(self) -> float:
-        return SECONDS_WHILE_JOBS_CHANGE
+        # An exchange takes a fraction of this.
+        return 1.0
 
     @property
     def agent_setup(self) -> str:

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
 
 MODULE = "lading.executors.host"
-# Seconds in which the command that starts the agent answers, including a start of Python from a slow file server.
-TIMEOUT = 60.0
 
 # Required fields of an answer that does not refuse.
 NEEDED = ("host", "boot_id", "now", "arch", "os", "capacity")
@@ -129,7 +127,8 @@ def _asked(spool: SpoolConnection, config: MachinesConfig, host: HostConfig, ask
     root = config.root(host)
     _, *options = agent_archive.command(config.deployment, config.python, root, MODULE)
     asked_at = time.time()
-    line = spool.begin([*options, f"{root}/spool"], json.dumps(asked), asked["mark"], TIMEOUT)
+    # Including a start of Python from a slow file server.
+    line = spool.begin([*options, f"{root}/spool"], json.dumps(asked), asked["mark"], 60.0)
     return read_introduction(line, asked_at, time.time())
 
 
@@ -207,8 +206,6 @@ def read_introduction(line: str, asked_at: float, answered_at: float) -> Introdu
 
 # The facts about a machine, and the file that keeps them over a restart of the controller.
 
-MOST_BYTES = 2**16
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FactsFile(JsonModel):
@@ -240,7 +237,7 @@ class MachineFacts:
 def load_facts(file: Path) -> MachineFacts | None:
     """Return the facts that an earlier process has saved; None: there are none."""
     with suppress(OSError, NotReadable, ValueError):
-        found = checked(FactsFile, parse_json(read_regular(file, MOST_BYTES)))
+        found = checked(FactsFile, parse_json(read_regular(file, 2**16)))
         amounts = found.pop("capacity")
         return MachineFacts(**found, capacity=Resources(amounts.cpus, amounts.memory, amounts.disk, amounts.gpus))
     return None

@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 
 # Seconds after which an agent without jobs exits unless its controller rings, and seconds between rings.
 AGENT_IDLE_SECONDS, SECONDS_BETWEEN_RINGS = 50.0, 10.0
-# Once a look has read this many events, it leaves the other batches to the next look.
-MOST_EVENTS = 20_000
 
 
 class LocalConfig(PackedConfig):
@@ -182,7 +180,8 @@ class LocalSite(Site[LocalConfig], Holding):
         for path, events in self.spool.journal(self.rejected):
             batches.append((path, events))
             count += len(events)
-            if count >= MOST_EVENTS:
+            # Once a look has read this many events, it leaves the other batches to the next look.
+            if count >= 20_000:
                 return batches, False
         return batches, True
 

@@ -34,17 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A machine's clock counts as reset if it differs from the measured one by more than this, seconds.
-CLOCK_TOLERANCE = 5.0
-# Seconds until the next round while a fault keeps the machine from taking jobs.
-PAUSE_AFTER_FAULT = 5.0
-# Seconds until the next round while the machine has more events than one round reads.
-PAUSE_BEHIND = 0.2
 EVENTS = "spool/events/"
 # A job's last events.
 ENDS = "finished", "returned"
-# Seconds for an agent to start: on a slow machine, importing Airflow takes less.
-SECONDS_TO_START = 10.0
 
 
 class Machine:
@@ -160,7 +152,8 @@ class Machine:
 
     def _needs_agent(self) -> bool:
         since = time.monotonic() - self._introduced_at
-        if self.lives or self._shutdown is not None or not self._is_introduced or since < SECONDS_TO_START:
+        # An agent starts within ten seconds: on a slow machine, importing Airflow takes less.
+        if self.lives or self._shutdown is not None or not self._is_introduced or since < 10.0:
             return False
         if since > LONGEST_PAUSE:  # it ran for a while
             self._starts.succeeded()
@@ -168,9 +161,9 @@ class Machine:
 
     def pause(self) -> float:
         if self.is_behind:
-            return PAUSE_BEHIND
+            return 0.2  # the machine has more events than one round reads
         if self.note is not None:
-            return PAUSE_AFTER_FAULT
+            return 5.0  # a fault keeps the machine from taking jobs
         if self.is_closing:  # it costs money until it is empty
             return self.config.min_poll_interval
         return self.interval.pause(has_jobs=self.tracker.is_busy or bool(self.tracker.jobs))
@@ -300,7 +293,8 @@ class Machine:
         self.lives = reply.lives
         by_ours = reply.now - self._clock_ahead
         self.ends_at = None if reply.ends_at is None else reply.ends_at - self._clock_ahead
-        clock_was_set = not asked_at - CLOCK_TOLERANCE < by_ours < time.time() + CLOCK_TOLERANCE
+        # A clock that differs from the measured one by more than five seconds was reset.
+        clock_was_set = not asked_at - 5.0 < by_ours < time.time() + 5.0
         was_started = self.facts is not None and reply.boot_id != self.facts.boot_id
         if clock_was_set or was_started or self.drains:
             self._is_introduced = False

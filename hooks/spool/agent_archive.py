@@ -46,8 +46,6 @@ MODULES = (
 )
 # The folder of the archives, within Lading's folder at a site.
 FOLDER = "agents"
-# Seconds in which Python has started from a slow file server and read the file.
-TIMEOUT = 60
 
 # Code that any Python understands, including versions that are too old for the agent.
 LEAST_PYTHON = (3, 10)
@@ -183,9 +181,10 @@ def bring(transport: Transport, python: str, root: str, setup: str = "") -> None
     part = f"{FOLDER}/.{uuid4().hex}"
     run = shlex.join([python, "-c", _PLACE, root, part, found.digest])
     unused = f"{{ status=$?; rm -f -- {shlex.quote(f'{root}/{part}')}; exit $status; }}"
-    place = RunCommand(f"{setup}\n{run} || {unused}", limit=TIMEOUT)
+    # Python starts, even from a slow file server, and reads the file within a minute.
+    place = RunCommand(f"{setup}\n{run} || {unused}", limit=60)
     steps: list[RemoteStep] = [Put(root, {part: found.content}), place]
-    for answer in transport.exchange(steps, 2 * TIMEOUT):
+    for answer in transport.exchange(steps, timeout=120):
         if answer.status is None:
             raise TransportError(answer.message)
         if answer.status != 0:

@@ -21,11 +21,6 @@ from lading.scheduling.text.nesting import parse_json
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
 
-# Seconds in which an answer arrives, including a start of Python from a slow file server.
-TIMEOUT = 60.0
-# The end of a session younger than this triggers no request, because the session has not worked, seconds.
-LEAST_LIFE = 10.0
-
 
 def _tokens(found: Any) -> frozenset[str]:
     if not isinstance(found, list):
@@ -116,7 +111,9 @@ class SpoolConnection:
         self._session: Session | None = None
         self._since = 0.0
 
-    def ask(self, request: Mapping[str, Any], timeout: float = TIMEOUT) -> Reply:
+    def ask(
+        self, request: Mapping[str, Any], timeout: float = 60.0
+    ) -> Reply:  # Python may start from a slow file server
         """Send a request, and once more in a new session if the old one has ended.
 
         :raises TransportError: there is no answer; the request may have been carried out
@@ -173,7 +170,8 @@ class SpoolConnection:
             said = None
         if said is None:
             self.close()
-            return time.monotonic() - self._since >= LEAST_LIFE
+            # A younger session has not worked.
+            return time.monotonic() - self._since >= 10.0
         return server.NEWS.encode() in said
 
     def close(self) -> None:

@@ -29,12 +29,6 @@ from lading.scheduling.text.nesting import parse_json
 # The most bytes of a file of events, and of all files of a cluster that travel together; and the most bytes of one
 # event. The batches of an agent are smaller (see the module journal).
 MOST_BYTES = 8 * 2**20
-MOST_EVENT_BYTES = 2**20
-# Our writers put at most a thousand lines into a file; parsing eight MiB of short lines would take half a minute.
-MOST_LINES = 20_000
-# The most faulty events of a file that are kept and explained.
-MOST_FAULTS = 20
-LONGEST_KIND = 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +184,7 @@ def valid(found: object, kinds: Mapping[str, type[JsonModel]] = KINDS) -> dict[s
     :raises ValueError: it is faulty; the message says why
     """
     kind = found.get("event") if isinstance(found, dict) else None
-    if not isinstance(kind, str) or not 0 < len(kind) <= LONGEST_KIND:
+    if not isinstance(kind, str) or not 0 < len(kind) <= 40:
         raise ValueError("it is not an event: a JSON object is expected whose 'event' names its kind")
     return checked(kinds[kind], found) if kind in kinds else None
 
@@ -215,15 +209,17 @@ def read(content: bytes) -> tuple[list[dict[str, Any]], list[tuple[bytes, str]]]
     events: list[dict[str, Any]] = []
     faults: list[tuple[bytes, str]] = []
     lines = list(filter(None, content.split(b"\n")))
-    if len(lines) > MOST_LINES:
-        faults.append((b"", f"it has {len(lines)} lines, but at most {MOST_LINES} are read"))
-    for line in lines[:MOST_LINES]:
+    # Our writers put at most a thousand lines into a file; parsing eight MiB of short lines would take half a minute.
+    if len(lines) > 20_000:
+        faults.append((b"", f"it has {len(lines)} lines, but at most 20000 are read"))
+    for line in lines[:20_000]:
         try:
-            if len(line) > MOST_EVENT_BYTES:
-                raise ValueError(f"the line has {len(line)} bytes, but an event has at most {MOST_EVENT_BYTES}")
+            if len(line) > 2**20:
+                raise ValueError(f"the line has {len(line)} bytes, but an event has at most 1048576")
             event = valid(parse_json(line))
         except ValueError as error:
-            if len(faults) < MOST_FAULTS:
+            # The first 20 faulty events of a file are kept and explained.
+            if len(faults) < 20:
                 faults.append((line, str(error)))
             continue
         if event is not None:

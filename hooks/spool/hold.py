@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 
 from lading.scheduling.model.resources import Resources
 
-# Seconds after which a hold expires unless it is renewed, and seconds after which it is renewed.
-SECONDS_HELD = 120.0
+# Seconds after which a hold is renewed, well before it expires.
 SECONDS_UNTIL_RENEWED = 30.0
 # The kinds of events about holds; their token is that of the hold.
 EVENTS = frozenset({"held", "refused", "hold_lost"})
@@ -27,7 +26,7 @@ class Hold:
     token: str
     job: str
     resources: Resources
-    seconds: float = SECONDS_HELD
+    seconds: float = 120.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

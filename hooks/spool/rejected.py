@@ -14,17 +14,6 @@ from lading.hooks.spool.tokens import JWT
 
 log = get_logger(__name__)
 
-# The most unreadable files that are kept.
-MOST_REJECTED = 100
-# The most bytes of a file's content, and characters of its name, that are kept.
-MOST_KEPT_BYTES = 2**20
-LONGEST_NAME = 200
-# Seconds for which the site's note names an unreadable file.
-SECONDS_NOTED = 3600.0
-# The most files that are remembered as reported; one that was dropped may be reported again.
-REMEMBERED = 1000
-LONGEST_NOTE = 300
-
 
 class RejectedFiles:
     """The unreadable files.
@@ -39,7 +28,7 @@ class RejectedFiles:
     @property
     def note(self) -> str | None:
         """What could not be read recently; None: nothing."""
-        since = time.monotonic() - SECONDS_NOTED
+        since = time.monotonic() - 3600.0
         recent = [message for at, message in list(self._said.values()) if at > since]
         if not recent:
             return None
@@ -48,13 +37,14 @@ class RejectedFiles:
 
     def report(self, name: str, why: object) -> None:
         """Log what is wrong with a file, unless that was its last report."""
-        message = "".join(each if each.isprintable() else "?" for each in f"{name}: {why}"[:LONGEST_NOTE])
+        message = "".join(each if each.isprintable() else "?" for each in f"{name}: {why}"[:300])
         if name in self._said and self._said[name][1] == message:
             return
         log.error("Unreadable file: %s", message)
         self._said.pop(name, None)
         self._said[name] = (time.monotonic(), message)
-        if len(self._said) > REMEMBERED:
+        # A file that was dropped from the list may be reported again.
+        if len(self._said) > 1000:
             del self._said[next(iter(self._said))]
 
     def keep(self, name: str, content: bytes, why: object) -> None:
@@ -76,7 +66,7 @@ class RejectedFiles:
                 path.unlink()
             elif self.folder is not None:
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                os.rename(path, self.folder / f"{path.name[:LONGEST_NAME]}.{time.time_ns()}")
+                os.rename(path, self.folder / f"{path.name[:200]}.{time.time_ns()}")
                 self._forget_old()
         except FileNotFoundError:  # another process was faster
             return
@@ -95,8 +85,8 @@ class RejectedFiles:
         if self.folder is None:
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        text = JWT.sub("(a JWT)", content[:MOST_KEPT_BYTES].decode(errors="replace"))
-        write_atomically(self.folder / name.replace("/", "_")[-LONGEST_NAME:], text)
+        text = JWT.sub("(a JWT)", content[: 2**20].decode(errors="replace"))
+        write_atomically(self.folder / name.replace("/", "_")[-200:], text)
         self._forget_old()
 
     def _forget_old(self) -> None:
@@ -106,7 +96,7 @@ class RejectedFiles:
             if not entry.name.startswith("."):
                 with contextlib.suppress(FileNotFoundError):  # another process tidies up as well
                     ages.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
-        for _, old in sorted(ages)[:-MOST_REJECTED]:
+        for _, old in sorted(ages)[:-100]:
             if os.path.isdir(old) and not os.path.islink(old):
                 import shutil
 
@@ -119,4 +109,4 @@ class RejectedFiles:
 def _beginning(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
-        return stream.read(MOST_KEPT_BYTES)
+        return stream.read(2**20)

@@ -43,8 +43,6 @@ MOST_SILENCE = 600.0
 MOST_FILES = 1000
 MOST_BYTES = 8 * 2**20
 LARGEST = MOST_BYTES  # a larger file is not a file of events
-# Seconds after which files are removed whose writing was interrupted.
-TORN_AGE = 3600.0
 # The file in a job's folder of logs that names the job's own log.
 LOG_PATH = ".log_path"
 # The file that names the deployment of Lading that a folder belongs to: an id, a blank, a name.
@@ -55,7 +53,6 @@ FOREIGN = (
 )
 # The fields of a request that are for the agent.
 FOR_AGENT = "give", "renew", "cancel", "hold", "drops", "shutdown", "recall", "close"
-READ = 1 << 20
 
 
 def exchange(root: str, request: Message, steps: Sequence[Callable[[str, Message, Message], None]]) -> Message:
@@ -321,7 +318,7 @@ def _bytes(path: str, offset: int, most: int) -> bytes:
             raise OSError("it is not a regular file")
         os.lseek(descriptor, offset, os.SEEK_SET)
         content = b""
-        while part := os.read(descriptor, min(most - len(content), READ)):
+        while part := os.read(descriptor, min(most - len(content), 1 << 20)):
             content += part
         return content
     finally:
@@ -357,7 +354,7 @@ def _now(root: str) -> float:
 
 
 def _remove_torn(root: str) -> None:
-    before = _now(root) - TORN_AGE
+    before = _now(root) - 3600.0  # the writing of older ones was interrupted
     for folder in ("inbox", "cancel", "holds", "events"):
         for entry in os.scandir(f"{root}/spool/{folder}"):
             if entry.name.startswith(".") and entry.stat(follow_symlinks=False).st_mtime < before:
@@ -401,7 +398,7 @@ def serve(root: str) -> None:
     while True:
         pause = INTERVAL if watches else MOST_SILENCE
         if select.select([0], [], [], pause)[0]:
-            if not (data := os.read(0, READ)):
+            if not (data := os.read(0, 1 << 20)):
                 return
             heard, heard_at = heard + data, time.monotonic()
             while b"\n" in heard:

@@ -447,9 +447,6 @@ class AgentConfig:
 
 # The lock that ensures that only one agent serves a spool.
 
-# A process that only checks for a running agent may hold the lock for a moment.
-LOCK_PATIENCE = 1.0
-
 
 def lock_spool(spool: Spool) -> int | None:
     """Become the only agent of a spool; None: there is one already. The lock is held while the descriptor is open."""
@@ -460,7 +457,8 @@ def lock_spool(spool: Spool) -> int | None:
 
         RejectedFiles(spool.rejected).move(spool.lock, error)
         descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
-    deadline = time.monotonic() + LOCK_PATIENCE
+    # A process that only checks for a running agent may hold the lock for a moment.
+    deadline = time.monotonic() + 1.0
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from lading.scheduling.model.light_dataclasses import dataclass
 
-# A longer text is not a plausible number.
-MOST_DIGITS = 18
-
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
@@ -42,7 +39,8 @@ class CommandResult:
 
 def whole_number(text: str) -> int | None:
     """Parse a whole number that a command has printed; None: it is not one, or implausibly long."""
-    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
+    # A longer text is not a plausible number.
+    return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
 class TransportError(OSError):

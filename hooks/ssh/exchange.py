@@ -26,8 +26,6 @@ COMMAND = "exec /bin/sh -c 'eval \"$(cat)\"'"
 _STATUS = re.compile(rb"([0-9]{1,3})\r?\n")
 # The exit status of timeout(1) if it has killed the command.
 TIMED_OUT = 124
-# More output than this comes from a runaway command, and aborts the exchange.
-MOST_BYTES = 64 * 1024 * 1024
 
 FUNCTIONS = """\
 lading_mark() { printf '%s\\n' "$1" >&2; printf '%s\\n' "$1"; }
@@ -126,7 +124,12 @@ class Exchange:
     """
 
     def __init__(
-        self, steps: Sequence[RemoteStep], *, setup: str = "", timeout: float = 60, most: int = MOST_BYTES
+        self,
+        steps: Sequence[RemoteStep],
+        *,
+        setup: str = "",
+        timeout: float = 60,
+        most: int = 64 * 1024 * 1024,  # more comes from a runaway command
     ) -> None:
         self.steps = steps
         self.most = most

@@ -16,9 +16,6 @@ from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.session import ProcessSession, Session
 from lading.hooks.ssh.transport import LOOPBACK, Transport
 
-READ = 65536
-# Seconds for a process to exit after all its output has been read.
-END_TIMEOUT = 2.0
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -76,7 +73,8 @@ def converse(
             if pipe is not None:
                 pipe.close()
     try:
-        process.wait(END_TIMEOUT)
+        # All its output has been read, so it exits soon.
+        process.wait(2.0)
     except subprocess.TimeoutExpired:  # an ssh client stays while any remote process keeps its output open
         _kill(process)
 
@@ -108,7 +106,7 @@ def _transfer(process: subprocess.Popen[bytes], exchange: Exchange, timeout: flo
                     if not script:
                         selector.unregister(process.stdin)
                         process.stdin.close()  # the shell starts once it has read everything
-                elif data := os.read(key.fd, READ):
+                elif data := os.read(key.fd, 65536):
                     exchange.receive(**{key.data: data})
                 else:
                     selector.unregister(key.fileobj)
@@ -118,6 +116,6 @@ def _transfer(process: subprocess.Popen[bytes], exchange: Exchange, timeout: flo
 def _written(stdin: int, script: memoryview) -> memoryview:
     """Write a part of the script; return the rest, which is empty if the reader has exited."""
     try:
-        return script[os.write(stdin, script[:READ]) :]
+        return script[os.write(stdin, script[:65536]) :]
     except BrokenPipeError:
         return script[:0]

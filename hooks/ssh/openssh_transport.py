@@ -27,8 +27,6 @@ from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, SessionRefused, Tr
 
 # The client's message when the server refuses a session.
 REFUSAL = b"session request failed"
-# Seconds for a command to the client that shares the connection, which is local.
-LOCAL_TIMEOUT = 10.0
 MASTER_PID = re.compile(r"pid=(\d+)")
 # Overrides options that a user may have set for terminal sessions.
 PLAIN = {
@@ -273,12 +271,12 @@ def _options(options: Mapping[str, str]) -> list[str]:
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LOCAL_TIMEOUT)
+    try:  # the client that shares the connection is local
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10.0)
     except FileNotFoundError as error:
         raise TransportError("this machine has no OpenSSH client: install openssh-client") from error
     except subprocess.TimeoutExpired as error:
-        raise TransportError(f"ssh did not answer within {LOCAL_TIMEOUT:g} s: {' '.join(command)}") from error
+        raise TransportError(f"ssh did not answer within {error.timeout:g} s: {' '.join(command)}") from error
 
 
 def _output(done: subprocess.CompletedProcess[str]) -> str:

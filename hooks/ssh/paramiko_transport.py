@@ -24,9 +24,6 @@ from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, Server, SessionRef
 
 log = logging.getLogger(__name__)
 
-READ = 1 << 20
-# Seconds between keepalive messages on an idle connection.
-KEEPALIVE = 30
 # Seconds between checks of a connection's thread whether a keepalive is due and, if no event tells it, whether to exit.
 # Paramiko's default of 0.1 s causes half of the load of idle connections.
 LOOK_INTERVAL, UNTOLD_LOOK_INTERVAL = 10.0, 0.5
@@ -171,7 +168,7 @@ class SSHTransport(Transport):
         where, login = "", None
         try:
             login = self.deployment.ssh_login(
-                self.server or self.ssh_conn_id, self.connect_timeout, KEEPALIVE, connected
+                self.server or self.ssh_conn_id, self.connect_timeout, keepalive=30, open_socket=connected
             )
             where = f" to {login.username}@{login.remote_host}:{login.port}"
             self._login = login
@@ -240,8 +237,8 @@ def _transfer(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> 
         while not exchange.complete:
             if not selector.select(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError
-            stdout = channel.recv(READ) if channel.recv_ready() else b""
-            stderr = channel.recv_stderr(READ) if channel.recv_stderr_ready() else b""
+            stdout = channel.recv(1 << 20) if channel.recv_ready() else b""
+            stderr = channel.recv_stderr(1 << 20) if channel.recv_stderr_ready() else b""
             exchange.receive(stdout, stderr)
             if not stdout and not stderr and (channel.eof_received or channel.closed):
                 return
@@ -281,9 +278,6 @@ def _message(error: BaseException) -> str:
 
 
 # A port at a site that leads back to this machine.
-
-CONNECT_TIMEOUT = 10.0
-TUNNEL_READ = 65536
 
 
 class ReverseTunnel:
@@ -330,7 +324,7 @@ class ReverseTunnel:
 
     def _serve(self, channel: paramiko.Channel) -> None:
         try:
-            target = socket.create_connection((self.host, self.port), CONNECT_TIMEOUT)
+            target = socket.create_connection((self.host, self.port), 10.0)
         except OSError as error:
             log.warning("The tunnel to %s:%s leads nowhere: %s", self.host, self.port, error)
             close_channel(channel)
@@ -352,16 +346,13 @@ class ReverseTunnel:
 
 def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:
     with contextlib.suppress(OSError, EOFError):
-        while data := source.recv(TUNNEL_READ):
+        while data := source.recv(65536):
             sink.sendall(data)
     with contextlib.suppress(OSError, EOFError):
         sink.shutdown(socket.SHUT_WR)
 
 
 # A TCP connection whose close wakes the thread that reads it, so that this thread need not poll.
-
-# Seconds without an acknowledgement of sent bytes after which the kernel drops the connection.
-UNACKNOWLEDGED = 60
 
 
 class UnblockingSocket(socket.socket):
@@ -386,5 +377,7 @@ def connected(host: str, port: int, timeout: float) -> UnblockingSocket:
     made.settimeout(timeout)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED * 1000)
+        # The kernel drops a connection on which sent bytes stay unacknowledged for a minute (the option is in
+        # milliseconds).
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60 * 1000)
     return made

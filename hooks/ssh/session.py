@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 END = "lading-end"
 READ_AND_RUN = f'eval "$(while IFS= read -r line; do case $line in ({END}) break;; esac; printf "%s\\n" "$line"; done)"'
 COMMAND = f"exec /bin/sh -c '{READ_AND_RUN}'"
-READ = 65536
-# Bytes of its output that are kept for the message when it exits.
-MOST_LAST_OUTPUT = 2000
 # Seconds for our client process to exit after its input is closed.
 END_TIMEOUT = 2.0
 
@@ -124,7 +121,7 @@ class Session(ABC):
         said, self._unread = self._unread, b""
         try:
             while (left := deadline - time.monotonic()) > 0 and (data := self._receive(left)):
-                said = (said + data)[-4 * MOST_LAST_OUTPUT :]
+                said = (said + data)[-4 * 2000 :]
         except (OSError, ValueError):  # time-out, or its output is closed as well
             pass
         if not said.strip():
@@ -133,7 +130,7 @@ class Session(ABC):
 
 
 def _ended(said: str) -> SessionEnded:
-    return SessionEnded(f"it exited; its last output: {said.strip()[-MOST_LAST_OUTPUT:] or 'none'}")
+    return SessionEnded(f"it exited; its last output: {said.strip()[-2000:] or 'none'}")
 
 
 def begin(channel: paramiko.Channel, command: str, timeout: float) -> None:
@@ -188,7 +185,7 @@ class ChannelSession(Session):
     def _receive(self, timeout: float) -> bytes:
         self.channel.settimeout(timeout)
         try:
-            return self.channel.recv(READ)  # also sends a window update, so it may fail
+            return self.channel.recv(65536)  # also sends a window update, so it may fail
         except TimeoutError:
             raise
         except (EOFError, OSError):
@@ -251,7 +248,7 @@ class ProcessSession(Session):
         try:
             os.set_blocking(pipe.fileno(), False)
             while left and _ready(pipe.fileno(), select.POLLOUT, deadline - time.monotonic()):
-                left = left[os.write(pipe.fileno(), left[:READ]) :]
+                left = left[os.write(pipe.fileno(), left[:65536]) :]
         except (OSError, ValueError) as error:
             raise self._write_failure(error) from error
         if left:
@@ -273,7 +270,7 @@ class ProcessSession(Session):
     def _receive(self, timeout: float) -> bytes:
         if not _ready(self._output.fileno(), select.POLLIN, timeout):
             raise TimeoutError
-        return os.read(self._output.fileno(), READ)
+        return os.read(self._output.fileno(), 65536)
 
 
 def _ready(descriptor: int, event: int, timeout: float) -> bool:

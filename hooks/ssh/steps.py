@@ -19,15 +19,8 @@ from lading.hooks.ssh.answer import CommandResult, TransportError
 
 # The beginning of a line that names a skipped file.
 LEFT_OUT = "lading-left "
-# Names on one command line, well below the limit of any kernel.
-CHUNK = 500
 
 # Limits for a tar from a site, which may be malicious.
-
-# The most bytes of an extended header of a tar member, which holds its name and little more.
-MOST_HEADER_BYTES = 2**16
-# The most bytes of files that hard links refer to: a link is small in the tar, but as large as its target to read.
-MOST_LINKED_BYTES = 2**26
 
 
 class RemoteStep(ABC):
@@ -192,7 +185,8 @@ class Remove(RemoteStep):
 
     def text(self, marker: str, timeout: int) -> str:
         names = [shlex.quote(f"./{_name(name)}") for name in self.names]
-        chunks = [" ".join(names[start : start + CHUNK]) for start in range(0, len(names), CHUNK)]
+        # This many names on one command line are well below the limit of any kernel.
+        chunks = [" ".join(names[start : start + 500]) for start in range(0, len(names), 500)]
         removals = "".join(f"rm -rf -- {chunk} || exit\n" for chunk in chunks)
         return f"(cd -- {quoted(self.folder)} || exit\n{removals})"
 
@@ -256,7 +250,8 @@ class _Member(tarfile.TarInfo):
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         # Extended headers apply to the next member, or to all of them, and each member would keep a copy.
         extended = self.type not in tarfile.SUPPORTED_TYPES or self.type in (*tarfile.GNU_TYPES, tarfile.XHDTYPE)
-        if self.type == tarfile.XGLTYPE or (extended and self.size > MOST_HEADER_BYTES and not self.isreg()):
+        # An extended header of a tar member holds its name and little more.
+        if self.type == tarfile.XGLTYPE or (extended and self.size > 2**16 and not self.isreg()):
             raise tarfile.ReadError("its headers are too large")
         return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
 
@@ -277,7 +272,8 @@ def read_tar(packed: bytes) -> dict[str, bytes]:
 
 def _files(packed: bytes) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
-    left, linked = len(packed), MOST_LINKED_BYTES
+    # A hard link is small in the tar, but as large as its target to read.
+    left, linked = len(packed), 2**26
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:", ignore_zeros=True, tarinfo=_Member) as archive:
         for member in archive:
             name = member.name.removeprefix("./")
@@ -287,7 +283,7 @@ def _files(packed: bytes) -> dict[str, bytes]:
                 contents[name] = contents[member.linkname.removeprefix("./")]
                 linked -= len(contents[name])
                 if linked < 0:
-                    raise ValueError(f"its hard links refer to more than {MOST_LINKED_BYTES} bytes")
+                    raise ValueError("its hard links refer to more than 64 MiB")
                 continue
             if not member.isreg() or member.issparse():
                 raise ValueError(f"{name!r} is not a regular file")
@@ -335,8 +331,6 @@ lading_parts() {
   }
 }
 """
-# Files in one call: a shell copies all its arguments whenever one is added.
-PARTS_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -363,7 +357,8 @@ class Parts(RemoteStep):
 
     def text(self, marker: str, timeout: int) -> str:
         parts = [f"{part.offset} {shlex.quote(part.path)}" for part in self.parts]
-        chunks = [" ".join(parts[start : start + PARTS_AT_ONCE]) for start in range(0, len(parts), PARTS_AT_ONCE)]
+        # Few files in one call: a shell copies all its arguments whenever one is added.
+        chunks = [" ".join(parts[start : start + 100]) for start in range(0, len(parts), 100)]
         return "(" + "\n".join([PARTS, *(f"lading_parts {self.most} {chunk}" for chunk in chunks), ":)"])
 
     def contents(self, answer: CommandResult) -> list[bytes | None]:

@@ -19,10 +19,6 @@ from lading.hooks.ssh.steps import Get, Put, RemoteStep, Remove, RunCommand
 
 # Seconds for one exchange, unless the caller says otherwise.
 TIMEOUT = 60.0
-# Concurrent exchanges on a connection: sshd allows 10 sessions (MaxSessions), and the connection may be shared.
-SESSIONS = 4
-# Seconds for which a refused session is requested again.
-REFUSAL_TIMEOUT = 15.0
 # Seconds until a refused login or a wrong host key is tried again: many failed logins lock an account.
 LOGIN_PAUSE = 60.0
 # The address of tunnels. Not "localhost", because sshd would silently use only ::1 if 127.0.0.1 is taken.
@@ -83,7 +79,8 @@ class Transport(ABC):
 
     def __init__(self, *, setup: str = "") -> None:
         self.setup = setup
-        self._turns = ExchangeSlots(SESSIONS)
+        # sshd allows 10 concurrent sessions on a connection (MaxSessions), and the connection may be shared.
+        self._turns = ExchangeSlots(4)
 
     def exchange(self, steps: Sequence[RemoteStep], timeout: float = TIMEOUT) -> list[CommandResult]:
         """Do several steps in one round trip; each step runs even if the one before it has failed.
@@ -99,7 +96,7 @@ class Transport(ABC):
         retrying = Retrying(
             retry=retry_if_exception_type(SessionRefused),
             wait=wait_random_exponential(0.02, max=0.5),
-            stop=stop_after_delay(min(timeout, REFUSAL_TIMEOUT)),
+            stop=stop_after_delay(min(timeout, 15.0)),
             reraise=True,
         )
         try:

@@ -16,11 +16,6 @@ from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand, quoted
 from lading.hooks.staging.sources import PART, PART_TIMEOUT, FileSource, FileVersion
 
-# Bytes per second at which any machine can compute a checksum.
-CHECKED_IN_A_SECOND = 20 * 2**20
-# Days after which an incomplete copy has been abandoned.
-DAYS_ON_THE_WAY = 1
-
 
 def key(address: str) -> str:
     return hashlib.sha1(address.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
@@ -77,7 +72,8 @@ def brought(area: StagingArea, address: str, source: FileSource, version: FileVe
             f"mkdir -p {folder} && chmod 400 {part} && mv -f {part} {folder}/{name} || exit",
             f'printf "%s/%s/%s\\n" "$PWD" {folder} {name}',
         ]
-        return _done(area, "\n".join(lines), timeout=60 + version.size / CHECKED_IN_A_SECOND).stdout.removesuffix("\n")
+        # Any machine can compute a checksum of 20 MiB per second.
+        return _done(area, "\n".join(lines), timeout=60 + version.size / (20 * 2**20)).stdout.removesuffix("\n")
     except BaseException:
         area.transport.exchange([RunCommand(f"cd -- {quoted(area.folder)} && rm -f {part}")])
         raise
@@ -99,7 +95,8 @@ def swept(area: StagingArea, addresses: Iterable[str]) -> int:
         'case "$needed" in *"${each%%.*}"*) continue;; esac\n'
         'mv -- "$each" ".$each.gone" && rm -rf -- ".$each.gone" && echo "$each"\n'
         "done\n"
-        f"find . ! -name . -prune -name '.*' -mtime +{DAYS_ON_THE_WAY - 1} -exec rm -rf -- {{}} +",
+        # A copy that is incomplete after a day has been abandoned.
+        "find . ! -name . -prune -name '.*' -mtime +0 -exec rm -rf -- {} +",
         needed.encode(),
     )
     return len(answer.stdout.split())

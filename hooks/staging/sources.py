@@ -24,8 +24,6 @@ PART = 8 * 2**20
 VERSION_TIMEOUT = 60.0
 PART_TIMEOUT = 180.0
 
-# A store that wraps more stores than this is rejected.
-MOST_STORES = 8
 
 # Exit statuses with the meaning of errno(3).
 _ERRORS = {errno.ENOENT: FileNotFoundError, errno.EISDIR: IsADirectoryError}
@@ -208,10 +206,9 @@ def _stores(address: str, store: Any) -> Iterator[Any]:
     while left:
         each = left.pop()
         if isinstance(each, AbstractFileSystem):
-            if (seen := seen + 1) > MOST_STORES:
-                raise PermissionError(
-                    f"{address} is not staged because its store wraps more than {MOST_STORES} other stores"
-                )
+            # A store that wraps more stores than this is rejected.
+            if (seen := seen + 1) > 8:
+                raise PermissionError(f"{address} is not staged because its store wraps more than 8 other stores")
             yield each
             inner = object.__getattribute__(each, "__dict__")  # a cache would return that of the store it wraps
             several = inner.get("fss")

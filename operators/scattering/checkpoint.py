@@ -12,10 +12,6 @@ from airflow.sdk.serde import deserialize, serialize
 log = logging.getLogger(__name__)
 
 KEY = "lading_finished_{}"
-# How often outputs are saved, in seconds, so that little is lost if the process is killed.
-INTERVAL = 5.0
-# The size of a batch; by default Airflow accepts no larger values.
-LARGEST = 48_000
 
 
 class FinishedOutputs:
@@ -45,11 +41,13 @@ class FinishedOutputs:
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
             log.warning("The output of job %d is not saved for the next try: %s", number, error)
             return
-        if self.size + len(text) > LARGEST:
+        # By default Airflow accepts no larger batches.
+        if self.size + len(text) > 48_000:
             self.save()
         self.batch[str(number)] = text
         self.size += len(text)
-        if time.monotonic() - self.saved_at > INTERVAL:
+        # Outputs are saved often, so that little is lost if the process is killed.
+        if time.monotonic() - self.saved_at > 5.0:
             self.save()
 
     def save(self) -> None:

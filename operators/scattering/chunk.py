@@ -21,11 +21,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from lading.operators.scattering.checkpoint import FinishedOutputs
 from lading.scheduling.hints.hints import given
 from lading.scheduling.model.resources import CPUS_VARIABLE
+from lading.scheduling.text.printable import first_few
 
 log = logging.getLogger(__name__)
-
-# How many failures the exception lists; the log has all of them.
-MOST_TOLD = 10
 
 
 class ElementsFailed(AirflowException):
@@ -187,10 +185,12 @@ class Chunk:
             if len(outputs) < len(self.numbers):
                 self.finished.save()
         if failures:
-            named = [f"job {each.number} ({label(each.number)}): {each.error}" for each in failures[:MOST_TOLD]]
-            more = f"; and {len(failures) - MOST_TOLD} more" if len(failures) > MOST_TOLD else ""
+            # The log has all of them.
+            named = first_few(
+                [f"job {each.number} ({label(each.number)}): {each.error}" for each in failures], 10, "; "
+            )
             kind = ElementsFailedForGood if all(each.final for each in failures) else ElementsFailed
-            raise kind(f"{len(failures)} of {len(self.numbers)} jobs failed: {'; '.join(named)}{more}")
+            raise kind(f"{len(failures)} of {len(self.numbers)} jobs failed: {named}")
         return [outputs[number] for number in self.numbers]
 
     def stop(self) -> None:

@@ -21,9 +21,6 @@ from lading.scheduling.scatter import ScatterError, elements, expand
 # Keys in the context of a task instance: the number of the job, and its label.
 JOB = "scatter_job"
 LABEL = "scatter_label"
-# The longest label that Airflow stores, and the longest value within one.
-LONGEST_LABEL = 250
-LONGEST_VALUE = 60
 
 
 @dataclass
@@ -154,15 +151,11 @@ def scattered(operator_class: type, scatter: Scatter) -> type:
 def label(values: Mapping[str, Any]) -> str:
     """Return the label of a job, such as ``sample=A1, region=chr2``."""
     text = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
-    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
+    return text if len(text) <= 250 else f"{text[:249]}…"  # Airflow stores no longer labels
 
 
 def shown(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-    return (
-        text
-        if len(text) <= LONGEST_VALUE
-        else f"…{text[1 - LONGEST_VALUE :]}"
-        if "/" in text
-        else f"{text[: LONGEST_VALUE - 1]}…"
-    )
+    if len(text) <= 60:
+        return text
+    return f"…{text[-59:]}" if "/" in text else f"{text[:59]}…"

@@ -18,8 +18,6 @@ from lading.scheduling.scatter import gather
 OUTPUTS = "outputs"
 # Stored instead of None: Airflow stores nothing for None, which would shift the outputs after it.
 NOTHING: Mapping[str, Any] = {"lading": "None"}
-# How many outputs are read at once when they are read in order.
-PAGE = 100
 
 
 def stored(output: object) -> object:
@@ -74,7 +72,7 @@ class Pages(Sequence[Any]):
         if not start <= position < start + len(page):
             in_order = position == start + len(page)
             start = position
-            page = self._read(start, min(start + (PAGE if in_order else 1), self._length))
+            page = self._read(start, min(start + (100 if in_order else 1), self._length))
             self._page = (start, page)
         return page[position - start]
 

@@ -46,7 +46,6 @@ from lading.scheduling.text.units import format_count, format_memory, format_mom
 
 # Precedes the lines of a step that has several.
 DETAIL = "   "
-SECONDS_OF_ACCURACY = 7 * 86400.0
 
 
 def task_name(dag_id: str | None, task_id: str | None, map_index: int) -> str:
@@ -185,7 +184,7 @@ def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
     said = f"about {at}; between {since} and {until} ({start.text})"
     came_true = [
         f"in the last week, {each.within} of {each.said} such jobs started within the interval predicted first"
-        for each in accuracy(session, now - SECONDS_OF_ACCURACY)
+        for each in accuracy(session, now - 7 * 86400.0)
         if each.source is start.source
     ]
     return [ExplanationStep("expected start", [said, *came_true])]

@@ -37,8 +37,6 @@ from lading.plugin.subcommands.cost import format_parts
 from lading.scheduling.matching.market import readable_kind
 from lading.scheduling.text.nearest import nearest_first
 
-# A controller reads requests every two seconds, and EC2 and clusters take a moment to carry them out.
-SECONDS_UNTIL_DONE = 30.0
 NOT_STORED = "it is not in the store"
 
 
@@ -205,7 +203,8 @@ def steps(
         if not acts:
             yield f"noted ({kind.value}); no controller is running, so the next one will carry it out"
             return
-        deadline = time.monotonic() + SECONDS_UNTIL_DONE
+        # A controller reads requests every two seconds, and EC2 and clusters take a moment to carry them out.
+        deadline = time.monotonic() + 30.0
         while request.done_at is None and time.monotonic() < deadline:
             time.sleep(0.5)
             session.commit()  # so that the next read sees new data

@@ -29,7 +29,6 @@ from lading.scheduling.text.units import format_memory, format_moment
 
 # Kinds of jobs that are tries of an Airflow task or a Snakemake rule.
 OF_TASKS = ("ExecuteTask", "Command", JOB_SCRIPT)
-ROWS_AT_A_TIME = 1000
 
 
 def jobs(host: Host, args: Namespace) -> None:
@@ -92,7 +91,7 @@ def all_youngest_first(wanted: Sequence[ColumnElement[bool]]) -> Select[JobRow]:
     columns = ("dag_id", "run_id", "task_id", "kind", "state", "max_jobs", "max_instances", *Resources.__slots__)
     query = select(JobRow).options(load_only(*(getattr(JobRow, name) for name in columns)))
     order = (JobRow.queued_at.desc(), JobRow.token)
-    return query.where(*wanted).order_by(*order).execution_options(yield_per=ROWS_AT_A_TIME)
+    return query.where(*wanted).order_by(*order).execution_options(yield_per=1000)
 
 
 def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | NoStart | None = None) -> dict[str, Any]:

@@ -20,11 +20,6 @@ from lading.hooks.spool.spool import Envelope
 from lading.plugin.service import mint
 from lading.scheduling.model.resources import Resources, format_resources
 
-# The time limit of the trial jobs of the second submission, in seconds; the first has none.
-TRIAL_SECONDS = 300
-# How long to wait until everything that a trial launched has ended, in seconds.
-SECONDS_TO_END = 120.0
-
 
 def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
     """Run trial jobs at a site, in a temporary folder that no controller uses.
@@ -42,7 +37,7 @@ def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
     except (OSError, ValueError, AirflowConfigException) as error:
         return Check(what, False, str(error))
     finally:
-        trial.close("cancel", SECONDS_TO_END if trial.trial_costs else 10.0)
+        trial.close("cancel", 120.0 if trial.trial_costs else 10.0)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -91,7 +86,7 @@ def trial_jobs(number: int, size: int, make: Callable[[str, int | None], Envelop
 
     :param number: the number of the submission, from 0
     """
-    limit = TRIAL_SECONDS * number or None
+    limit = 300 * number or None  # the first submission has no time limit
     return [make(str(uuid.uuid4()), limit) for _ in range(size)]
 
 

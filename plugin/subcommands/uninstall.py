@@ -23,7 +23,7 @@ from lading.executors.store import JobRow, State, lease, metadata
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.files.safe_files import visible
 from lading.hooks.spool.spool import Spool, lock_spool
-from lading.scheduling.text.printable import printable
+from lading.scheduling.text.printable import first_few, printable
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -91,9 +91,8 @@ def obstacles(session: Session, settings: Settings, tables: list[str]) -> Iterat
     if "lading_instance" in tables:
         live = select(InstanceRow.token).where(InstanceRow.state != InstanceState.ENDED).order_by(InstanceRow.token)
         if names := session.scalars(live).all():
-            some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             yield (
-                f"launched machines or allocations have not ended: {some}; terminate them: "
+                f"launched machines or allocations have not ended: {first_few(names, 3)}; terminate them: "
                 "airflow lading instances terminate"
             )
     for folder in entries(settings.spool_folder):

@@ -89,23 +89,15 @@ from lading.scheduling.text.units import UnitError
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).with_name("static")
-# The longest window of the packing chart, seconds.
-LONGEST_WINDOW = 31 * 86400.0
 # The longest time range of a bill, and of a bill by day, in seconds.
 LONGEST_BILL, LONGEST_DAILY_BILL = 3660 * 86400.0, 400 * 86400.0
-MOST_REQUESTS = 20
-# All exports of this process together use at most this fraction of a processor.
-EXPORTS_SHARE = 0.25
 # PostgreSQL cannot store the character U+0000 in text.
 NAME = r"^[^\x00]*$"
 
 Time = Annotated[float, Query(ge=0, le=32_503_680_000.0, allow_inf_nan=False)]  # until the year 3000
 Name = Annotated[str, Query(min_length=1, max_length=250, pattern=NAME)]
 # At most this many values of one parameter are accepted.
-MOST_VALUES = 50
-Names = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=250, pattern=NAME)]] | None, Query(max_length=MOST_VALUES)
-]
+Names = Annotated[list[Annotated[str, Field(min_length=1, max_length=250, pattern=NAME)]] | None, Query(max_length=50)]
 # The ``after`` of the previous page. For tries: when its last job was queued, and its token. For jobs: when the first
 # page was requested, the value its last job was sorted by, and its token.
 AfterTry = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)?:{NAME[1:]}")]
@@ -303,7 +295,7 @@ def chosen(
     task_id: Name | None = None,
     site: Names = None,
     location: Name | None = None,
-    state: Annotated[list[State] | None, Query(max_length=MOST_VALUES)] = None,
+    state: Annotated[list[State] | None, Query(max_length=50)] = None,
     cause: Names = None,
     reason_code: Names = None,
     reason_limit: Name | None = None,
@@ -374,7 +366,7 @@ def get_requests(session: SessionDep, sight: SightDep) -> list[OperatorRequest]:
     """All open requests, and the last ones of the last 24 hours with their outcomes, newest first. Budgets you cannot
     see are left out.
     """
-    rows = request_rows.latest(session, time.time() - 86400, MOST_REQUESTS)
+    rows = request_rows.latest(session, time.time() - 86400, 20)
     unseen = budgets_out_of_sight(session, sight)
     return [
         OperatorRequest.model_validate(row, from_attributes=True)
@@ -470,7 +462,7 @@ def get_tries(
 
 
 def check_window(since: float, until: float) -> None:
-    if not since < until <= since + LONGEST_WINDOW:
+    if not since < until <= since + 31 * 86400.0:
         message = f"the window from {since} to {until} is invalid: since must be before until, by at most 31 days"
         raise refused_value(("query", "until"), message, until)
 
@@ -524,7 +516,8 @@ class Export(StreamingResponse):
     async def _paced(self, parts: Iterator[str]) -> AsyncIterator[str]:
         while (found := await run_in_threadpool(_timed, parts)) is not None:
             part, seconds = found
-            self._rest = seconds * (len(self.running) / EXPORTS_SHARE - 1)
+            # All exports of this process together use at most a quarter of a processor.
+            self._rest = seconds * (len(self.running) / 0.25 - 1)
             yield part
             await asyncio.sleep(self._rest)
         self._rest = 0.0

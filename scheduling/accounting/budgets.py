@@ -22,8 +22,6 @@ Period = Literal["day", "week", "month"]
 PERIODS: tuple[str, ...] = get_args(Period)
 # A warning appears once this fraction of a budget is spent.
 NEAR = 0.8
-# The assumed running time of a job without a prediction, the same as for machines (provisioning/budgets.py).
-SECONDS_UNFORESEEN = 3600.0
 
 
 class Unit(str, Enum):
@@ -180,7 +178,8 @@ def foreseen_hours(cpus: float, seconds: float | None, ran: float | None = None)
     """Return the cpu-hours that a job will still use.
 
     :param cpus: on all of its nodes
-    :param seconds: its predicted running time; None: unknown, taken as ``SECONDS_UNFORESEEN``
+    :param seconds: its predicted running time; None: unknown, taken as an hour, like that of machines
+        (provisioning/budgets.py)
     :param ran: seconds for which it has run; None: it has not started
     """
-    return cpus * (SECONDS_UNFORESEEN if seconds is None else max(0.0, seconds - (ran or 0.0))) / 3600
+    return cpus * (3600.0 if seconds is None else max(0.0, seconds - (ran or 0.0))) / 3600

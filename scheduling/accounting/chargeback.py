@@ -11,9 +11,6 @@ from lading.scheduling.accounting.bill import BillParts
 K = TypeVar("K", bound=Hashable)
 Kind = Literal["jobs", "idle", "boot"]
 
-# Invoices are in cents.
-DIGITS = 2
-
 
 class Charge(NamedTuple):
     """One row.
@@ -71,7 +68,7 @@ def charges(bill: Mapping[str | None, BillParts]) -> list[Charge]:
     return sorted(made, key=lambda row: (order.index(row.kind), -(row.usd or 0.0), -row.cpu_hours, row.name or ""))
 
 
-def rounded(amounts: Mapping[K, float], digits: int = DIGITS) -> dict[K, float]:
+def rounded(amounts: Mapping[K, float], digits: int = 2) -> dict[K, float]:  # invoices are in cents
     """Round amounts to ``digits`` digits such that they add up to the rounded total. The remainder goes to the amounts
     that lose most by rounding down."""
     unit = 10**digits

@@ -14,8 +14,6 @@ from enum import Enum
 FRACTIONS = (0.5, 0.25, 0.1, 0.0)
 # Kinds of sites whose machines Lading neither launches nor releases.
 FIXED = ("local", "ssh")
-# Less than this part of the cost is not worth a line.
-LEAST_PART = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +130,12 @@ def _rest(sites: Sequence[IdleCost], changes: Sequence[IdleChange], whole: float
     left = {site.site: max(0.0, site.cost - saved.get(site.site, 0.0)) for site in sites}
     parts = []
     for kind in (RestKind.BUSY, RestKind.FIXED, RestKind.UNKNOWN):
-        here = [site.site for site in sites if _kind(site) == kind and left[site.site] > LEAST_PART * whole]
+        here = [site.site for site in sites if _kind(site) == kind and left[site.site] > 0.005 * whole]
         here.sort(key=lambda name: (-left[name], name))
         parts.append(IdleRest(kind, tuple(here), sum(left[name] for name in here)))
     parts.append(IdleRest(RestKind.OTHER, (), whole - sum(site.cost for site in sites)))
-    found = [part for part in parts if part.cost > LEAST_PART * whole]
+    # Less than this part of the cost is not worth a line.
+    found = [part for part in parts if part.cost > 0.005 * whole]
     return tuple(sorted(found, key=lambda part: -part.cost))
 
 

@@ -22,9 +22,6 @@ from lading.scheduling.model.location import Location
 from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.model.resources import Resources, format_resources
 
-# How many sizes of a site's locations a reason lists.
-MOST_SIZES = 3
-
 
 class SiteSupply(NamedTuple):
     """What a site can ever provide for a partition.
@@ -138,10 +135,10 @@ def _capacity(supply: SiteSupply) -> Reason:
         return because("site_has_nothing", site=supply.site)
     sizes = [
         amount
-        for capacity, count in counts.most_common(MOST_SIZES)
+        for capacity, count in counts.most_common(3)
         for amount in (count, capacity.cpus, capacity.memory, capacity.disk, capacity.gpus)
     ]
-    more = max(0, len(counts) - MOST_SIZES)
+    more = max(0, len(counts) - 3)
     if supply.most is None:
         return because("site_has", site=supply.site, sizes=sizes, more=more)
     most = None if math.isinf(supply.most) else supply.most

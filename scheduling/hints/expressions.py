@@ -19,7 +19,6 @@ from lading.scheduling.text.units import memory_unit, time_unit
 
 Kind = Literal["memory", "time", "count"]
 
-LONGEST = 500  # characters
 MOST_BITS = 1024  # of intermediate results: far beyond any resource, and still fast to compute
 NAMES = ("input_size", "input_length", "inputs", "attempt", "map_index", "runtime")
 # The names whose value depends on all inputs.
@@ -96,10 +95,8 @@ class Expression:
 
         :raises ExpressionError: it is too long, has a syntax error, or uses something unsupported
         """
-        if len(text) > LONGEST:
-            raise ExpressionError(
-                f"the expression {text[:40]!r}... has {len(text)} characters; at most {LONGEST} are valid"
-            )
+        if len(text) > 500:
+            raise ExpressionError(f"the expression {text[:40]!r}... has {len(text)} characters; at most 500 are valid")
         try:
             tree = ast.parse(_with_amounts(text.strip(), kind), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

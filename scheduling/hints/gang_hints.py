@@ -10,7 +10,6 @@ from typing import Any
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError, parse_time
 
-LONGEST_NAME = 250
 ON_FAILURE = ("cancel", "leave")
 # Set by the task policy: the tasks of the gang, each with the tasks of the gang that come before it.
 TASKS = "gang_tasks"
@@ -20,13 +19,11 @@ LIMITS = "gang_limits"
 
 # Attempts at 0, 15, 30, 60 and 120 minutes.
 PAUSES = (900, 900, 1800, 3600)
-TIMEOUT = 600
-MOST_ATTEMPTS = 1000
 
 
 def parse_gang(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME or not value.isprintable():
-        raise UnitError(f"{shortened(value)} is not a name; valid: a word of up to {LONGEST_NAME} characters")
+    if not isinstance(value, str) or not value.strip() or len(value) > 250 or not value.isprintable():
+        raise UnitError(f"{shortened(value)} is not a name; valid: a word of up to 250 characters")
     return value.strip()
 
 
@@ -84,7 +81,7 @@ class AttemptSchedule:
 
     pauses: tuple[int, ...] = PAUSES
     count: int = len(PAUSES) + 1
-    timeout: int = TIMEOUT
+    timeout: int = 600
 
     def pause(self, attempt: int) -> int | None:
         """Seconds between an attempt (1 is the first) and the next; None if it was the last."""
@@ -109,12 +106,12 @@ class AttemptSchedule:
         pauses: tuple[int, ...] = PAUSES
         if "pauses" in value:
             written = value["pauses"]
-            if not isinstance(written, (list, tuple)) or not 0 < len(written) < MOST_ATTEMPTS:
-                valid = f'a list of times, such as ["15m", "1h"], of {MOST_ATTEMPTS - 1} at most'
+            if not isinstance(written, (list, tuple)) or not 0 < len(written) < 1000:
+                valid = 'a list of times, such as ["15m", "1h"], of 999 at most'
                 raise UnitError(f"pauses is {shortened(written)}; valid: {valid}")
             pauses = tuple(map(parse_time, written))
         count = _count(value["count"]) if "count" in value else len(pauses) + 1
-        return cls(pauses, count, parse_time(value["timeout"]) if "timeout" in value else TIMEOUT)
+        return cls(pauses, count, parse_time(value["timeout"]) if "timeout" in value else 600)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -126,9 +123,9 @@ class AttemptSchedule:
 
 
 def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1000:
         raise UnitError(
-            f"{shortened(value)} is not a number of attempts; valid: 1 to {MOST_ATTEMPTS}, "
+            f"{shortened(value)} is not a number of attempts; valid: 1 to 1000, "
             'or {"pauses": ["15m", "1h"], "count": 3, "timeout": "10m"}'
         )
     return value

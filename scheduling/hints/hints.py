@@ -26,8 +26,6 @@ AUTO = re.compile(r"\s*auto\s*(?:\((?P<until_known>[^()]*)\))?\s*", re.IGNORECAS
 AUTO_HINTS = ("cpus", "memory", "time")
 # The layout of a batch job's processes on nodes.
 LAYOUT_HINTS = ("nodes", "ppn", "threads")
-# The fewest characters with which a key counts as the abbreviation of a hint: ``mem``.
-SHORTEST_ABBREVIATION = 3
 # The names of the same hints in CWL workflows on Seven Bridges platforms.
 ALIASES = {"sbg:AWSInstanceType": "instance_type", "sbg:maxNumberOfParallelInstances": "max_instances"}
 
@@ -297,7 +295,8 @@ def _hint_meant(key: str) -> str | None:
     plain = key.lower()
     if plain in HINT_NAMES:
         return plain
-    shortened_to = [name for name in HINT_NAMES if len(plain) >= SHORTEST_ABBREVIATION and name.startswith(plain)]
+    # A key of three characters or more, such as ``mem``, can abbreviate a hint.
+    shortened_to = [name for name in HINT_NAMES if len(plain) >= 3 and name.startswith(plain)]
     return next(iter([*shortened_to, *nearest(plain, HINT_NAMES, cutoff=0.8)]), None)
 
 

@@ -13,10 +13,6 @@ from lading.scheduling.text.units import UnitError
 
 # The longest values that fit into their columns and lines, characters.
 LONGEST_QUEUE = 250
-LONGEST_VALUE = 1000
-MOST_DIRECTIVES = 50
-# Characters of all directives together as JSON: MySQL's TEXT holds 65,535 bytes.
-MOST_TEXT = 20_000
 
 _KEY = re.compile(r"-{0,2}([A-Za-z][A-Za-z0-9_.-]{0,63})", re.ASCII)
 # Directives that a task cannot set, and what sets them instead.
@@ -53,8 +49,8 @@ def parse_native(value: object) -> dict[str, str | bool]:
         raise UnitError(
             f'{shortened(value)} is not a mapping; valid: directives by key, such as {{"account": "astro"}}'
         )
-    if len(value) > MOST_DIRECTIVES:
-        raise UnitError(f"there are {len(value)} directives; valid: at most {MOST_DIRECTIVES}")
+    if len(value) > 50:
+        raise UnitError(f"there are {len(value)} directives; valid: at most 50")
     directives: dict[str, str | bool] = {}
     for written, text in value.items():
         match = _KEY.fullmatch(written) if isinstance(written, str) else None
@@ -67,8 +63,9 @@ def parse_native(value: object) -> dict[str, str | bool]:
         if match[1] in directives:
             raise UnitError(f"{match[1]} is given twice; give it once")
         directives[match[1]] = _value(match[1], text)
-    if len(json.dumps(directives)) > MOST_TEXT:
-        raise UnitError(f"the directives are too long; valid: at most {MOST_TEXT} characters in total")
+    # Characters of all directives together as JSON: MySQL's TEXT holds 65,535 bytes.
+    if len(json.dumps(directives)) > 20_000:
+        raise UnitError("the directives are too long; valid: at most 20000 characters in total")
     return directives
 
 
@@ -79,8 +76,8 @@ def _value(key: str, value: object) -> str | bool:
     if not number and not isinstance(value, str):
         raise UnitError(f"{key} is {shortened(value)}; valid: text, a number, True (a bare flag) or False")
     text = str(value)
-    if not text.strip() or len(text) > LONGEST_VALUE or not is_one_line(text):
-        raise UnitError(f"{key} is {shortened(text)}; valid: one line of text of at most {LONGEST_VALUE} characters")
+    if not text.strip() or len(text) > 1000 or not is_one_line(text):
+        raise UnitError(f"{key} is {shortened(text)}; valid: one line of text of at most 1000 characters")
     return text
 
 

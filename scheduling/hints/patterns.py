@@ -15,16 +15,10 @@ from lading.scheduling.model.site_names import is_named
 from lading.scheduling.text.printable import json_beginning, shortened
 from lading.scheduling.text.units import UnitError
 
-LONGEST_PATTERN = 250
-# How many characters of an input are searched.
-LONGEST_INPUT = 250
 # The largest number of patterns of a task for all of its targets, and of searches in the inputs of one job: a chunk of
 # a scatter has the inputs of many.
 MOST_PATTERNS = 100
 MOST_SEARCHES = 20_000
-# The memory of a compiled pattern, bytes; and how many compiled patterns are cached.
-MOST_MEMORY = 1 << 18
-MOST_COMPILED = 128
 VALID = (
     'valid: inputs with regular expressions, by target: {"hpc/long": {"sample": "^big_"}}, or a list of such '
     "tables, one of which has to match"
@@ -108,21 +102,20 @@ def covers(name: str, target: str) -> bool:
 
 
 def _text(value: object) -> bytes:
-    text = value if isinstance(value, str) else json_beginning(value, LONGEST_INPUT, str)
-    return text[:LONGEST_INPUT].encode(errors="replace")
+    text = value if isinstance(value, str) else json_beginning(value, 250, str)
+    return text[:250].encode(errors="replace")
 
 
 def _name(name: object) -> str:
-    if not isinstance(name, str) or not name or len(name) > LONGEST_PATTERN:
+    if not isinstance(name, str) or not name or len(name) > 250:
         raise UnitError(f"{shortened(name)} is not the name of an input; {VALID}")
     return name
 
 
 def _pattern(name: object, text: object) -> str:
-    if not isinstance(text, str) or not 0 < len(text) <= LONGEST_PATTERN:
+    if not isinstance(text, str) or not 0 < len(text) <= 250:
         raise UnitError(
-            f"{shortened(text)}, of input {shortened(name)}, is not a regular expression of 1 to {LONGEST_PATTERN} "
-            "characters"
+            f"{shortened(text)}, of input {shortened(name)}, is not a regular expression of 1 to 250 characters"
         )
     try:
         _compiled(text)
@@ -134,7 +127,7 @@ def _pattern(name: object, text: object) -> str:
     return text
 
 
-@lru_cache(maxsize=MOST_COMPILED)
+@lru_cache(maxsize=128)
 def _compiled(pattern: str) -> Any:
     """The compiled pattern.
 
@@ -144,7 +137,7 @@ def _compiled(pattern: str) -> Any:
 
     options = re2.Options()
     options.log_errors = False  # RE2 would write them to stderr
-    options.max_mem = MOST_MEMORY
+    options.max_mem = 1 << 18  # bytes
     options.never_capture = True
     try:
         return re2.compile(pattern.encode(), options)

@@ -11,12 +11,9 @@ from lading.scheduling.text.units import UnitError
 # A site's name is used as a folder name, in a database column and in messages.
 SITE_NAME = re.compile(r"(?!.{65})[A-Za-z0-9][A-Za-z0-9_-]*(?:@[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 LONGEST_NAME = 64
-# The longest name of a queue or pattern of instance types.
-LONGEST_WITHIN = 250
 MOST_TARGETS = 32
 FILTER_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
-LONGEST_CONTAINER = 500
 CONTAINER = re.compile(r"(docker|apptainer)://([A-Za-z0-9/][A-Za-z0-9_.:@/+-]*)")
 
 
@@ -36,7 +33,7 @@ class Target:
         """:raises UnitError: it is not a target"""
         site, slash, within = text.strip().partition("/") if isinstance(text, str) else ("", "", "")
         good = SITE_NAME.fullmatch(site) and bool(within) == bool(slash)
-        if not good or not within.isprintable() or " " in within or len(within) > LONGEST_WITHIN:
+        if not good or not within.isprintable() or " " in within or len(within) > 250:
             raise UnitError(
                 f"{shortened(text)} is not a target; valid: a site, a queue of it, or a pattern of its instance types: "
                 '"hpc", "hpc/long", "cloud/c7i.*"'
@@ -108,7 +105,7 @@ def parse_container(value: object) -> str:
 
     :raises UnitError: it is neither a Docker nor an Apptainer image
     """
-    if isinstance(value, str) and len(value) <= LONGEST_CONTAINER and CONTAINER.fullmatch(value):
+    if isinstance(value, str) and len(value) <= 500 and CONTAINER.fullmatch(value):
         return value
     raise UnitError(
         f"{shortened(value)} is not a container; valid: docker://IMAGE, apptainer:///path/of/image.sif, or "

@@ -26,8 +26,6 @@ OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
 LEAST_USD, MOST_USD = 0.01, 1e9
 # A share is charged at least what its jobs request, so a request cannot be next to nothing.
 LEAST_CPUS = 0.01
-# How many unknown hints a message lists.
-MOST_NAMED = 5
 
 
 class Range(NamedTuple):
@@ -209,11 +207,11 @@ HINT_NAMES = tuple(name for name in PARSERS if name not in UNWRITTEN)
 def no_such_hints(names: Sequence[object]) -> str:
     """The message for names that are not hints; if there are many, only the first are listed."""
     shown, closest = [], []
-    for name in names[:MOST_NAMED]:
+    for name in names[:5]:
         plain = isinstance(name, str) and name.isidentifier() and len(name) <= places.LONGEST_NAME
         shown.append(str(name) if plain else shortened(name))
         closest += nearest(name, HINT_NAMES) if isinstance(name, str) else []
     suggestion = f"; did you mean {' or '.join(dict.fromkeys(closest))}? Valid" if closest else ", valid"
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     what = "hint {}: there is no such hint" if len(names) == 1 else "hints {}: there are no such hints"
     return f"{what.format(', '.join(shown) + more)}{suggestion}: {', '.join(HINT_NAMES)}"

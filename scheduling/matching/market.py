@@ -18,8 +18,6 @@ from lading.scheduling.model.resources import Resources
 
 # How many machines are launched at most to learn what an image has.
 MOST_TO_LEARN = 2
-# A disk with less than this part of its specified size is not the specified disk: nothing has mounted that.
-SHARE = 0.5
 # How many boots are needed to use the median of a site, and that of a type.
 BOOTS_OF_SITE, BOOTS_OF_TYPE = 3, 5
 
@@ -128,7 +126,8 @@ class MachineMarket:
             types |= {name: replace(types[name], capacity=size) for name, size in measured.items()}
             no_gpus = _is_lacked([size.gpus for name, size in measured.items() if specified[name].gpus])
             of_disk = {name for name in measured if specified[name].disk}
-            short = [measured[name].disk for name in of_disk if measured[name].disk < SHARE * specified[name].disk]
+            # A disk with less than half of its specified size is not the specified disk: nothing has mounted that.
+            short = [measured[name].disk for name in of_disk if measured[name].disk < 0.5 * specified[name].disk]
             by_size = {specified[name].disk: measured[name].disk for name in sorted(of_disk)}
             if no_gpus:
                 lacking.add(image)

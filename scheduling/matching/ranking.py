@@ -18,7 +18,6 @@ from lading.scheduling.model.job import PlannedJob
 
 # How many waits are needed for a prediction, and the quantile that is predicted.
 FEWEST_WAITS = 20
-QUANTILE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class QueueWaits:
         """
         for key in ((site, queue, size(cpus)), (site, queue)):
             if len(known := self.seconds.get(key, ())) >= FEWEST_WAITS:
-                return known[math.ceil(QUANTILE * len(known)) - 1]
+                return known[math.ceil(0.75 * len(known)) - 1]
         return None
 
 

@@ -25,8 +25,6 @@ AMOUNTS = tuple(each.name for each in fields(Resources))
 # The requests that can be ranges.
 NODES = "nodes"
 RANGES = (*AMOUNTS, NODES)
-# The largest number of steps from the preferred amount to the minimum; each about halves it.
-MOST_STEPS = 4
 
 # Takes a job and returns alternatives, best first, each by the name of an amount or of another field of a job.
 Relax: TypeAlias = Callable[[WaitingJob], Sequence[Mapping[str, object]]]
@@ -160,7 +158,8 @@ def _halved(job: WaitingJob, names: Sequence[str]) -> Iterator[dict[str, float]]
     wide = {name for name in least if wish[name] > least[name]}
     if not wide:
         return
-    halvings = max(math.log2(wish[name] / max(least[name], wish[name] / 2**MOST_STEPS)) for name in wide)
+    # At most four steps lead from the preferred amount to the minimum; each about halves it.
+    halvings = max(math.log2(wish[name] / max(least[name], wish[name] / 16)) for name in wide)
     steps = math.ceil(halvings - TOLERANCE)
     for step in range(1, steps + 1):
         is_last = step == steps

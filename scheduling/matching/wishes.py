@@ -13,9 +13,6 @@ from lading.scheduling.model.machine_traits import ANY_ARCH, IS, valid_types
 from lading.scheduling.model.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
-# How many machines a reason describes.
-MOST_DESCRIBED = 8
-
 
 @dataclass(frozen=True, slots=True)
 class MatchedMachine:
@@ -114,7 +111,7 @@ def _wished(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
 
 def _described(machines: Sequence[MatchedMachine]) -> str:
     alike = dict.fromkeys(f"{_traits(each.location)} at site {each.site!r}" for each in machines)
-    some = list(alike)[:MOST_DESCRIBED]
+    some = list(alike)[:8]
     return "; ".join(some) + ("; ..." if len(alike) > len(some) else "")
 
 

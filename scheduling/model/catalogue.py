@@ -34,10 +34,8 @@ REQUIRED = ("instance_type", "vcpus", "memory_gib", "usd_per_hour")
 BUNDLED_DATE = "2026-07-20"
 BUNDLED_SOURCE = f"bundled snapshot of EC2 Linux on-demand prices in us-east-1 of {BUNDLED_DATE}"
 GIB = 1024
-BYTES_PER_MIB = 2**20
 # EC2 has fewer than a thousand types, and each is compared with all jobs.
 MOST_TYPES = 10_000
-MOST_CPUS = 999_999
 MOST_GIB = csv_tables.MOST // GIB
 LEAST_USD, MOST_USD = 1e-6, 1_000_000
 # A size written as a decimal can miss a whole MiB by less than this.
@@ -256,10 +254,10 @@ def bare_type(row: csv_tables.Row) -> InstanceType:
     return InstanceType(
         name=name,
         capacity=Resources(
-            cpus=baseline(name, row.number("vcpus", most=MOST_CPUS)),
+            cpus=baseline(name, row.number("vcpus", most=999_999)),
             memory=int(row.number("memory_gib", most=MOST_GIB) * GIB + ROUNDING),
-            disk=int(storage * 10**9 / BYTES_PER_MIB + ROUNDING),
-            gpus=0.0 if not_supported([gpu]) else row.number("gpus", 0.0, most=MOST_CPUS),
+            disk=int(storage * 10**9 / 2**20 + ROUNDING),
+            gpus=0.0 if not_supported([gpu]) else row.number("gpus", 0.0, most=999_999),
         ),
         offerings=(),
         arch=arch(row),

@@ -17,14 +17,11 @@ from lading.scheduling.text.units import UnitError
 OTHER_MAKERS = "AMD", "Habana", "Qualcomm"
 # The property that holds a machine's type of GPU, as in ``gpu=a100``.
 PROPERTY = "gpu"
-LONGEST_TYPE = 40
 _TYPE = re.compile(r"[A-Za-z][\w. -]*")
 _BARE_TYPE = re.compile(r"[A-Za-z][A-Za-z-]{0,20}[0-9][\w-]{0,20}")
 # What precedes a model's own name, the maker and the product line, and what follows it, the form factor and the memory.
 _BEFORE = re.compile(r"(?:nvidia|tesla|geforce|quadro|graphics)+")
 _BEHIND = re.compile(r"(?:sxm\d*|pcie?|nvl|hbm\d\w*|[0-9]+gi?b|mig|oem)")
-# How many similar types are listed if a type is unknown.
-MOST_NAMED = 6
 
 
 def parse_type(text: object) -> str:
@@ -41,7 +38,7 @@ def parse_type(text: object) -> str:
             break
         if (rest := _BEFORE.sub("", word, count=1) if not name else word) != "":
             name.append(rest)
-    if not name or len(found := "-".join(name)) > LONGEST_TYPE:
+    if not name or len(found := "-".join(name)) > 40:
         raise UnitError(
             f"{shortened(text)} is not a type of GPU; valid: the name of a model, such as 'a100' or 'rtx-3090'"
         )
@@ -96,7 +93,7 @@ def nearest(type: str, features: Iterable[str]) -> str:
     :param features: the features of all machines
     """
     known = sorted({each.partition(IS)[2] for each in features if each.startswith(f"{PROPERTY}{IS}")})
-    close = closest(type, known, MOST_NAMED, cutoff=0.0)
+    close = closest(type, known, 6, cutoff=0.0)
     more = f" and {len(known) - len(close)} more" if len(known) > len(close) else ""
     there = f"valid: {', '.join(sorted(close))}{more}" if close else "because no machine declares the type of its GPUs"
     return f"{there}; the sites file declares types with gpu_type (for a machine) or gpu_types (for a cluster)"

@@ -28,10 +28,6 @@ else:
         return type(value)(**{**as_dict(value), **changes})
 
 
-# ``__init__`` is compiled after this many objects; compiling costs about as much as making them without it.
-MOST_UNCOMPILED = 20
-
-
 class _Factory:
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make
@@ -76,7 +72,8 @@ def _make(cls: type, *, frozen: bool, kw_only: bool) -> type:
     values = attrgetter(*names) if len(names) > 1 else lambda self: (getattr(self, names[0]),)
 
     known = set(names)
-    uncompiled = MOST_UNCOMPILED
+    # Compiling costs about as much as making this many objects without it.
+    uncompiled = 20
 
     def first_init(self: Any, *args: Any, **kwargs: Any) -> None:
         nonlocal uncompiled

@@ -26,9 +26,6 @@ FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+:/-]{0,63}")
 PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 # Separates a property's name from its value; no plain feature contains it.
 IS = "="
-MOST_FEATURES = 32
-# How many instance types a message lists at most; if there are more, the most similar ones.
-MOST_TYPES_NAMED = 24
 
 
 def parse_arch(value: object) -> str:
@@ -85,8 +82,8 @@ def parse_features(value: object) -> frozenset[str]:
                 f"{shortened(word)} is not a feature; valid: 1 to 64 letters, digits, blanks and . _ + : / -, "
                 "beginning with a letter or a digit"
             )
-    if len(features) > MOST_FEATURES:
-        raise UnitError(f"there are {len(features)} features; valid: at most {MOST_FEATURES}")
+    if len(features) > 32:
+        raise UnitError(f"there are {len(features)} features; valid: at most 32")
     return features
 
 
@@ -114,8 +111,8 @@ def parse_properties(value: object) -> frozenset[str]:
                 "letters, digits, blanks and . _ + : / -, beginning with a letter or a digit"
             )
         properties.add(f"{name}{IS}{text.strip()}")
-    if len(properties) > MOST_FEATURES:
-        raise UnitError(f"there are {len(properties)} properties; valid: at most {MOST_FEATURES}")
+    if len(properties) > 32:
+        raise UnitError(f"there are {len(properties)} properties; valid: at most 32")
     return frozenset(properties)
 
 
@@ -123,7 +120,7 @@ def valid_types(asked: str, valid: Collection[str]) -> str:
     """The valid instance types as text, for a message about an invalid one; only the most similar if there are many."""
     if not valid:
         return "because no machine has been given an instance_type"
-    if len(valid) <= MOST_TYPES_NAMED:
+    if len(valid) <= 24:
         return f"valid: {', '.join(sorted(valid))}"
     close = nearest(asked, valid, 5, cutoff=0.0)
     return f"valid: {', '.join(close)} and {len(valid) - len(close)} more"

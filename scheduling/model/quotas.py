@@ -37,8 +37,6 @@ T3 = {
     "nano": (0.1, 2), "micro": (0.2, 2), "small": (0.4, 2), "medium": (0.4, 2), "large": (0.6, 2),
     "xlarge": (1.6, 4), "2xlarge": (3.2, 8),
 }  # fmt: skip
-# The lowest baseline per vCPU of all sizes, assumed for future sizes.
-LEAST_BASELINE = 0.05
 
 
 def is_burstable(instance_type: str) -> bool:
@@ -59,7 +57,8 @@ def baseline(instance_type: str, vcpus: float) -> float:
     found = BURSTABLE.fullmatch(instance_type)
     if found is None:
         return vcpus
-    known, _ = (T2 if found[1] == "t2" else T3).get(found[2], (LEAST_BASELINE * vcpus, 0))
+    # Future sizes are assumed to have the lowest baseline per vCPU of all sizes.
+    known, _ = (T2 if found[1] == "t2" else T3).get(found[2], (0.05 * vcpus, 0))
     return min(vcpus, known)
 
 

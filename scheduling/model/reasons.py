@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 
 # The types of a parameter. A tuple holds names, or amounts of resources in the order of their fields.
 Value = str | int | float | bool | None | tuple[str | float, ...]
-# Limits for reasons from other processes: characters of a code and of a part of a parameter, parts, and nesting.
+# The longest code of a reason from another process, characters.
 LONGEST_CODE = 40
-MOST_PARTS = 30
-LONGEST_PART = 250
-MOST_DEEP = 4
 # MySQL's TEXT holds 65,535 bytes.
 MOST_JSON = 60_000
 # The width of the database column for the name of a limit, characters.
@@ -165,7 +162,7 @@ class Reason(_Hashed):
         :param is_whole: whether all parameters of its code are required; another version may leave some out
         :raises ValueError: the data is not a reason, or lacks a required parameter
         """
-        return cls._read(data, MOST_DEEP, is_strict=is_whole)
+        return cls._read(data, is_strict=is_whole)
 
     @classmethod
     def of_json(cls, text: str) -> Reason:
@@ -173,10 +170,10 @@ class Reason(_Hashed):
 
         :raises ValueError: the text is not a reason
         """
-        return cls._read(json.loads(text), MOST_DEEP, is_strict=False)
+        return cls._read(json.loads(text), is_strict=False)
 
     @classmethod
-    def _read(cls, data: Mapping[str, Any], levels: int, *, is_strict: bool) -> Reason:
+    def _read(cls, data: Mapping[str, Any], levels: int = 4, *, is_strict: bool) -> Reason:
         from lading.scheduling.model.reason_codes import CODES, UNKNOWN
         from lading.scheduling.model.reason_text import parameters
 
@@ -186,7 +183,7 @@ class Reason(_Hashed):
             params = {name: _value(each) for name, each in dict(data.get("params") or {}).items() if name in named}
             if is_strict and (missing := sorted(named - params.keys() - {"site"})):
                 raise ValueError(f"{', '.join(missing)} is missing")
-            more = list(data.get("also") or ())[:MOST_PARTS]
+            more = list(data.get("also") or ())[:30]
             if more and not levels:
                 raise ValueError(too_deep())
             also = tuple(cls._read(each, levels - 1, is_strict=is_strict) for each in more)
@@ -232,8 +229,8 @@ def _value(value: Any) -> Value:
     if isinstance(value, Resources):
         return value.cpus, value.memory, value.disk, value.gpus
     if isinstance(value, (list, tuple)):
-        parts = value[:MOST_PARTS]
-        return tuple(each if isinstance(each, (int, float)) else storable(each)[:LONGEST_PART] for each in parts)
+        parts = value[:30]
+        return tuple(each if isinstance(each, (int, float)) else storable(each)[:250] for each in parts)
     if isinstance(value, str):
         return storable(value)
     if value is None or isinstance(value, (int, float)):

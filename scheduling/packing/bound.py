@@ -35,10 +35,7 @@ Shrunk: TypeAlias = tuple[float, float, float, float]
 Bools: TypeAlias = NDArray[np.bool_]
 
 WHOLE: Shrunk = (1.0, 1.0, 1.0, 1.0)
-ROUNDS = 40
-TOLERANCE = 1e-7
 ALONE = 64  # up to this many shapes are solved without merging
-QUANTILES = 12
 # Cpus and GPUs in units, memory and disk in GiB: solvers work best on amounts of similar magnitude.
 SCALE = (UNIT, 1024, 1024, UNIT)
 
@@ -152,7 +149,7 @@ def aggregate(need: Floats, number: Floats, types: BoundSide, rooms: BoundSide) 
     fits = np.hstack([types.fits, rooms.fits])
     cluster = first_clusters(need, fits)
     best, worth, dual = -1.0, np.zeros(len(need)), np.zeros(0)
-    for _ in range(ROUNDS):
+    for _ in range(40):
         above, prices = solve(need * number[:, None], fits, cluster, types, rooms)
         each = need @ prices.T
         each[~fits] = np.inf
@@ -162,7 +159,7 @@ def aggregate(need: Floats, number: Floats, types: BoundSide, rooms: BoundSide) 
         if value > best:
             best, worth, dual = value, cheapest, prices
         _, finer = np.unique(cluster * fits.shape[1] + choice, return_inverse=True)
-        if above - best <= TOLERANCE * above or finer.max() == cluster.max():
+        if above - best <= 1e-7 * above or finer.max() == cluster.max():
             break
         cluster = finer
     return max(best, 0.0), worth, dual
@@ -173,10 +170,10 @@ def first_clusters(need: Floats, fits: Bools) -> NDArray[np.intp]:
     if len(need) <= ALONE:
         return np.arange(len(need))
     proportion = np.log((need[:, -1] + 1e-9) / (need[:, 0] + 1e-9)) if need.shape[1] > 1 else need[:, 0]
-    edges = np.quantile(proportion, np.linspace(0, 1, QUANTILES + 1)[1:-1])
+    edges = np.quantile(proportion, np.linspace(0, 1, 13)[1:-1])
     packed = np.packbits(fits, axis=1)
     _, alike = np.unique(packed, axis=0, return_inverse=True)
-    _, cluster = np.unique(alike.ravel() * (QUANTILES + 1) + np.searchsorted(edges, proportion), return_inverse=True)
+    _, cluster = np.unique(alike.ravel() * 13 + np.searchsorted(edges, proportion), return_inverse=True)
     return np.asarray(cluster, np.intp)
 
 

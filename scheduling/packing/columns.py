@@ -25,15 +25,8 @@ PRICING = (
     ScoringRule(1.0, 0.3, 0.0),
     ScoringRule(2.0, 0.1, 5.0),
 )
-WORTHWHILE = 1e-6
-SEED = 1
 # The linear program is solved at most ROUNDS times; the progress of the last PATIENCE rounds decides whether to stop.
 ROUNDS, PATIENCE = 60, 4
-CUTS = (0.999, 0.5, 0.3, 0.05)
-# With more shapes than this the integer program finds little within a reasonable number of nodes.
-MIP_SHAPES = 64
-MIP_COLUMNS = 400
-MIP_GAP = 1e-4
 
 
 class Pool:
@@ -127,8 +120,9 @@ def generate(
             break
     else:
         often, worth = pool.solve()
-    found = [rounded(pool, often, cut, rules) for cut in CUTS]
-    if nodes and len(arrays.count) <= MIP_SHAPES:
+    found = [rounded(pool, often, cut, rules) for cut in (0.999, 0.5, 0.3, 0.05)]
+    # With more shapes the integer program finds little within a reasonable number of nodes.
+    if nodes and len(arrays.count) <= 64:
         found += integer(pool, worth, nodes, rules)
     return min(found, key=lambda patterns: cost(arrays, patterns))
 
@@ -139,7 +133,7 @@ def price(pool: Pool, worth: Floats, shaken: int) -> int:
     :param shaken: how often to try again with randomly perturbed worths (fixed seed) if the rules find none
     """
     added = sum(price_by(pool, worth, worth, rule) for rule in PRICING)
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(seed=1)
     for i in range(shaken):
         if added:
             break
@@ -156,7 +150,7 @@ def price_by(pool: Pool, worth: Floats, guess: Floats, rule: ScoringRule) -> int
     surplus = taken @ worth / arrays.price - 1
     added = 0
     for i in np.argsort(-surplus, kind="stable")[: max(10, len(worth) // 2)]:
-        if surplus[i] <= WORTHWHILE:
+        if surplus[i] <= 1e-6:
             break
         shapes = np.flatnonzero(taken[i])
         added += pool.add(shapes, taken[i][shapes])
@@ -209,10 +203,10 @@ def integer(pool: Pool, worth: Floats, nodes: int, rules: Sequence[ScoringRule])
     """Solve the integer program over the best-priced patterns; empty if no solution was found within the node limit."""
     prices = pool.prices()
     excess = 1 - np.array([pattern.each @ worth[pattern.shapes] for pattern in pool.patterns]) / prices
-    some = np.sort(np.argsort(excess, kind="stable")[:MIP_COLUMNS])
+    some = np.sort(np.argsort(excess, kind="stable")[:400])
     whole = program(pool.arrays)
     join(whole, pool.arrays, [pool.patterns[i] for i in some])
-    found = whole.solve_whole(nodes, MIP_GAP)
+    found = whole.solve_whole(nodes, 1e-4)
     if found is None:
         return []
     times = np.zeros(len(pool.patterns), np.int64)

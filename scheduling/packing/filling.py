@@ -18,9 +18,6 @@ from lading.scheduling.packing.arrays import Floats, Ints, PackingArrays
 
 # With more shapes than this, each bin is filled from a different sample of them.
 SAMPLE = 768
-# How many types are tried for the next bin; all are tried again once the best of these has become worse.
-SHORT_LIST = 16
-WORSE = 0.998
 # A job that is worth nothing at the program's prices still has to be packed.
 LEAST = 1e-12
 
@@ -118,8 +115,9 @@ def sweep(arrays: PackingArrays, rule: ScoringRule, worth: Floats | None = None)
             continue
         chosen = taken[best]
         if not short:
-            threshold = float(gain[best]) * WORSE
-            some, short = some[np.sort(np.argsort(-gain, kind="stable")[:SHORT_LIST])], True
+            threshold = float(gain[best]) * 0.998
+            # Only these types are tried for the next bin; all are tried again once the best of these has become worse.
+            some, short = some[np.sort(np.argsort(-gain, kind="stable")[:16])], True
         on = np.flatnonzero(chosen)
         shapes, each = present[on], chosen[on]
         times = int((left[shapes] // each).min())

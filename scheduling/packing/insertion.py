@@ -26,11 +26,6 @@ from lading.scheduling.packing.problem import Going, Problem, always
 SEED = 88172645
 # Jobs placed between two checks of whether to continue; if the inner loop is compiled, COMPILED times as many.
 LOOK, COMPILED = 500, 100
-# Fewer jobs than this have so few packings that a search in proportion to the square of their number suffices.
-FULL = 20
-# Problems with more kinds of wishes than this, including combined ones, are left to the filling rules.
-MOST_KINDS = 64
-EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,8 +42,11 @@ class Kinds:
     of_shape: Ints
 
 
-def kinds(problem: Problem, arrays: PackingArrays) -> Kinds | None:
-    """Return the kinds of wishes of the arrays' shapes; None if there are too many."""
+def kinds(problem: Problem, arrays: PackingArrays, most: int = 64) -> Kinds | None:
+    """Return the kinds of wishes of the arrays' shapes, including combined ones; None if there are more than ``most``.
+
+    Such problems are left to the filling rules.
+    """
     bins = [problem.bins[i] for i in arrays.bins]
     masks = [np.ones(len(bins), bool)]
     numbers = {masks[0].tobytes(): 0}
@@ -66,12 +64,12 @@ def kinds(problem: Problem, arrays: PackingArrays) -> Kinds | None:
             of_wish[wish] = number(np.array([each.kind.grants(wish) for each in bins]))
     both: dict[tuple[int, int], int] = {}
     i = 0
-    while i < len(masks) <= MOST_KINDS:  # the list grows by each new combination of two kinds
+    while i < len(masks) <= most:  # the list grows by each new combination of two kinds
         for j in range(i + 1):
             common = masks[i] & masks[j]
             both[i, j] = both[j, i] = number(common) if common.any() else -1
         i += 1
-    if len(masks) > MOST_KINDS:
+    if len(masks) > most:
         return None
     every = range(len(masks))
     return Kinds(
@@ -91,7 +89,7 @@ def pack(
     """Pack all jobs and improve the packing.
 
     :param insertions: how many jobs are placed again in total, without and with a compiled inner loop; reduced for
-        fewer than ``FULL`` jobs
+        fewer than 20 jobs
     :param start: a packing to improve; empty: jobs are placed in order of worth, each where it costs least
     """
     shape = np.repeat(np.arange(len(arrays.count)), arrays.count)
@@ -159,8 +157,9 @@ def search(
     else:
         top = int(start.max()) + 1
         cost = kernel.settle(offers, jobs, machines, round_state, number, top)
-    best, bound = ints(np.array(jobs.home)), float(worth.sum()) * (1 + EPSILON)
-    total = insertions[kernel_state.COMPILED] * min(number, FULL) ** 2 // FULL**2
+    best, bound = ints(np.array(jobs.home)), float(worth.sum()) * (1 + 1e-9)
+    # Fewer than 20 jobs have so few packings that a search in proportion to the square of their number suffices.
+    total = insertions[kernel_state.COMPILED] * min(number, 20) ** 2 // 20**2
     look = LOOK * (COMPILED if kernel_state.COMPILED else 1)
     state = kernel_state.Progress(SEED, 0, 0, top, cost, cost)
     while state.done < total and state.least > bound and going("insertion", state.done / total):

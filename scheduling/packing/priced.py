@@ -34,7 +34,6 @@ from lading.scheduling.packing.problem import Going, Problem, Shape, fits
 from lading.scheduling.packing.ruin_recreate import improve
 
 ROOM_RULE = ScoringRule(1.0, 0.1, 0.0)
-ATTEMPTS = 6
 EPSILON = 1e-9
 
 
@@ -70,16 +69,6 @@ class Effort:
 
 
 ALIKE, FEW, MANY = 64, 300, 2500
-# Insertion handles jobs one by one; for more jobs than this, filling is faster.
-SEARCHED = 20_000
-# With more types than this, a sweep over FEW to MANY shapes takes longer than insertion, and finds less.
-TYPES = 48
-# With more than FEW shapes a sweep takes long, and this close to the lower bound another one finds little.
-NEAR = 1.002
-# With few jobs, filling and rounding sometimes end further from the bound than this; insertion then gets closer.
-FAR = 1.005
-# With more machines than this, single ones matter little and ruin and recreate is skipped.
-MACHINES = 2000
 WIDE = tuple(
     ScoringRule(scarcity, size, match)
     for size in (0.0, 0.1, 0.3)
@@ -138,7 +127,7 @@ def pack(problem: Problem, effort: str) -> Packing:
 def candidates(problem: Problem, effort: Effort) -> Iterator[Packing]:
     """Yield a packing that respects the limits, after retries with more expensive launches or fewer types."""
     extra, excluded = 0.0, frozenset[str]()
-    for _ in range(ATTEMPTS):
+    for _ in range(6):
         packing = attempt(problem, effort, extra, excluded)
         if packing is None:
             return
@@ -199,8 +188,10 @@ def cheapest(
     size = bisect_left((ALIKE, FEW, MANY), len(arrays.count))
     bound = float(arrays.worth @ arrays.count)
     jobs, insertions = int(arrays.count.sum()), (effort.insertions, effort.compiled[size])
-    unlike = size == 2 and len(arrays.bins) > TYPES and jobs <= MANY
-    if kinds is not None and (unlike or (size == 3 and jobs <= SEARCHED and insertion.compiled())):
+    # With more types, a sweep over FEW to MANY shapes takes longer than insertion, and finds less.
+    unlike = size == 2 and len(arrays.bins) > 48 and jobs <= MANY
+    # Insertion handles jobs one by one; for more jobs than this, filling is faster.
+    if kinds is not None and (unlike or (size == 3 and jobs <= 20_000 and insertion.compiled())):
         return insertion.pack(arrays, kinds, insertions, going)
     packings: list[list[Pattern]] = []
     rules = len(effort.rules[size])
@@ -210,16 +201,19 @@ def cheapest(
             return min(packings, key=lambda patterns: cost(arrays, patterns))
         if cost(arrays, patterns) <= bound * effort.enough:
             return patterns
-        if size > 1 and cost(arrays, patterns) <= bound * NEAR:
+        # With more than FEW shapes a sweep takes long, and this close to the lower bound another one finds little.
+        if size > 1 and cost(arrays, patterns) <= bound * 1.002:
             break
     if size < 2:
         ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(arrays, packings[i]))
         finishers = [effort.rules[size][i] for i in ranked[: effort.finishers]]
         packings.append(generate(arrays, packings, effort.falling, effort.nodes, effort.shaken, finishers, going))
     result = min(packings, key=lambda patterns: cost(arrays, patterns))
-    if sum(pattern.times for pattern in result) <= MACHINES:
+    # With more machines, single ones matter little and ruin and recreate is skipped.
+    if sum(pattern.times for pattern in result) <= 2000:
         result = improve(arrays, result, effort.ruins[size], (3, 10), going)
-    if kinds is not None and jobs <= MANY and cost(arrays, result) > bound * FAR and insertion.compiled():
+    # With few jobs, filling and rounding sometimes end further from the bound than this; insertion then gets closer.
+    if kinds is not None and jobs <= MANY and cost(arrays, result) > bound * 1.005 and insertion.compiled():
         result = insertion.pack(arrays, kinds, insertions, going, result)
     return result
 

@@ -14,11 +14,6 @@ from lading.scheduling.packing.arrays import PackingArrays
 from lading.scheduling.packing.filling import Pattern, ScoringRule, cost, sweep
 from lading.scheduling.packing.problem import Going
 
-SEED = 2
-SCARCITY = (0.5, 1.0, 2.0)
-SIZE = (0.0, 0.1, 0.2, 0.3, 0.5)
-MATCH = (0.0, 5.0, 20.0)
-SHAKE = 0.1
 EPSILON = 1e-9
 
 
@@ -30,7 +25,7 @@ def improve(
     :param rounds: how often machines are taken apart; fewer if the lower bound is reached
     :param machines: minimum and maximum number of machines taken apart at once
     """
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(seed=2)
     single = [Pattern(p.bin, p.shapes, p.each, 1) for p in patterns for _ in range(p.times)]
     if len(single) < 2:
         return patterns
@@ -45,13 +40,17 @@ def improve(
         size = min(len(single), int(random.integers(machines[0], machines[1] + 1)))
         chance = np.maximum(loss, 0.0) + 0.1 * np.abs(loss).mean() + EPSILON
         chosen = np.sort(np.argsort(random.exponential(1 / chance), kind="stable")[:size])
-        rule = ScoringRule(float(random.choice(SCARCITY)), float(random.choice(SIZE)), float(random.choice(MATCH)))
+        rule = ScoringRule(
+            scarcity=float(random.choice((0.5, 1.0, 2.0))),
+            size=float(random.choice((0.0, 0.1, 0.2, 0.3, 0.5))),
+            match=float(random.choice((0.0, 5.0, 20.0))),
+        )
         for i in chosen:
             left[single[i].shapes] += single[i].each
         shapes = np.flatnonzero(left)
         part = arrays.part(shapes, left[shapes])
         left[shapes] = 0
-        worth = part.worth * random.uniform(1 - SHAKE, 1 + SHAKE, len(shapes))
+        worth = part.worth * random.uniform(0.9, 1.1, len(shapes))
         anew = sweep(part, rule, worth)
         if cost(part, anew) > float(price[chosen].sum()) + EPSILON:
             continue

@@ -10,8 +10,6 @@ from typing import TypeAlias
 from lading.scheduling.packing.answer import MachineGroup
 from lading.scheduling.packing.problem import Vector, fits
 
-CHUNK = 64
-
 
 @dataclass(slots=True, eq=False)
 class ShelfSlot(MachineGroup):
@@ -81,9 +79,9 @@ class Shelf:
         i = min(bisect_left(self.ends, entry), len(self.chunks) - 1)
         chunk = self.chunks[i]
         insort(chunk.entries, entry)
-        if len(chunk.entries) > 2 * CHUNK:
-            half = Neighbours(chunk.entries[CHUNK:])
-            del chunk.entries[CHUNK:]
+        if len(chunk.entries) > 128:
+            half = Neighbours(chunk.entries[64:])
+            del chunk.entries[64:]
             self.chunks.insert(i + 1, half)
             self.ends.insert(i + 1, half.entries[-1])
             chunk.measure()

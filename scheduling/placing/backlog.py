@@ -17,10 +17,6 @@ from lading.scheduling.model.job import ASKED, PlannedJob, Wish
 from lading.scheduling.model.location import Location
 from lading.scheduling.model.plan import InstanceLimits
 
-# A location prefetches at most its own capacity once more, and at most this many jobs.
-MOST_PREFETCHED = 128
-# With short jobs it prefetches more, but at most this many times its capacity, because later jobs can be long.
-MOST_AHEAD = 8
 # Jobs with equal values are interchangeable here: if one finds no place in any backlog, none of them does.
 alike = attrgetter(*ASKED, "time", "task", "run")
 
@@ -111,9 +107,11 @@ class _Backlog:
         :param behind: how many jobs wait behind it
         :param running: how many jobs run at all locations together; sets this location's share
         """
-        if self.count >= MOST_PREFETCHED or self.later * running > self.running * (behind + self.later):
+        # A location prefetches at most its own capacity once more, and at most 128 jobs.
+        if self.count >= 128 or self.later * running > self.running * (behind + self.later):
             return False
         room = self.room
         if self.count < self.location.prefetchable:
-            room = room + self.location.capacity * (MOST_AHEAD - 1)
+            # With short jobs it prefetches more, but at most eight times its capacity, because later jobs can be long.
+            room = room + self.location.capacity * 7
         return (self.count < 1 or job.resources.fits(room)) and self.suits(job, wish)

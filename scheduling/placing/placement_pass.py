@@ -21,8 +21,6 @@ from lading.scheduling.placing.job_classes import NAME, ApproachingClasses, Clas
 from lading.scheduling.provisioning import Provision, decide, decide_apart
 from lading.scheduling.provisioning.foreseen import Foreseen
 
-# A job that finds no place takes its share's room all the same, so a site is filled again without it, up to this often.
-MOST_LOOKS = 4
 # A job gets a reason once it has waited for this many seconds; shorter waits need none.
 SECONDS_UNTIL_EXPLAINED = 10.0
 
@@ -117,13 +115,14 @@ class PlacementPass:
         """Return the location of each job that a site takes, by job name, within what is left for the shares.
 
         If a job finds no place, what was reserved of its share goes to the jobs of that share behind it, in at most
-        ``MOST_LOOKS`` rounds.
+        four rounds.
         """
         if self.bounds is None:
             return filling(site, [needs[token] for token in trying], limits)
         barred = self.barred.setdefault(site.name, {})
         taken: dict[str, str] = {}
-        for _ in range(MOST_LOOKS):
+        # A job that finds no place takes its share's room all the same, so the site is filled again without it.
+        for _ in range(4):
             admitted = self._admitted(site, trying, needs, barred)
             found = filling(site, [needs[token] for token in admitted], limits) if admitted else {}
             missed = [token for token in admitted if token not in found]

@@ -25,15 +25,11 @@ from lading.scheduling.model.unfinished import seconds_left
 from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.provisioning.launch import SECONDS_TO_BEGIN, AllocationPlan, Launch
 
-# An allocation that has waited longer than expected is expected at LONGER times the last estimate, again and again.
-LONGER = 1.5
 # The cost of a GPU in cpus, and a surcharge for each allocation, so that of equally expensive choices the one with the
 # fewest and largest allocations is requested.
 CPUS_PER_GPU, CPUS_PER_ALLOCATION = 1.0, 0.1
 # Seconds that an allocation is paid for before its first job starts and after its last job finishes.
 SECONDS_PAID = 60.0
-# No smaller part of a node is planned: in very small ones, jobs that arrive out of order wait for a long time.
-MOST_PARTS = 4
 # Seconds allowed from the start of an allocation to that of its jobs until that has been measured, and the allowed
 # factor over the longest measured time.
 NOT_MEASURED, SLOWER = 900.0, 1.25
@@ -41,12 +37,6 @@ NOT_MEASURED, SLOWER = 900.0, 1.25
 SECONDS_BETWEEN_STEPS = 5.0
 # If the logarithm of a length has at least this standard deviation, the starts of later steps count as unknown.
 UNKNOWN_SPREAD = 1.0
-# Jobs find room in another order than planned; any order takes less than twice the minimum time (Graham, "Bounds on
-# multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17, 1969).
-OTHER_ORDER = 2.0
-# Room for a step is requested ahead if the end of the steps before it is uncertain by at most this fraction of the
-# queue wait. A hint of the step overrides this.
-CERTAIN = 0.1
 # Walltimes are rounded up to whole minutes.
 MINUTE = 60.0
 
@@ -54,7 +44,8 @@ MINUTE = 60.0
 def parts(market: Market) -> dict[str, Resources]:
     """Return the possible sizes of allocations by name: a node, a half and a quarter, with GPUs and without."""
     whole, numbers = market.capacity, [1]
-    while not market.whole and whole.cpus >= 2 * numbers[-1] and numbers[-1] < MOST_PARTS:
+    # In smaller parts of a node, jobs that arrive out of order wait for a long time.
+    while not market.whole and whole.cpus >= 2 * numbers[-1] and numbers[-1] < 4:
         numbers.append(2 * numbers[-1])
     some = [part_of(market, number) for number in numbers]
     if whole.gpus:
@@ -132,7 +123,9 @@ def as_machine(allocation: Location, seen_at: float, up_at: float | None, wait: 
     if allocation.booting:
         passed = wait
         while seen_at + passed <= now:
-            passed = max(LONGER * passed, passed + 1.0)
+            # An allocation that has waited longer than expected is expected at 1.5 times the last
+            # estimate, again and again.
+            passed = max(1.5 * passed, passed + 1.0)
         ready_at = seen_at + passed
     return replace(
         allocation,
@@ -253,7 +246,10 @@ def timed(
             begin, limit = begins[name] - wait - now, forecast.steps[name].job.time or 0.0
             if begin + limit + margin <= most_seconds:
                 # How long it waits for room, once the allocation is up.
-                waited = OTHER_ORDER * slower * max(0.0, begin - (soonest[name] - now))
+                # Jobs find room in another order than planned; any order takes less than twice the
+                # minimum time (Graham, "Bounds on multiprocessing timing anomalies", SIAM Journal on
+                # Applied Mathematics 17, 1969).
+                waited = 2.0 * slower * max(0.0, begin - (soonest[name] - now))
                 longest = max(longest, latest[name] - now + waited + limit)
         return longest
 
@@ -322,12 +318,14 @@ def sure_steps(
     :param waits: the expected queue wait of each kind of allocation, seconds
     """
     unsure, doubts = after_unknown(forecast), doubted(forecast, now)
+    # Room for a step is requested ahead if the end of the steps before it is uncertain by at most a tenth of the queue
+    # wait. A hint of the step overrides this.
     return frozenset(
         name
         for name, step in forecast.steps.items()
         if step.begun is None and not step.elsewhere and name not in come and step.job.run in runs
         if step.ahead is not False and name not in unsure
-        if step.ahead or doubts[name] <= CERTAIN * waits[str(step.job.instance_type)]
+        if step.ahead or doubts[name] <= 0.1 * waits[str(step.job.instance_type)]
     )
 
 

@@ -27,11 +27,6 @@ from lading.scheduling.provisioning.allocation_plan import shaped
 from lading.scheduling.provisioning.launch import SECONDS_TO_BEGIN, AllocationPlan, Launch, Provision, settled
 from lading.scheduling.provisioning.recall import suits
 
-# An allocation makes way only for one that is at least this many times as large.
-WORTH_A_CHANGE = 2
-# A job that is in no plan after this many seconds is handled without a plan.
-SECONDS_UNTIL_PLANNED = 10.0
-
 
 def decide(
     jobs: Sequence[PlannedJob],
@@ -91,9 +86,8 @@ def _just_come(
     :param known: the planned runs
     """
     seen = since or {}
-    return frozenset(
-        job.name for job in jobs if job.run in known and now - seen.get(job.name, job.queued_at) < SECONDS_UNTIL_PLANNED
-    )
+    # A job that is in no plan after ten seconds is handled without a plan.
+    return frozenset(job.name for job in jobs if job.run in known and now - seen.get(job.name, job.queued_at) < 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +268,7 @@ def _giving_way(
             return {first.name: because("makes_way")}
     smallest = min(yielding, key=lambda each: (each.capacity.cpus, each.capacity.memory, left(each)))
     launches = without(smallest, jobs)
-    if launches and launches[0].capacity.cpus >= WORTH_A_CHANGE * smallest.capacity.cpus:
+    # An allocation makes way only for one that is at least twice as large.
+    if launches and launches[0].capacity.cpus >= 2 * smallest.capacity.cpus:
         return {smallest.name: because("makes_way_for_larger")}
     return None

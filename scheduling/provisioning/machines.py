@@ -27,12 +27,6 @@ from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.provisioning.scale_in import ScaleIn, releases
 from lading.scheduling.provisioning.waiting_jobs import plan_waiting
 
-# If jobs of several shares wait and the limits allow no more machines, the first ones by turn are packed in this many
-# steps.
-MOST_TURNS = 32
-# An overdue machine is expected within this many seconds, or within its boot time if that is shorter, again and again:
-# never later than a new machine of its kind, which would be bought in its place. It is given up at its launch deadline.
-MORE_SECONDS = 10.0
 MAKES_WAY = because("makes_way")
 LEARNING = because("first_gpu_machine")
 # The limits that still count machines which take no more jobs.
@@ -235,7 +229,7 @@ def by_turn(jobs: Sequence[PlannedJob], found: Plan) -> list[PlannedJob] | None:
     """Prioritise the jobs of the shares with least; None if all have a place or there is only one share.
 
     Within a priority the planner orders by price. So each priority is split: the first jobs by turn, as many as need in
-    total what the placed jobs take, get up to :data:`MOST_TURNS` steps, and the others come last and fill what is left.
+    total what the placed jobs take, get up to 32 steps, and the others come last and fill what is left.
     """
     left = {each.job for each in found.waits}
     if not left or len({job.share for job in jobs}) < 2:
@@ -258,9 +252,10 @@ def by_turn(jobs: Sequence[PlannedJob], found: Plan) -> list[PlannedJob] | None:
         first[job.name] = len(first)
     if left.isdisjoint(first):
         return None  # the first jobs by turn already have a place
-    step = -(-len(first) // MOST_TURNS)
-    turns = {name: MOST_TURNS - number // step for name, number in first.items()}
-    return [replace(job, priority=(MOST_TURNS + 1) * job.priority + turns.get(job.name, 0)) for job in jobs]
+    steps = 32  # enough to tell the first ones apart
+    size = -(-len(first) // steps)
+    turns = {name: steps - number // size for name, number in first.items()}
+    return [replace(job, priority=(steps + 1) * job.priority + turns.get(job.name, 0)) for job in jobs]
 
 
 def _need(job: PlannedJob) -> tuple[float, float, float]:
@@ -377,7 +372,9 @@ def as_planned(location: Location, market: MachineMarket, now: float) -> Locatio
         return location
     ready_at = now if location.ready_at is None else location.ready_at
     if ready_at <= now:
-        more = min(MORE_SECONDS, market.boot_of(location.instance_type) or MORE_SECONDS)
+        # An overdue machine is expected within ten seconds again and again, but never later than a new machine of its
+        # kind, which would be bought in its place. It is given up at its launch deadline.
+        more = min(10.0, market.boot_of(location.instance_type) or 10.0)
         ready_at += more * (1 + (now - ready_at) // more)
     kind = market.catalogue.types.get(location.instance_type or "")
     if kind is None:

@@ -24,9 +24,6 @@ from lading.scheduling.model.prediction import Prediction, predicted
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.provisioning.planner import plan
 
-# For more jobs, fleets are not compared but the usually best one is used, because a tick waits for this.
-MOST_COMPARED = 200
-
 
 def plan_waiting(
     jobs: Sequence[PlannedJob],
@@ -59,7 +56,8 @@ def plan_waiting(
     medians = forecast.by_those_at_work(now)
     work = FleetWork(medians.by_means(), there, problem, market.boot_seconds, now, market.boots)
     planner = Planner(market.boot_seconds, market.hurry)
-    fleet = choose(work, medians, market.hurry) if len(owners) <= MOST_COMPARED else Fleet(None)
+    # For more jobs, fleets are not compared but the usually best one is used, because a tick waits for this.
+    fleet = choose(work, medians, market.hurry) if len(owners) <= 200 else Fleet(None)
     planner.adopt(fleet, forecast)
     planner.follow(work)
     schedule = planner.schedule

@@ -19,8 +19,6 @@ AMOUNTS: Mapping[str, Callable[[Any], str]] = {
     "memory": lambda mib: f"{format_memory(mib)} of memory",
     "time": format_time,
 }
-# The request of a waiting job is changed if it needs more, or less by at least this fraction.
-LEAST_CHANGE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,8 @@ def resized(
     found: dict[str, Any] = {name: each.amount(name, fitted, largest, input_size) for name, each in some.items()}
     for name, amount in found.items():
         before = getattr(asked, name)
-        if before * (1 - LEAST_CHANGE) < amount <= before:
+        # The request of a waiting job is changed if it needs more, or less by at least five percent.
+        if before * 0.95 < amount <= before:
             found[name] = before
     return replace(asked, **found)
 

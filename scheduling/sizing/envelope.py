@@ -21,18 +21,8 @@ from typing import NamedTuple
 
 # The fraction of tries that are allowed to fall short: beyond it, repetitions cost more than smaller requests save.
 MOST_SHORT = 0.0125
-# With fewer tries, two of them can produce any slope.
-FEWEST_FOR_A_LINE = 5
-# The margin over a single try, as a fraction; divided by the square of the number of tries.
-LONE_MARGIN = 0.15
 # Measurements vary by this fraction from one try to the next.
 NOISE = 0.002
-# An additional margin, as a fraction up to an absolute amount: it costs little and saves small tasks most repetitions.
-SMALL_MARGIN = 0.015
-# The margin over the largest usage for a try that repeats one which fell short: something about it is new.
-AGAIN_MARGIN = 0.05
-# A line ends at this multiple of the largest input seen: nothing is known beyond.
-FARTHEST = 2.0
 
 
 class Point(NamedTuple):
@@ -77,7 +67,8 @@ class FittedNeed:
 
     def after(self, too_little: float) -> float:
         """The amount for a try that repeats one with too little."""
-        return self.largest * (1 + AGAIN_MARGIN) if too_little < self.largest else 2 * too_little
+        # Five percent are added because something about the try that fell short is new.
+        return self.largest * 1.05 if too_little < self.largest else 2 * too_little
 
     def raised(self, size: float | None, amount: float) -> FittedNeed:
         """The same need with at least this amount for inputs of a size; the line rises in proportion."""
@@ -111,16 +102,19 @@ def fit(
     constant = _lines(points, floors, number, most_short, [0.0])
     flat = FittedNeed(constant.base + _padding(constant.base, small), largest=largest, tries=len(points))
     sized = [each for each in points if each.size is not None]
-    if len(sized) < max(FEWEST_FOR_A_LINE, len(points) / 2):
+    # With fewer than five tries, two of them can produce any slope.
+    if len(sized) < max(5, len(points) / 2):
         return flat
     line = _lines(sized, [each for each in floors if each.size is not None], number, most_short, [0.0, *_slopes(sized)])
     sizes, values = [each.size or 0.0 for each in sized], [each.value for each in sized]
-    # If a try failed beyond the end of the line, the line does not describe such inputs.
-    if not line.slope or any((each.size or 0.0) > FARTHEST * max(sizes) for each in floors):
+    # A line ends at twice the largest input seen: nothing is known beyond. If a try failed there, the line does not
+    # describe such inputs.
+    end = 2.0 * max(sizes)
+    if not line.slope or any((each.size or 0.0) > end for each in floors):
         return flat
     padding = _padding(line.amount, small)
-    least, farthest = min(values) + padding, FARTHEST * max(sizes)
-    return replace(flat, base=line.base + padding, slope=line.slope, least=least, farthest=farthest)
+    least = min(values) + padding
+    return replace(flat, base=line.base + padding, slope=line.slope, least=least, farthest=end)
 
 
 class _Line(NamedTuple):
@@ -163,7 +157,8 @@ def _with_slope(
         amount = above[left_out] + rise
         end = left_out + tail
         scale = sum(above[left_out:end]) / tail - above[end] if end < len(above) else 0.0
-        margin = NOISE * amount + LONE_MARGIN * amount / number**2
+        # A single try is raised by 15 percent; the margin shrinks with the square of the number of tries.
+        margin = NOISE * amount + 0.15 * amount / number**2
         if scale > 0 and amount > 0:
             # If the spread is small, so is the benefit of allowing one more short try.
             share = min(most_short, scale / amount)
@@ -199,4 +194,5 @@ def upper_hull(points: Iterable[tuple[float, float]]) -> list[tuple[float, float
 
 
 def _padding(amount: float, small: float) -> float:
-    return min(small, SMALL_MARGIN * amount)
+    # A small addition costs little and saves small tasks most repetitions.
+    return min(small, 0.015 * amount)

@@ -18,16 +18,9 @@ from lading.scheduling.text.units import format_count, format_memory, format_tim
 
 # With fewer tries there is no advice.
 FEWEST_TRIES = 3
-# Differences below this are noise of interpreters and libraries, MiB; requests of small tasks can exceed their needs by
-# this.
-SMALL_MEMORY = 16.0
-# The margin for peaks that were sampled so rarely that a short one may have been missed.
-SAMPLED_MARGIN = 0.05
 # More tries are allowed to fall short of cpus, which only slows them down. A hundredth of a cpu is the meter's noise.
 MOST_SLOWED = 0.05
 CPU_NOISE = 0.02
-# The margin for slower machines and for neighbours.
-TIME_MARGIN = 0.2
 SMALLEST_CPUS = 0.25
 SMALLEST_MEMORY = 8
 SMALLEST_TIME = 60
@@ -155,12 +148,16 @@ def sizes(usage: Usage) -> Sizes:
     mean_cpus = [(use, use.mean_cpus) for use in sample if use.mean_cpus is not None]
     time = [(use, use.seconds) for use in sample if use.cause is None]
     too_short = [point(use, use.seconds, 1.0) for use in sample if use.cause is not None]
-    sampled = 1 + SAMPLED_MARGIN * any(use.is_sampled for use, _ in memory)
+    # A short peak between two rare samples may have been missed.
+    sampled = 1 + 0.05 * any(use.is_sampled for use, _ in memory)
+    # Smaller differences are noise of interpreters and libraries; requests of small tasks can exceed their needs
+    # by this.
     return Sizes(
         number,
-        fit([point(use, sampled * peak) for use, peak in memory], number, bounds=too_little, small=SMALL_MEMORY),
+        fit([point(use, sampled * peak) for use, peak in memory], number, bounds=too_little, small=16.0),
         fit([point(use, busy or 0.0) for use, busy in cpus], number, most_short=MOST_SLOWED),
-        fit([point(use, seconds * (1 + TIME_MARGIN), 1.0) for use, seconds in time], number, bounds=too_short),
+        # Some time is added for slower machines and for neighbours.
+        fit([point(use, seconds * 1.2, 1.0) for use, seconds in time], number, bounds=too_short),
         None
         if len(cpus) >= FEWEST_TO_PACK
         else fit([point(use, mean or 0.0) for use, mean in mean_cpus], number, most_short=MOST_SLOWED),

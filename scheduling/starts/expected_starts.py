@@ -20,14 +20,9 @@ from lading.scheduling.text.units import format_time
 
 # The smallest number of waits that allow an estimate.
 FEWEST_WAITS = 5
-# An interval covers eight of ten cases: one in this many lies below it, and as many above.
-ONE_OF = 10
 # A start expected by a plan or a batch system can be late by a fraction of the remaining time, and by some seconds in
 # any case: both only look at intervals, and a job takes a while to be sent and to start.
 LATE_PART, LATE_SECONDS = 0.5, 60.0
-# A batch system assumes that the jobs ahead use their whole time limits, but most finish earlier: this fraction of the
-# remaining time may not be needed.
-EARLY_PART = 0.75
 # Jobs ahead in a plan can finish earlier than expected, because lengths are uncertain: by a fraction of the remaining
 # time, and by some seconds in any case.
 PLAN_EARLY_PART, PLAN_EARLY_SECONDS = 0.25, 10.0
@@ -218,7 +213,9 @@ def expected_start(
         return around(now, planned, StartSource.FORECAST, "Lading's plan", early)
     if native is not None and is_still_expected(now, native):
         text = "the batch system's estimate if the jobs ahead use their whole time limits"
-        return around(now, native, StartSource.BATCH_SYSTEM, text, EARLY_PART * (native - now))
+        # A batch system assumes that the jobs ahead use their whole time limits, but most finish earlier:
+        # three quarters of the remaining time may not be needed.
+        return around(now, native, StartSource.BATCH_SYSTEM, text, 0.75 * (native - now))
     by_backlog = (
         None if backlog is None or backlog.per_second is None else after_backlog(now, backlog, backlog.per_second)
     )
@@ -324,7 +321,8 @@ def after_waits(now: float, queued_at: float, past: KnownWaits) -> ExpectedStart
     longer = sorted(each for each in past.seconds if each >= waited)
     if len(longer) < FEWEST_WAITS:
         return None
-    outside = len(longer) // ONE_OF
+    # An interval covers eight of ten cases: one lies below it, and one above.
+    outside = len(longer) // 10
     first, middle, last = longer[outside], longer[len(longer) // 2], longer[-1 - outside]
     which = f"{len(longer)} of {len(past.seconds)}" if len(longer) < len(past.seconds) else f"{len(longer)}"
     so_far = (

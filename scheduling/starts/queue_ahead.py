@@ -24,17 +24,12 @@ from lading.scheduling.model.site_names import is_named
 from lading.scheduling.model.unfinished import seconds_left, typical_length
 from lading.scheduling.starts.queueing import PATIENCE
 
-# Lines, shares and sizes of jobs are compared this often at most, which takes a fraction of a second; later jobs are
-# assumed to start as the work before them is done.
-MOST_COMPARED = 100_000
 # How often lengths and arrivals are drawn. This is done only for jobs that are expected to start within
 # ``LONGEST_DRAWN`` seconds and have at most ``MOST_BEFORE_DRAWN`` jobs before them: nobody knows whether jobs will be
 # queued as often much later, and the lengths of many jobs even out.
 DRAWS, LONGEST_DRAWN, MOST_BEFORE_DRAWN = 12, 600.0, 150
 # Arrivals delay these jobs, so a draw covers LONGER times as many seconds and MORE times as many jobs.
 LONGER, MORE = 3.0, 2
-# Arrivals are repeated for at most this many times the period in which they were counted.
-MOST_PERIODS = 8
 # Sums of cpus differ by less.
 TOLERANCE = 1e-6
 
@@ -109,6 +104,8 @@ class QueueAhead:
     :param lately: what each share has used lately; empty: past use does not count
     :param site: the site whose room it is; None: all sites together
     :param given_ahead: how many cpus the jobs request that are given to sites before there is room for them
+    :param most_compared: how often lines, shares and sizes of jobs are compared, which takes a fraction of a second;
+        later jobs are assumed to start as the work before them is done
     """
 
     def __init__(
@@ -120,10 +117,11 @@ class QueueAhead:
         lately: Mapping[str, Mean],
         site: str | None = None,
         given_ahead: float = 0.0,
+        most_compared: int = 100_000,
     ) -> None:
         self.lines, self.running, self.cpus, self.shares = lines, running, cpus, shares
         self.lately, self.site, self.given_ahead = lately, site, given_ahead
-        self.starts, self.count, self.last, self.rest = self.run(_Typical(), MOST_COMPARED)
+        self.starts, self.count, self.last, self.rest = self.run(_Typical(), most_compared)
 
     def run(
         self,
@@ -212,7 +210,8 @@ class DrawnStarts:
     def __init__(self, queue: QueueAhead, arrivals: Sequence[ExpectedArrival], period: float) -> None:
         self.drawn = list[Starts]()
         self.horizon, most_started = LONGER * min(LONGEST_DRAWN, queue.last), MORE * MOST_BEFORE_DRAWN
-        periods = min(MOST_PERIODS, math.ceil(self.horizon / period)) if arrivals else 0
+        # Arrivals are repeated for at most eight times the period in which they were counted.
+        periods = min(8, math.ceil(self.horizon / period)) if arrivals else 0
         for number in range(DRAWS):
             lengths = _Drawn(number)
             later = [

@@ -11,10 +11,6 @@ from typing import TypeVar
 from lading.scheduling.text.printable import shortened
 
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-# The largest number of columns, including columns that Lading does not use.
-MOST_COLUMNS = 100
-LONGEST_NAME = 250
-MOST_ROWS = 100_000
 # The default upper bound: larger numbers are mistakes.
 MOST = 2**31 - 1
 T = TypeVar("T")
@@ -97,7 +93,7 @@ class Row:
 
 
 def read(
-    lines: Iterable[str], source: str, required: Sequence[str], most: int = MOST_ROWS, least: int = 1
+    lines: Iterable[str], source: str, required: Sequence[str], most: int = 100_000, least: int = 1
 ) -> Iterator[Row]:
     """The rows of a CSV table with a header; blank lines are skipped.
 
@@ -160,8 +156,8 @@ def cells(header: list[str], record: list[str]) -> dict[str, str]:
 
 
 def check_header(header: list[str], source: str, required: Sequence[str]) -> None:
-    if len(header) > MOST_COLUMNS:
-        raise TableError(source, 1, f"the header has {len(header):,} columns; valid: at most {MOST_COLUMNS}")
+    if len(header) > 100:
+        raise TableError(source, 1, f"the header has {len(header):,} columns; valid: at most 100")
     for column in required:
         if column not in header:
             have = f"column {column!r} is missing; the header is {shortened(','.join(header))}"
@@ -185,8 +181,8 @@ def new(row: Row, column: str, first: Mapping[str, int]) -> str:
     :param first: by text, the line of the earlier row that has it
     """
     name = row.text(column)
-    if len(name) > LONGEST_NAME:
-        raise row.fault(f"{column} {shortened(name)} is too long; valid: at most {LONGEST_NAME} characters")
+    if len(name) > 250:
+        raise row.fault(f"{column} {shortened(name)} is too long; valid: at most 250 characters")
     if name in first:
         raise row.fault(f"{column} {name!r} is already on line {first[name]}")
     return name
@@ -209,7 +205,7 @@ def alike(
     for line, record in numbered:
         written = record.pop(at)
         name, rest = written.strip(), tuple(record)
-        if rest not in sorts or name in first or not 0 < len(name) <= LONGEST_NAME:
+        if rest not in sorts or name in first or not 0 < len(name) <= 250:
             row = Row(source, line, cells(header, [*rest[:at], written, *rest[at:]]))
             new(row, column, first)
             sorts[rest] = build(row)

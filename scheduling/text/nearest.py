@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# Only the beginning of a longer name is compared: the time grows with the product of both lengths.
-LONGEST = 250
-
 
 def nearest(name: str, valid: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
     """The valid names most similar to a name, the most similar first.
@@ -15,7 +12,8 @@ def nearest(name: str, valid: Iterable[str], most: int = 1, cutoff: float = 0.6)
     """
     import difflib  # imported late, because each batch job imports this module and compares no names
 
-    return difflib.get_close_matches(name[:LONGEST], list(valid), n=most, cutoff=cutoff)
+    # Only the beginning of a longer name is compared: the time grows with the product of both lengths.
+    return difflib.get_close_matches(name[:250], list(valid), n=most, cutoff=cutoff)
 
 
 def listed(what: str, name: str, valid: Iterable[str]) -> str:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # MySQL's TEXT holds 65,535 bytes, and nobody reads more characters of a message than this.
 LONGEST_TEXT = 4000
-_LONGEST = 500
 _LINE_END = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
@@ -68,9 +67,15 @@ def json_beginning(value: object, most: int, default: Callable[[Any], object] | 
     return "".join(parts)[:most]
 
 
+def first_few(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first texts, and how many more there are: ``a, b and 3 more``."""
+    more = f"{'' if separator == ', ' else separator.strip()} and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
+
+
 def cut(text: str) -> str:
     """A message that quotes foreign text, cut to a readable length."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= 500 else f"{text[:500]}..."
 
 
 def _escape(character: str) -> str:

@@ -15,13 +15,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# Far more than a manually written file has, and still read within seconds.
-MOST_CHARACTERS = 2**22
 DEEPEST = 20
 VALID_DEPTH = f"at most {DEEPEST} tables or lists in each other"
-# The largest number of dots in one key: the parser takes quadratic time in them.
-MOST_DOTS = 200
-_LARGEST = 2**63
 # Strings and comments (up to the end of their line if they are unterminated), and the characters that separate parts of
 # keys or end keys.
 _DOTTING = re.compile(
@@ -52,8 +47,9 @@ def parse(text: str) -> dict[str, Any]:
     :raises TomlError: it is invalid, has more than 4 Mi characters, is nested more than 20 levels deep, has an integer
         of more than 64 bits, which TOML does not guarantee, or has a NUL character, which no text of Lading's can have
     """
-    if len(text) > MOST_CHARACTERS:
-        raise TomlError(f"it has {len(text):,} characters; valid: at most {MOST_CHARACTERS:,}")
+    # Far more than a manually written file has, and still read within seconds.
+    if len(text) > 2**22:
+        raise TomlError(f"it has {len(text):,} characters; valid: at most 4,194,304")
     _count_dots(text)
     try:
         document = tomllib.loads(text)
@@ -80,9 +76,10 @@ def _count_dots(text: str) -> None:
         if found in _ENDS_OF_KEYS:
             dots = 0
         dots += found == "."
-        if dots > MOST_DOTS:
+        # The parser takes quadratic time in them.
+        if dots > 200:
             number = text.count("\n", 0, match.start()) + 1
-            raise TomlError(f"line {number} has more than {MOST_DOTS} dots in one key; split it into tables", number)
+            raise TomlError(f"line {number} has more than 200 dots in one key; split it into tables", number)
 
 
 def _check(document: dict[str, Any]) -> None:
@@ -103,5 +100,5 @@ def _check(document: dict[str, Any]) -> None:
             waiting += [((*place, str(i)), each) for i, each in enumerate(value, 1)]
         if isinstance(value, str) and "\0" in value:
             raise TomlError(f"{where} = {shortened(value)} has a NUL character; leave it out")
-        if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise TomlError(f"{where} is a number of more than 64 bits; valid: a smaller one")

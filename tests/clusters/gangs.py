@@ -14,6 +14,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.controller.answers import Comparison
 from lading.executors.controller.controller import Controller
 from lading.executors.decisions import Decision
 from lading.executors.orchestrator.orchestrator import ExpectedGang, Roster
@@ -118,6 +119,7 @@ class House:
     to_come: dict[tuple[str, int], str] = field(default_factory=dict)
     ahead: float = 0.0
     hindrances: tuple[Reason, ...] = ()
+    seconds_until_repeated: float = Comparison.seconds_until_repeated
 
     def __post_init__(self) -> None:
         self.settings.state_folder.mkdir(exist_ok=True)
@@ -132,6 +134,9 @@ class House:
         self.controller = Controller(
             StoreHost(self.engine), by_name, lambda subject, seconds: "", self.settings, True, lambda _: None
         )
+
+        for compared in self.controller.compared.values():
+            compared.seconds_until_repeated = self.seconds_until_repeated
 
         def read_roster(_: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
             def found(gang: ExpectedGang, state: str) -> frozenset[tuple[str, int]]:

@@ -104,15 +104,6 @@ FAILURES = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 # Causes that may not use up a try.
 NOT_THE_TASKS = {TERMINATED.cause, *INFRASTRUCTURE}
 
-# How often to check for the end of a task's process on kernels without pidfd (before Linux 5.3), seconds.
-WITHOUT_PIDFD = 0.25
-
-# How long leftover processes can hold a finished task's output open before they are terminated, seconds.
-OUTPUT_GRACE = 1.0
-
-# How long to wait after a signal for the file with the cause of the job's termination, seconds.
-CAUSE_PATIENCE = 1.0
-
 
 def _has_pidfd() -> bool:
     try:
@@ -319,12 +310,13 @@ class _NoticesTheEnd(_Watched):
         self, max_wait_time: float, raise_on_timeout: bool = False, expect_signal: int | None = None
     ) -> int | None:
         if not HAS_PIDFD:
-            max_wait_time = min(max_wait_time, WITHOUT_PIDFD)
+            # Kernels before Linux 5.3 have no pidfd.
+            max_wait_time = min(max_wait_time, 0.25)
         reap_orphans(self.pid)
         if self._exit_code is not None and self._open_sockets:
-            # A process that the task has left running holds its output open.
-            max_wait_time = min(max_wait_time, OUTPUT_GRACE)
-            if time.monotonic() - (self._process_exit_monotonic or 0) > OUTPUT_GRACE:
+            # A process that the task has left running holds its output open: it is terminated after a second.
+            max_wait_time = min(max_wait_time, 1.0)
+            if time.monotonic() - (self._process_exit_monotonic or 0) > 1.0:
                 end_leftovers()
         exit_code: int | None = super()._service_subprocess(max_wait_time, raise_on_timeout, expect_signal)
         return exit_code
@@ -393,7 +385,8 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
 
     def _cause(self) -> EndCause | None:
         """Return why the job is terminated. A batch system's signal can arrive before the cause has been written."""
-        deadline = time.monotonic() + CAUSE_PATIENCE
+        # The file with the cause of the job's termination may arrive shortly after the signal.
+        deadline = time.monotonic() + 1.0
         while (cause := self.job.cause()) is None and self.asked_to_end and time.monotonic() < deadline:
             time.sleep(0.02)
         return cause

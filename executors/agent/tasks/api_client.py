@@ -30,8 +30,6 @@ TOKEN_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 # How long a task can go without a heartbeat, seconds. After the whole timeout, Airflow's scheduler fails it, which uses
 # up a try; the remaining quarter is for a request under way and for reporting that the API was out of reach.
 PATIENCE = 0.75 * conf.getint("scheduler", "task_instance_heartbeat_timeout")
-# The longest pause between two attempts, after which an API server that is back is noticed, seconds.
-LONGEST_PAUSE = 10.0
 # A request that fails with one of these errors has not reached the API server.
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -100,7 +98,8 @@ class JobClient(Client):
 
     def request(self, *args: Any, **kwargs: Any) -> httpx.Response:  # type: ignore[override]  # Airflow's is decorated
         self.asked += 1
-        pause = wait_random_exponential(min=API_RETRY_WAIT_MIN, max=min(API_RETRY_WAIT_MAX, LONGEST_PAUSE))
+        # An API server that is back is noticed within ten seconds.
+        pause = wait_random_exponential(min=API_RETRY_WAIT_MIN, max=min(API_RETRY_WAIT_MAX, 10.0))
         ask = Client.request.retry_with(stop=self._gives_up, wait=pause, before_sleep=self._note)
         try:
             answer: httpx.Response = ask(self, *args, **kwargs)

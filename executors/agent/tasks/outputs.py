@@ -21,16 +21,12 @@ from lading.scheduling.hints.expressions import ExpressionError
 
 log = logging.getLogger(__name__)
 
-# The most files that are reported; of more, the largest.
-MOST_FILES = 100
-# How long to measure, seconds, as a file system can hang; files measured until then are reported.
-PATIENCE = 5.0
 
-
-def measured(values: Iterable[Any]) -> dict[str, int]:
+def measured(values: Iterable[Any], most: int = 100) -> dict[str, int]:
     """Return the sizes in bytes of the files that values name, by path, the largest first.
 
     :param values: as Airflow stores them
+    :param most: files that are reported
     """
     paths = dict.fromkeys(path for value in values for path in _paths(value))
     sizes_by_path: dict[str, int] = {}
@@ -46,8 +42,9 @@ def measured(values: Iterable[Any]) -> dict[str, int]:
     if paths:
         thread = threading.Thread(target=measure, daemon=True)
         thread.start()
-        thread.join(PATIENCE)
-    return dict(sorted(sizes_by_path.copy().items(), key=lambda each: (-each[1], each[0]))[:MOST_FILES])
+        # A file system can hang; files measured until then are reported.
+        thread.join(5.0)
+    return dict(sorted(sizes_by_path.copy().items(), key=lambda each: (-each[1], each[0]))[:most])
 
 
 def _paths(value: Any) -> list[str]:

@@ -9,8 +9,6 @@ from lading.hooks.files.safe_files import read_end
 from lading.scheduling.text.nesting import parse_json
 from lading.scheduling.text.printable import cut, one_line
 
-# How much of the end of a log is read, bytes. The line of an exception contains the frames of its traceback.
-MOST_BYTES = 2**18
 # The events under which Airflow's task runner logs the failure of a task.
 FAILED, EXITED = "Task failed with exception", "Task exited"
 
@@ -18,7 +16,8 @@ FAILED, EXITED = "Task failed with exception", "Task exited"
 def read_exception(log: Path) -> str | None:
     """Return the type and message of the exception, on one line; None: the log has none, or is not here any more."""
     try:
-        lines = read_end(log, MOST_BYTES).splitlines()
+        # The line of an exception contains the frames of its traceback.
+        lines = read_end(log, 2**18).splitlines()
     except OSError:
         return None
     for line in reversed(lines):

@@ -37,8 +37,6 @@ from lading.scheduling.model.resources import Resources
 
 log = logging.getLogger(__name__)
 
-# This many consecutive allocations that end before they start count as a fault of the site.
-MOST_FAILURES = 2
 NO_ROOM = because("allocation_full")
 
 
@@ -146,7 +144,8 @@ class AllocationLauncher(Submitter):
     @property
     def failing(self) -> str | None:
         """Why the last allocation failed, if several in a row ended before they started; None: they did not."""
-        is_enough = len(self._failures) >= (1 if self.is_trial else MOST_FAILURES)
+        # Two consecutive allocations that end before they start count as a fault of the site.
+        is_enough = len(self._failures) >= (1 if self.is_trial else 2)
         return self._failures[-1].sentence if is_enough else None
 
     def has_failed(self, allocation: Allocation, why: Reason) -> None:

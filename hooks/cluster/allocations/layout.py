@@ -18,9 +18,6 @@ from lading.hooks.files.safe_files import open_regular, read_regular
 from lading.hooks.spool.tokens import checked
 from lading.scheduling.model.resources import Resources
 
-# Larger files are not claims or terms.
-MOST_CLAIM_BYTES = 2**16
-MOST_TERMS_BYTES = 2**20
 # Seconds between an agent's reports of its remaining time, so a report can be that old.
 SECONDS_BETWEEN_REPORTS = 60.0
 
@@ -161,7 +158,7 @@ class Claim:
     @classmethod
     def read(cls, path: Path) -> Claim:
         """:raises OSError: it cannot be read"""
-        return cls.from_line(read_regular(path, MOST_CLAIM_BYTES).decode(errors="replace"))
+        return cls.from_line(read_regular(path, 2**16).decode(errors="replace"))
 
     @classmethod
     def from_line(cls, line: str) -> Claim:

@@ -21,7 +21,7 @@ from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_REPORTS, All
 from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
 from lading.hooks.cluster.allocations.remote_steps import Events
 from lading.hooks.cluster.jobs import end_event
-from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, ClusterLook, ClusterPoller
+from lading.hooks.cluster.jobs.poller import ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
@@ -33,12 +33,8 @@ from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# Maximum seconds between two polls while jobs wait for a pending allocation.
-SECONDS_WHILE_AWAITED = 15
 # Maximum age, in seconds, of the remaining time that an agent reports.
 LONGEST_REPORTED_AGO = SECONDS_BETWEEN_REPORTS + SECONDS_UNTIL_SEEN
-# Maximum number of attempts to remove the folder of a trial, one per second.
-MOST_REMOVALS = 5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +100,7 @@ class AllocationMode(ClusterPoller):
         ids = [each.submission.id for each in self.fleet.allocations.values() if not each.over and each.submission.id]
         if ids:
             self.transport.run([self.system.cancel(ids)])
-        for _ in range(MOST_REMOVALS - 1):  # an agent that is shutting down may still write there
+        for _ in range(4):  # an agent that is shutting down may still write there
             with contextlib.suppress(OSError):
                 super().remove()
                 return
@@ -186,7 +182,7 @@ class AllocationMode(ClusterPoller):
         allocation = self.fleet.allocations[submission.name]
         if allocation.ends_at is not None:
             allocation.batch.lose(asked_at)
-        elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
+        elif asked_at - submission.asked_at > self.seconds_until_repeated:
             log.warning("allocation %s has not reached the batch system", allocation.name)
             self.submitter.drop(allocation, "lost", because("allocation_unknown"))
 
@@ -204,7 +200,8 @@ class AllocationMode(ClusterPoller):
         """Set the poll interval. While an allocation is pending it stays short, so that its node soon gets its jobs."""
         awaited = any(each.is_pending for each in self.fleet.allocations.values())
         longest = self.config.max_poll_interval
-        self.interval.longest = min(longest, max(self.interval.shortest, SECONDS_WHILE_AWAITED)) if awaited else longest
+        # Jobs wait for a pending allocation, so it is polled at least this often.
+        self.interval.longest = min(longest, max(self.interval.shortest, 15)) if awaited else longest
         self.interval.looked(has_jobs=bool(self.tracker.jobs or self.fleet.allocations))
 
     def _prepare(self) -> _Look:
@@ -339,9 +336,6 @@ def _begun_question(allocations: Sequence[Allocation]) -> Parts:
 
 # Jobs are taken out of inboxes if no agent will start them there, or if the controller recalls them.
 
-# Maximum number of jobs taken out of inboxes in one poll.
-MOST_TAKEN_BACK = 1000
-
 
 class InboxRecall:
     """Takes jobs out of their inboxes.
@@ -380,7 +374,7 @@ class InboxRecall:
         with self.fleet.tracker.lock:
             self.asked = {token: name for token, name in self.asked.items() if token in placed}
             back |= self.asked
-        return dict(list(back.items())[:MOST_TAKEN_BACK])
+        return dict(list(back.items())[:1000])  # taken out of inboxes in one poll
 
     def read(self, chosen: Mapping[str, str], gone: Mapping[str, object], answer: CommandResult | None) -> None:
         """Determine which of the chosen jobs are in no inbox any more.
@@ -396,7 +390,7 @@ class InboxRecall:
             job = self.fleet.tracker.jobs.get(token)
             if job is None or job.started or job.ended or job.submission is None:
                 continue
-            late = now - self.fleet.placed_at.get(token, 0.0) > SECONDS_UNTIL_REPEATED
+            late = now - self.fleet.placed_at.get(token, 0.0) > AllocationMode.seconds_until_repeated
             if what == "removed" or (what == "absent" and token in self.fleet.doubtful and late):
                 self.let_wait(job)
             elif what == "begun":

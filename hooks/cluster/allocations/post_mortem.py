@@ -31,9 +31,6 @@ from lading.scheduling.model.reasons import because
 
 log = logging.getLogger(__name__)
 
-# Maximum number of jobs of one gone allocation that are examined in one poll.
-MOST_VERDICTS = 200
-
 
 class AllocationPostMortem(ClusterPart):
     """Decides how allocations that have gone ended, and the jobs that ran in them.
@@ -159,7 +156,7 @@ class AllocationPostMortem(ClusterPart):
 
     def _begun(self, allocation: Allocation) -> list[TrackedBatchJob]:
         jobs = [job for each, job in self.fleet.jobs() if each is allocation and job.started]
-        return jobs[:MOST_VERDICTS]
+        return jobs[:200]
 
 
 def _native(batch: TrackedBatchJob, accounts: Statuses) -> NativeJob | None:

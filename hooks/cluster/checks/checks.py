@@ -29,8 +29,6 @@ from lading.scheduling.text.units import format_memory, format_time
 
 # Seconds in which even a large Airflow on a slow file server can be imported.
 IMPORT_SECONDS = 120
-# Seconds for a Dag bundle, since a Git bundle may have to be cloned.
-BUNDLE_SECONDS = 120.0
 # Warning about a tunnel that leads to a complete API server.
 _EXPOSED = (
     "the users of the login node reach the whole API server through it, including logins: run a separate one for "
@@ -182,7 +180,7 @@ def _bundles(config: ClusterConfig) -> Iterator[Check]:
         return
     for name in names:
         try:
-            found = bundles.wait(Bundle(name, None), BUNDLE_SECONDS)
+            found = bundles.wait(Bundle(name, None), 120.0)  # seconds: a Git bundle may have to be cloned
         except (BundleUnavailable, BundleRefused) as error:
             yield Check("dags", False, str(error))
         else:

@@ -10,8 +10,6 @@ from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.scheduling.text.units import format_time
 
-MOST_OUTPUT = 1000
-
 
 @dataclass(frozen=True, slots=True)
 class TrialSighting:
@@ -34,7 +32,7 @@ def explain(config: ClusterConfig, seen: Sequence[TrialSighting], message: str |
     """
     for sighting in seen:
         if (no_answer := (sighting.output or "").partition(MARK)[2]) != "":
-            return f"{_name(sighting)}: {no_answer.strip()[-MOST_OUTPUT:]}"
+            return f"{_name(sighting)}: {no_answer.strip()[-1000:]}"
         if _has_ended(sighting) and _ran_silently(sighting):
             return f"{_state(sighting)}, and none of its output has arrived at the login node: {_shared(config)}"
     described = "; ".join(_state(each, message or "") for each in seen) or "the batch system has not accepted it"
@@ -81,4 +79,4 @@ def _state(each: TrialSighting, known: str = "") -> str:
         state += f" with exit code {native.exit_code}" if native.exit_code is not None else ""
         state += f" ({native.reason})" if native.reason else ""
     said = (each.output or "").strip()
-    return f"{_name(each)} {state}" + (f", its last output: {said[-MOST_OUTPUT:]}" if said not in known else "")
+    return f"{_name(each)} {state}" + (f", its last output: {said[-1000:]}" if said not in known else "")

@@ -22,8 +22,6 @@ from lading.scheduling.text.nearest import listed, nearest
 
 # How many batch jobs are asked about, and the seconds for all of them and for each command.
 MOST_DRY_RUNS, SECONDS, SECONDS_EACH = 50, 30.0, 10
-# How many valid values a refusal lists.
-MOST_NAMES = 20
 # The script is in a file, as at submission, because a site's wrapper of the submit command may read it twice.
 IN_A_FILE = (
     "umask 077; script=$(mktemp) || exit 126; trap 'rm -f -- \"$script\"' EXIT; trap 'exit 126' TERM; "
@@ -134,5 +132,5 @@ def _unknown(value: str, valid: Sequence[str]) -> str | None:
 
 
 def _advice(name: str, valid: Sequence[str]) -> str:
-    few = valid if len(valid) <= MOST_NAMES else nearest(name, valid, MOST_NAMES, cutoff=0)
+    few = valid if len(valid) <= 20 else nearest(name, valid, 20, cutoff=0)
     return listed("valid" if len(few) == len(valid) else "similar", name, few)

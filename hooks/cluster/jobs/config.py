@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 Texts = dict[str, str | int | float | bool]
 Directives = dict[str, Annotated[str | int | float | bool, BeforeValidator(directive_value)]]
-# Four minutes for jobs, in the first half of which a job can start, and two minutes reserved for ending them.
-SHORTEST_ALLOCATION = 360
 
 
 class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
@@ -235,7 +233,8 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
             raise ValueError(
                 "max_jobs cannot be used with mode = 'allocation': max_allocations limits the batch jobs there"
             )
-        shortest = self.kill_grace + SHORTEST_ALLOCATION
+        # Four minutes for jobs, in the first half of which a job can start, and two minutes reserved for ending them.
+        shortest = self.kill_grace + 360
         if self.mode == "allocation" and self.allocation_time < shortest:
             raise ValueError(
                 f"allocation_time = {self.allocation_time} is too short; give {shortest} seconds or more, since two "

@@ -18,12 +18,8 @@ log = logging.getLogger(__name__)
 
 # If more nodes than this fail at once, the cluster has another problem than its nodes.
 MOST_EXCLUDED = 20
-# A node on which this many jobs in a row have died before their task started cannot start any.
-MOST_DEATHS = 2
 # How many working nodes are remembered: enough to distinguish a failing node from a failing cluster.
 MOST_KNOWN = 2 * MOST_EXCLUDED
-# A larger file is not a list of nodes.
-MOST_BYTES = 2**20
 
 # LSF prefixes a node with the number of the job's slots: 4*node1.
 _SLOTS = re.compile(r"\d+\*")
@@ -90,8 +86,9 @@ class ExcludedNodes:
         if node is None or not self.seconds:
             return
         self._deaths[node] = self._deaths.get(node, 0) + 1
-        if self._deaths[node] >= MOST_DEATHS:
-            self.failed(node, f"{MOST_DEATHS} jobs have died there before their tasks started")
+        # A node on which two jobs in a row have died before their task started cannot start any.
+        if self._deaths[node] >= 2:
+            self.failed(node, "2 jobs have died there before their tasks started")
 
     def reasons(self) -> dict[str, str]:
         """Return the nodes that are excluded now, the latest failures only, each with the reason as text."""
@@ -123,7 +120,7 @@ class ExcludedNodes:
 
     def _load(self, path: Path) -> None:
         try:
-            found: Any = parse_json(read_regular(path, MOST_BYTES))
+            found: Any = parse_json(read_regular(path, 2**20))
             self._known = {str(node): None for node in found["known"]}
             self._excluded = {
                 str(node): _Excluded(float(each["until"]), str(each["why"])) for node, each in found["excluded"].items()

@@ -14,8 +14,8 @@ from lading.hooks.batch import outcome
 from lading.hooks.batch.script_jobs import JOB_SCRIPT
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
-from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_REPORTED, ClusterLook, ClusterPoller
-from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
+from lading.hooks.cluster.jobs.poller import ClusterLook, ClusterPoller
+from lading.hooks.cluster.jobs.post_mortem import PostMortem
 from lading.hooks.cluster.jobs.script_runs import ScriptRuns
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
@@ -27,14 +27,14 @@ from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# Seconds within which a job reports its start after the batch system lists it as running; then it counts as started.
-SECONDS_UNTIL_BELIEVED = 30.0
-# Seconds after the kill grace until the batch system cancels a job that ignores its cancellation.
-SECONDS_UNTIL_FORCED = 60.0
-
 
 class JobMode(ClusterPoller):
     """The state of a site where each task is a batch job."""
+
+    seconds_until_reported = 10.0
+    """Shorter waits are not written to Airflow's event log."""
+    seconds_until_forced = 60.0
+    """After the kill grace, until the batch system cancels a job that ignores its cancellation."""
 
     def _set_up(self, api: str) -> None:
         self.submitter: Submitter = Submitter(self.context, api)
@@ -140,7 +140,7 @@ class JobMode(ClusterPoller):
 
     def _look_at_cluster(self) -> None:
         live = list(self.tracker.live())
-        doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
+        doubtful = [job for job in live if job.gone_since is not None][:200]  # examined in one poll
         reading = GetAll(self.folder.events, largest=events.MOST_BYTES)
         look = ClusterLook(**self._due())
         removals = [f"spool/events/{name}" for name in look.files]
@@ -199,7 +199,7 @@ class JobMode(ClusterPoller):
         if any(job.started or job.ended for job in jobs):
             for job in jobs:
                 job.lose(asked_at)
-        elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
+        elif asked_at - submission.asked_at > self.seconds_until_repeated:
             log.warning(
                 "submission %s has not reached the batch system; its %d jobs are submitted again",
                 submission.name,
@@ -217,7 +217,8 @@ class JobMode(ClusterPoller):
         if job.started:
             self.nodes.seen(self.node_of(job))
         if native.state == "running":
-            if not job.started and asked_at - job.shown.since > SECONDS_UNTIL_BELIEVED:
+            # A job that the batch system lists as running reports its start within 30 seconds, or counts as started.
+            if not job.started and asked_at - job.shown.since > 30.0:
                 job.begin()
                 job.began_at = time.time()
                 self._report({"event": "started", "token": job.token, "at": job.began_at}, job)
@@ -225,7 +226,7 @@ class JobMode(ClusterPoller):
         if job.is_hopeless:
             self.tracker.press(job, self.system)
         waits = native.state == "pending" and not (job.is_hopeless and native.cause in (None, "error"))
-        if waits and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_REPORTED:
+        if waits and job.submission and asked_at - job.submission.asked_at > self.seconds_until_reported:
             queue = (job.shape.queue if job.shape else None) or self.config.queue
             given_up_at = job.given_up_at(self.config.cancel_unrunnable_after)
             reason = job.submission.waits(queue, native, given_up_at=given_up_at)
@@ -237,7 +238,7 @@ class JobMode(ClusterPoller):
 
     def _press(self, now: float) -> None:
         """Let the batch system cancel jobs that ignore their cancellation."""
-        late = self.config.kill_grace + SECONDS_UNTIL_FORCED
+        late = self.config.kill_grace + self.seconds_until_forced
         for job in list(self.tracker.live()):
             if job.cancelled_at is not None and now - job.cancelled_at > late:
                 self.tracker.press(job, self.system)

@@ -27,7 +27,6 @@ from lading.scheduling.text.units import format_time
 
 # Placeholder name in a script that is only shown; each real submission has a unique name.
 SHOWN_NAME = "L00000000000000"
-LONGEST_COMMENT = 500
 # Seconds by which a batch job outlives the limit of its task, so that Lading enforces the limit and the log is
 # complete.
 TIME_TO_REPORT = 120
@@ -305,15 +304,12 @@ def _comment(titles: Sequence[tuple[str, str]]) -> str:
     which = [f"{index} {each}" for index, (_, each) in enumerate(titles, 1) if each] if len(titles) > 1 else [wildcards]
     text = f"{rule}: {'; '.join(which)}" if any(which) else rule
     plain = re.sub(r"[^\w .,:;=/+-]+", "_", text, flags=re.ASCII)
-    return plain if len(plain) <= LONGEST_COMMENT else f"{plain[:LONGEST_COMMENT]} ..."
+    return plain if len(plain) <= 500 else f"{plain[:500]} ..."
 
 
 # The trial job of `airflow lading check` starts with checks: both sides look for what the other has written in
 # `work_dir`, and the node calls Airflow's API before it imports Airflow. This reports faults at once and by name,
 # instead of as a job that does not end in time.
-
-# Seconds until a file server shows one host what another host has written.
-SECONDS_UNTIL_SEEN = 5
 
 
 def trial_marker(folder: str) -> list[str]:
@@ -322,8 +318,9 @@ def trial_marker(folder: str) -> list[str]:
     :param folder: that contains the script
     """
     seen = f"[ -f {shlex.quote(folder)}/script ]"
+    # A file server shows one host what another has written within a few seconds.
     return [
-        f"for each in {' '.join(map(str, range(SECONDS_UNTIL_SEEN)))}; do {seen} && break; sleep 1; done",
+        f"for each in 0 1 2 3 4; do {seen} && break; sleep 1; done",
         f"{seen} || exit 1",
     ]
 

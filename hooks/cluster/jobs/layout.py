@@ -14,8 +14,6 @@ from lading.scheduling.model.light_dataclasses import dataclass
 
 # The folders of the spool on a cluster. It has no bell, because no process on a cluster rings one.
 SPOOL_FOLDERS = ("inbox", "cancel", "events", "jobs")
-# A larger file is not the list of tasks of a submission.
-MOST_TOKENS_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)

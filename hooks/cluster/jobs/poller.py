@@ -52,12 +52,6 @@ from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# Seconds until a submission without an answer counts as lost if the batch system does not know its name.
-SECONDS_UNTIL_REPEATED = 15.0
-# Waits shorter than this, in seconds, are not written to Airflow's event log.
-SECONDS_UNTIL_REPORTED = 10.0
-# Seconds between two surveys of the nodes, made in polls that are due anyway.
-SECONDS_BETWEEN_SURVEYS = 60.0
 # The steps of a poll that query the batch system.
 STATE_QUESTIONS = frozenset({"status", "accounting"})
 QUESTIONS = STATE_QUESTIONS | {"cancel", "nodes"}
@@ -151,6 +145,10 @@ class ClusterPoller(ClusterPart, ABC):
     """
 
     submitter: Submitter
+    seconds_until_repeated = 15.0
+    """Until a submission without an answer counts as lost if the batch system does not know its name."""
+    seconds_between_surveys = 60.0
+    """Of the nodes, made in polls that are due anyway."""
 
     def __init__(
         self,
@@ -171,7 +169,7 @@ class ClusterPoller(ClusterPart, ABC):
         """Why the last attempt to query the batch system failed; None: it succeeded."""
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, as text; nothing is submitted meanwhile. None: they can."""
-        self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
+        self._surveyed_at = self._notes_read_at = -self.seconds_between_surveys
         self.questions = StateQuestions()
         self._cancelled_scripts: dict[str, Cancellation] = {}
         self._events_read_at: float | None = None  # last poll that has read all events, on the monotonic clock
@@ -392,10 +390,10 @@ class ClusterPoller(ClusterPart, ABC):
             clusters = {cluster for submission in lost for cluster in submission.clusters}
             look.status = StatusQuery(self.system, self.user, ids, by_name=unsure, clusters=clusters)
             steps["status"] = look.status.step
-        if time.monotonic() - self._notes_read_at >= SECONDS_BETWEEN_SURVEYS:
+        if time.monotonic() - self._notes_read_at >= self.seconds_between_surveys:
             steps["cancelled"] = canceller.read_notes(self.folder.root)
         survey = None if self.context.home else self.system.survey  # it shows the nodes of the login node's cluster
-        if survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
+        if survey is not None and time.monotonic() - self._surveyed_at >= self.seconds_between_surveys:
             steps["nodes"] = ask(survey.command)
         if is_due and (accounting := self._accounting(gone)) is not None:
             steps["accounting"] = ask(accounting)

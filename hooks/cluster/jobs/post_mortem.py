@@ -28,8 +28,6 @@ from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.model.reasons import because
 
-# Maximum number of jobs examined in one poll.
-MOST_VERDICTS = 200
 # Files that a job may have left, in the order in which they are read.
 REMAINS = ("exit.json", "cause.json", "supervisor.json")
 

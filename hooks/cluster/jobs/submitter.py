@@ -30,8 +30,7 @@ from lading.scheduling.model.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# Maximum numbers of jobs and of submissions in one round; a submit command takes about a second.
-MOST_SUBMITTED = 2000
+# Maximum number of submissions in one round; a submit command takes about a second.
 MOST_SUBMISSIONS = 50
 SUBMISSION_TIMEOUT = 180.0
 
@@ -259,7 +258,7 @@ class Submitter(ClusterPart):
         room, why = self.pressure.allow(self.system.name, self.config, self._count_submitted())
         self._explain_all(waiting[room:], why)
         by_shape: dict[Any, list[str]] = {}
-        for job in waiting[: min(room, MOST_SUBMITTED)]:
+        for job in waiting[: min(room, 2000)]:  # in one round
             rule = "" if job.envelope is None else job.envelope.title[0]
             by_shape.setdefault((job.shape, rule), []).append(job.token)
         return by_shape

@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 # Maximum age of an earlier controller's submissions, for queries to the accounting.
 OLDEST = timedelta(days=7)
-# Seconds for which a failing cancellation is repeated; a job that starts later finds no envelope.
-SECONDS_OF_CANCELLING = 3600.0
 # A new expected start is reported if it differs by this many seconds and by this part of the remaining time.
 LEAST_MOVE, PART_OF_MOVE = 60.0, 0.1
 # A job that waits for such a reason does not wait for nodes, so excluded nodes do not matter.
@@ -283,6 +281,8 @@ class PendingActions:
     cancels: dict[str, float] = field(default_factory=dict)
     withdrawals: list[tuple[str, str]] = field(default_factory=list)
     leftovers: set[str] = field(default_factory=set)
+    seconds_of_cancelling = 3600.0
+    """For which a failing cancellation is repeated; a job that starts later finds no envelope."""
 
     def take(self) -> PendingActions:
         """Return the pending actions, and remove them here."""
@@ -310,7 +310,7 @@ class PendingActions:
         except CancelError as error:
             log.warning("%d jobs could not be cancelled: %s", len(taken.cancels), error.message)
             for id, since in taken.cancels.items():
-                if now - since < SECONDS_OF_CANCELLING:
+                if now - since < self.seconds_of_cancelling:
                     self.cancels[id] = since
                 else:
                     log.error("job %s still could not be cancelled; Lading stops trying", id)

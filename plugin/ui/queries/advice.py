@@ -24,13 +24,6 @@ from lading.scheduling.accounting.periods import SECONDS_PER_DAY
 from lading.scheduling.sizing.right_size import FEWEST_TRIES, RightSize, Size, advised_sizes, right_size
 from lading.scheduling.sizing.usage import Usage
 
-MOST_TASKS = 200
-# Savings are computed for at most this many tasks, the most expensive ones.
-MOST_DEAREST = 60
-SECONDS_OF_MONTH = 30 * 86400.0
-# If needs depend on the size of inputs, they are listed for this many sizes.
-SIZES_SHOWN = 4
-
 
 class InputSizes(BaseModel):
     """What a try with inputs of up to ``bytes`` should request. ``tries`` counts the tries with inputs of this size or
@@ -111,12 +104,12 @@ def tasks_asked(session: Session, dag_id: str) -> dict[str, tuple[float | None, 
 
     Both are None if its jobs have been purged.
     """
-    kept = select(UsageRow.task_id).where(UsageRow.dag_id == dag_id).distinct().limit(MOST_TASKS)
+    kept = select(UsageRow.task_id).where(UsageRow.dag_id == dag_id).distinct().limit(200)
     there = select(JobRow.task_id, func.max(JobRow.cpus), func.max(JobRow.memory)).where(
         JobRow.dag_id == dag_id, JobRow.task_id.is_not(None), JobRow.ended_at.is_not(None), task_usage.IS_OF_TASK
     )
     found: dict[str, tuple[float | None, int | None]] = dict.fromkeys(session.scalars(kept), (None, None))
-    for task_id, cpus, memory in session.execute(there.group_by(JobRow.task_id).limit(MOST_TASKS)):
+    for task_id, cpus, memory in session.execute(there.group_by(JobRow.task_id).limit(200)):
         found[str(task_id)] = cpus, memory
     return found
 
@@ -139,7 +132,8 @@ def by_input(used: Usage) -> list[InputSizes]:
     known = sorted(use.input_size for use in used.sample if use.input_size is not None)
     if used.tries < FEWEST_TRIES or fitted.by_length or not any(need is not None and need.slope for need in needs):
         return []
-    cuts = sorted({known[max(0, len(known) * part // SIZES_SHOWN - 1)] for part in range(1, SIZES_SHOWN + 1)})
+    # If needs depend on the size of inputs, they are listed for four sizes.
+    cuts = sorted({known[max(0, len(known) * part // 4 - 1)] for part in range(1, 5)})
     shown, before = list[InputSizes](), 0
     for size in cuts:
         amounts = {name: fitted.amount(name, size) for name in ("memory", "cpus", "time")}
@@ -189,12 +183,13 @@ def savings(session: Session, sight: Sight, now: float, only_dag: str | None = N
     :param only_dag: the Dag whose tasks are examined; None: all Dags
     """
     spent: dict[tuple[str, str], BillParts] = {}
-    since = (now - SECONDS_OF_MONTH) // SECONDS_PER_DAY * SECONDS_PER_DAY
+    since = (now - 30 * 86400.0) // SECONDS_PER_DAY * SECONDS_PER_DAY
     for key, parts in billed(session, sight, since, now, "task", now).items():
         if key.task_id and key.dag_id and only_dag in (None, key.dag_id):
             spent.setdefault((key.dag_id, key.task_id), BillParts()).add(parts)
     dearest = sorted(spent, key=lambda task: (-(spent[task].usd or 0.0), -spent[task].cpu_seconds, task))
-    examined = dearest[:MOST_DEAREST]
+    # Savings are computed only for the most expensive tasks.
+    examined = dearest[:60]
     asked = {dag_id: tasks_asked(session, dag_id) for dag_id in {dag_id for dag_id, _ in examined}}
     found = []
     for dag_id, task_id in examined:
@@ -208,7 +203,7 @@ def savings(session: Session, sight: Sight, now: float, only_dag: str | None = N
         cpu_hours=sum(each.cpu_hours for each in found),
         gib_hours=sum(each.gib_hours for each in found),
         tasks=found,
-        tasks_left_out=max(0, len(dearest) - MOST_DEAREST),
+        tasks_left_out=max(0, len(dearest) - 60),
         freed=task_usage.freed(session, now),
     )
 

@@ -21,12 +21,6 @@ from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.matching.market import readable_kind
 
 MOST_JOBS = 20_000
-# Decimals of seconds. No pixel shows more, and the digits of times are a third of what a browser loads.
-DIGITS = 2
-# Tokens are UUIDs. Their first 13 characters have 48 random bits; whole tokens would be half of what a browser loads.
-ID = 13
-# A change becomes visible when its transaction commits, which can be this much later than its timestamp, seconds.
-OVERLAP = 10.0
 COLUMNS = (
     JobRow.token, JobRow.kind, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.map_index, JobRow.try_number,
     JobRow.site, JobRow.location, JobRow.node, JobRow.cpus, JobRow.nodes, JobRow.lane, JobRow.state, JobRow.started_at,
@@ -138,7 +132,8 @@ def packing(
 
     :param cursor: the cursor of an earlier answer, to get only the changes since then; None: everything
     """
-    changed = None if cursor is None else cursor - OVERLAP
+    # A change becomes visible when its transaction commits, which can be some seconds later than its timestamp.
+    changed = None if cursor is None else cursor - 10.0
     rows = jobs_within(session, since, until, changed)
     origin = float(int(since))
     places, names, jobs = columns_of(rows[:MOST_JOBS], sight, origin)
@@ -181,7 +176,9 @@ def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[s
     ) in rows:  # fmt: skip
         if (is_seen := seen.get(dag_id)) is None:
             is_seen = seen[dag_id] = sight.sees(dag_id)
-        add_id(token[:ID])
+        # Tokens are UUIDs. Their first 13 characters have 48 random bits; whole tokens would be half of what
+        # a browser loads.
+        add_id(token[:13])
         add_place(places.setdefault((site, location, node), len(places)))
         add_name(names.setdefault((dag_id, run_id, task_id or kind), len(names)) if is_seen else None)
         add_index(map_index if is_seen else -1)
@@ -191,8 +188,9 @@ def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[s
         add_memory(memory)
         add_peak(peak)
         add_nodes(nodes or 1)
-        add_start(round(started_at - origin, DIGITS))
-        add_end(None if ended_at is None else round(ended_at - origin, DIGITS))
+        # No pixel shows more, and the digits of times are a third of what a browser loads.
+        add_start(round(started_at - origin, 2))
+        add_end(None if ended_at is None else round(ended_at - origin, 2))
         add_state(numbers[state] if is_seen else None)
     keys = [machine_key(site or "", machine_named(site or "", location, node) or "") for site, location, node in places]
     return keys, [Name(*name) for name in names], jobs

@@ -164,7 +164,7 @@ def test_one_of_two_hosts_dies_while_room_is_held(
         house = make_house([site])
         assert wait_until(lambda: are_up(house, site), 120, 0.2)
         # The second one is asked for room as well, and does not come to say that it has some.
-        monkeypatch.setattr(connection, "SECONDS_UNTIL_LATE", 600.0)
+        monkeypatch.setattr(connection.Connection, "seconds_until_late", 600.0)
         second.freeze()
         options: dict[str, Any] = {"cpus": 2, "memory": 300, "workload": WORKLOAD}
         house.queue("head", "worker", attempts=AttemptSchedule((3600,), 2), **options)

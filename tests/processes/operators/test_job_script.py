@@ -121,7 +121,7 @@ def test_what_a_dead_worker_has_left_is_cancelled_first(cluster: ToyCluster) -> 
 def test_what_a_dead_worker_has_left_is_cancelled_until_it_is_gone(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.1, 0.1))
+    monkeypatch.setattr(canceller.Canceller, "repeated_after", (0.1, 0.1))
     died, killed = Try(), cluster.folder / "killed"
     submit_deferred(operator("sleep 60", deferrable=True), died)
     cluster.set("deaf")

@@ -142,7 +142,7 @@ def test_an_output_that_is_long_or_could_not_be_read(site: RunSite, monkeypatch:
 
 
 def test_mapped_tasks_are_a_job_array(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batcher, "WINDOW", (0.5, 5.0))
+    monkeypatch.setattr(batcher.Batcher, "window", (0.5, 5.0))
     body = 'echo "$CLUSTERJOB_ID.$CLUSTERJOB_ARRAY_INDEX"'
     tasks = [placed(site, body, is_mapped=True)[0] for _ in range(6)]
 
@@ -242,7 +242,7 @@ def test_a_job_whose_node_does_not_hear_of_its_cancel_is_cancelled_until_it_is_g
     site: RunSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As qdel of TORQUE answers 0 for an array whose MOM is down, and does nothing."""
-    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.1, 0.1))
+    monkeypatch.setattr(canceller.Canceller, "repeated_after", (0.1, 0.1))
     [(task, _)] = submitted(site, "sleep 60")
     made, _ = trigger(task)
     assert isinstance(site.transport, ToyCluster)
@@ -264,7 +264,7 @@ def test_a_job_whose_node_does_not_hear_of_its_cancel_is_cancelled_until_it_is_g
 def test_a_job_is_cancelled_although_the_site_answers_after_airflow_has_stopped_waiting(
     site: RunSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_script_trigger, "CANCEL_PAUSE", 0.05)
+    monkeypatch.setattr(job_script_trigger.SiteWatch, "cancel_pause", 0.05)
     [(task, _)] = submitted(site, "sleep 60")
     made, _ = trigger(task)
     whole, tries = RunSite.cancel, []
@@ -431,7 +431,7 @@ def test_no_controller_is_asked_about_another_trigger(site: RunSite) -> None:
 
 
 def test_mapped_runs_that_are_granted_together_are_one_array(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batcher, "WINDOW", (0.3, 5.0))
+    monkeypatch.setattr(batcher.Batcher, "window", (0.3, 5.0))
     tasks = [placed(site, "echo done", is_mapped=True) for _ in range(3)]
     cluster = site.transport
     assert isinstance(cluster, ToyCluster)

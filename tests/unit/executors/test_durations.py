@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import State, queue
-from lading.executors.store.durations import MOST, SECONDS_UNTIL_STALE, Durations
+from lading.executors.store.durations import MOST, Durations
 from lading.scheduling.matching.market import Market, need
 from lading.scheduling.model.location import AssignedJob, Location
 from lading.scheduling.model.prediction import Prediction
@@ -51,4 +51,4 @@ def test_what_waits_and_what_runs_is_predicted_from_what_has_ended_well(tmp_path
         assert need(given.job, Market(Resources(8, 8_000), 0, 9e3, 9e3, most=1)).expected == found["a"], (
             "provisioning takes it into account"
         )
-    assert MOST / SECONDS_UNTIL_STALE > 50, "of short jobs that end at this rate none is passed over"
+    assert MOST / Durations.seconds_until_stale > 50, "of short jobs that end at this rate none is passed over"

@@ -38,7 +38,7 @@ from tests.services.processes import wait_until
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def engine(tmp_path: Path) -> Engine:
     return make_store(tmp_path)
 
 
@@ -214,7 +214,7 @@ def test_the_last_output_of_a_log(tmp_path: Path) -> None:
     log.write_bytes(b"first\n  last \xff\0words\n\n")
     assert last_line(log) == "last \ufffdwords"
     log.write_bytes(b"x" * 100_000)
-    assert len(last_line(log)) == controller_process.LONGEST_LINE
+    assert len(last_line(log)) == 2000
 
 
 @pytest.fixture
@@ -275,9 +275,7 @@ def test_only_a_service_asks_for_the_place(
     assert asked == ([] if managed else ["other"])
 
 
-def test_a_controller_that_has_lost_the_lease_ends(
-    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_has_lost_the_lease_ends(engine: Engine, settings: Settings) -> None:
     stopped: list[bool] = []
     acting = leadership.Leadership(
         StoreHost(engine), (), True, lambda: stopped.append(True), PluginMark(settings.controller_mark)
@@ -467,7 +465,7 @@ def slow_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", BEGINS_SLOWLY, str(tmp_path), "controller"]
     monkeypatch.setattr(AirflowHost, "controller_command", lambda self: command)
     monkeypatch.setattr(controller_process, "another_scheduler_lives", lambda *_: False)
-    monkeypatch.setattr(controller_process, "SECONDS_UNTIL_BEGUN", 120.0)
+    monkeypatch.setattr(controller_process.ControllerProcess, "seconds_until_begun", 120.0)
 
 
 @pytest.fixture
@@ -580,15 +578,14 @@ def test_one_of_a_killed_scheduler_that_begins_while_another_one_stops_is_stoppe
     engine: Engine,
     settings: Settings,
     living: Callable[..., Lease],
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     slow_begin: None,
 ) -> None:
     """Nothing shows it before it has the lease."""
-    monkeypatch.setattr(controller_process, "SECONDS_BETWEEN_LOOKS", 0.1)
     other = living()
     lead(engine, killed_controller(), -1)
     process = ControllerProcess(StoreHost(engine), settings)
+    process.seconds_between_looks = 0.1
     process.ensure()
     assert wait_until((tmp_path / "begun").exists, 60)
     stopping = threading.Thread(target=process.stop)

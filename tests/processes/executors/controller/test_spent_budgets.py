@@ -38,7 +38,7 @@ BUDGET = '[[budgets]]\nname = "b"\nteam = "b"\ncpu_hours = 10\nper = "month"\n'
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr(shares, "SECONDS_BETWEEN_NOTES", 0.0)
+    monkeypatch.setattr(shares.Budgets, "seconds_between_notes", 0.0)
     monkeypatch.setattr(AirflowOrchestrator, "note", lambda self, session, notes: None)  # the log has no table here
     return make_store(tmp_path)
 

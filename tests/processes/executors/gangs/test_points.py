@@ -26,7 +26,6 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.agent.tasks import probe
-from lading.executors.controller import answers
 from lading.executors.controller.answers import SiteAnswer
 from lading.executors.controller.controller import Controller
 from lading.executors.decisions import Decision
@@ -125,7 +124,6 @@ class House:
             os.dup2(log.fileno(), 2)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
         self.engine.dispose(close=False)
-        answers.SECONDS_UNTIL_REPEATED = 0.5
         Watched.point = Mortal.point = point
         Mortal.engine = self.engine
         sites = {name: made(name, self.spools) for name in SITES}
@@ -133,6 +131,8 @@ class House:
         controller = Mortal(
             StoreHost(self.engine), sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None
         )
+        for compared in controller.compared.values():
+            compared.seconds_until_repeated = 0.5
         signal.signal(signal.SIGTERM, lambda number, frame: controller.stop())
         controller.run()
 

@@ -84,8 +84,7 @@ SILENT = {
 def test_a_wrapper_that_does_not_ask_ends_no_job_and_repeats_none(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poller, "SECONDS_UNTIL_REPEATED", 0.0)
-    monkeypatch.setattr("lading.hooks.cluster.jobs.job_mode.SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(poller.ClusterPoller, "seconds_until_repeated", 0.0)
     paper = begun(tmp_path)
     paper.write("mode", "mute")
     paper.give("b")

@@ -62,7 +62,7 @@ def test_the_node_of_a_task_that_had_begun_is_excluded(paper: Paper) -> None:
 
 
 def test_a_job_that_waits_says_from_where_it_is_kept_away(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPORTED", 0.0)
+    monkeypatch.setattr(job_mode.JobMode, "seconds_until_reported", 0.0)
     paper.poller.nodes.failed("n1", "it failed")
     paper.give("a")
     paper.go()
@@ -134,7 +134,7 @@ def test_a_cancellation_that_fails_is_repeated(paper: Paper) -> None:
 def test_a_cancellation_is_not_repeated_for_ever(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     from lading.hooks.cluster.jobs import tracker
 
-    monkeypatch.setattr(tracker, "SECONDS_OF_CANCELLING", 0.0)
+    monkeypatch.setattr(tracker.PendingActions, "seconds_of_cancelling", 0.0)
     scancel = paper.folder / "bin" / "scancel"
     scancel.write_text('#!/bin/sh\necho "$*" >> "$PAPER/cancelled"; echo "scancel: error: no" >&2; exit 1\n')
     paper.give("a")

@@ -70,7 +70,7 @@ def test_its_nodes_are_asked_for_once_a_minute(paper: Paper, monkeypatch: pytest
     there = paper.poller.submitter.inventory
     assert there is not None
     assert (there.count_nodes([]), paper.read("surveys").split()) == ((4, 1), ["x"])
-    monkeypatch.setattr(poller, "SECONDS_BETWEEN_SURVEYS", 0.0)
+    monkeypatch.setattr(poller.ClusterPoller, "seconds_between_surveys", 0.0)
     paper.write("nodes", "batch*|8|16000|two|alloc\n")
     paper.go()
     assert (paper.poller.submitter.inventory, len(paper.read("surveys").split())) == (there, 2), "it could not be asked"
@@ -186,7 +186,7 @@ def test_a_second_controller_finds_everything(paper: Paper) -> None:
 
 
 def test_a_submission_without_an_answer_is_found_by_its_name(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(job_mode.JobMode, "seconds_until_repeated", 0.0)
     paper.write("mode", "mute")
     paper.give("a")
     paper.go()
@@ -198,7 +198,7 @@ def test_a_submission_without_an_answer_is_found_by_its_name(paper: Paper, monke
 
 
 def test_a_submission_that_never_arrived_is_made_again(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(job_mode.JobMode, "seconds_until_repeated", 0.0)
     paper.poller.submitter.pressure.backoff.first = 0.0
     paper.write("mode", "away")
     paper.give("a")
@@ -302,7 +302,7 @@ def test_what_a_batch_system_cannot_say_is_a_refusal(tmp_path: Path) -> None:
 
 
 def test_the_reason_for_waiting_is_reported(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPORTED", 0.0)
+    monkeypatch.setattr(job_mode.JobMode, "seconds_until_reported", 0.0)
     paper.give("a")
     paper.go()
     assert message_in(only(paper.go(), "waiting")).startswith("waits in the queue of the batch system: ")
@@ -330,7 +330,7 @@ def test_the_batch_system_knows_why_a_job_was_ended(paper: Paper, state: str, ca
     assert change.values["state"] == "failed", "it was not requested in Airflow"
 
 
-def test_a_job_that_died_before_its_task_shows_its_last_output(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_died_before_its_task_shows_its_last_output(paper: Paper) -> None:
     paper.give("a")
     paper.go()
     [submission] = paper.poller.tracker.submissions
@@ -417,8 +417,8 @@ def test_a_job_script_that_was_cancelled_in_vain_is_cancelled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that has cancelled it, a worker that was killed for instance, asks no more."""
-    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.0, 0.0))
-    monkeypatch.setattr(poller, "SECONDS_BETWEEN_SURVEYS", 0.0)
+    monkeypatch.setattr(canceller.Canceller, "repeated_after", (0.0, 0.0))
+    monkeypatch.setattr(poller.ClusterPoller, "seconds_between_surveys", 0.0)
     paper, notes = Paper(tmp_path), tmp_path / "work/cancelled_scripts"
     paper.go()
     paper.write(
@@ -513,7 +513,7 @@ def test_a_job_is_asked_to_end_again_after_any_error(paper: Paper, monkeypatch: 
 
 
 def test_a_job_that_does_not_end_is_ended(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_FORCED", -100.0)
+    monkeypatch.setattr(job_mode.JobMode, "seconds_until_forced", -100.0)
     paper.give("a")
     paper.go()
     paper.begin("a")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.submit_limits import SECONDS_BETWEEN_PROBES
+from lading.hooks.batch.submit_limits import BackPressure
 from lading.hooks.cluster.allocations.script import market, reserve
 from lading.hooks.cluster.checks.checks import node_checks
 from lading.hooks.cluster.jobs.config import ClusterConfig
@@ -71,7 +71,7 @@ def test_a_limit_is_met_once_and_then_filled_as_jobs_end(tmp_path: Path) -> None
         queue.end(4)
         queue.pass_time(8)
         assert queue.submitted == LIMIT, "the cluster is never idle"
-    assert queue.refused - refused <= (queue.now - began) / SECONDS_BETWEEN_PROBES, "the probes alone"
+    assert queue.refused - refused <= (queue.now - began) / BackPressure.seconds_between_probes, "the probes alone"
     queue.end(LIMIT)
     queue.pass_time(8)
     assert not list(queue.paper.poller.tracker.waiting()), "all were submitted"
@@ -87,7 +87,7 @@ def test_a_refusal_that_is_of_no_number_of_jobs_is_shown_while_it_keeps_jobs_bac
     submitter = queue.paper.poller.submitter
     submitter.pressure.refuse(1, 1, "the disk of the controller is full")
     assert "the disk of the controller is full" in (submitter.limit or "")
-    queue.now += SECONDS_BETWEEN_PROBES
+    queue.now += BackPressure.seconds_between_probes
     assert submitter.limit is None, "jobs are submitted again"
 
 
@@ -96,10 +96,10 @@ def test_a_limit_is_probed_once_a_minute_and_used_when_it_is_higher(tmp_path: Pa
     queue.paper.give(*(f"t{number:02}" for number in range(40)))
     queue.pass_time(10)
     before = queue.refused
-    queue.pass_time(10 * SECONDS_BETWEEN_PROBES)
+    queue.pass_time(10 * BackPressure.seconds_between_probes)
     assert (queue.submitted, queue.refused - before) == (LIMIT, 10)
     queue.paper.write("mode", "most:30")
-    queue.pass_time(2 * SECONDS_BETWEEN_PROBES + 20)
+    queue.pass_time(2 * BackPressure.seconds_between_probes + 20)
     assert queue.submitted == 30
     assert queue.refused - before <= 13
     assert queue.paper.poller.submitter.pressure.most == 30
@@ -125,7 +125,7 @@ def test_jobs_that_the_batch_system_counts_on_after_their_end_cost_no_slot(tmp_p
 def test_a_limit_that_others_use_up_is_no_storm(tmp_path: Path, first: int) -> None:
     queue = Queue(tmp_path, most=first)
     queue.paper.give(*(f"t{number:02}" for number in range(40)))
-    queue.pass_time(5 * SECONDS_BETWEEN_PROBES)
+    queue.pass_time(5 * BackPressure.seconds_between_probes)
     assert queue.submitted == first
     assert queue.refused <= 7
 
@@ -188,12 +188,12 @@ def test_allocations_are_jobs_for_the_limit_and_their_tasks_are_none(tmp_path: P
     assert fleet.read("refused").count("x") == 1, "the round ended, and no other allocation was tried"
     assert "2 jobs are submitted, and AssocMaxSubmitJobLimit allows 2" in str(launcher.market().held)
     assert launcher.limit is not None
-    now += SECONDS_BETWEEN_PROBES
+    now += BackPressure.seconds_between_probes
     for _ in range(4):
         fleet.go()
     assert fleet.read("refused").count("x") == 2, "one was tried"
     fleet.write("mode", "most:3")
-    now += SECONDS_BETWEEN_PROBES
+    now += BackPressure.seconds_between_probes
     for _ in range(4):
         fleet.go()
     assert len(fleet.names) == 3

@@ -65,8 +65,8 @@ class Unreadable(Good):
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyCluster:
-    monkeypatch.setattr(live, "PAUSE", 0.1)
-    monkeypatch.setattr(live, "PATIENCE", 3.0)
+    monkeypatch.setattr(live.Trial, "pause", 0.1)
+    monkeypatch.setattr(live.Trial, "patience", 3.0)
     toy = ToyCluster(tmp_path / "toy")
     refusing = SUBMIT.replace(
         "size=", 'if grep -q "queue=lading" "$1"; then echo "no such queue" >&2; exit 1; fi\nsize=', 1
@@ -92,7 +92,7 @@ def living(cluster: ToyCluster) -> str:
 
 
 def test_all_goes_well(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "PATIENCE", 60.0)
+    monkeypatch.setattr(live.Trial, "patience", 60.0)
     failed, said = tried(cluster, Good(), seconds=120.0)
     assert (failed, failures(said)) == (0, ""), said
     assert sum(line.startswith("ok") for line in said) == 11
@@ -123,7 +123,7 @@ class Silent(Patient):
 def test_a_job_that_can_never_start(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, system: Toy, wrong: str, seconds: float
 ) -> None:
-    monkeypatch.setattr(live, "PATIENCE", 60.0)
+    monkeypatch.setattr(live.Trial, "patience", 60.0)
     submit = cluster.folder / "bin/toy-submit"
     submit.write_text(submit.read_text().replace('exec setsid sh "$1"', 'exec setsid sh -c "$run" x "$1"'))
     submit.write_text(submit.read_text().replace("size=", RUN, 1))
@@ -180,7 +180,7 @@ def test_nothing_can_be_tried_where_nothing_is_submitted(cluster: ToyCluster) ->
 
 
 def test_the_command(cluster: ToyCluster, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr(live, "PATIENCE", 60.0)
+    monkeypatch.setattr(live.Trial, "patience", 60.0)
     setup = f"TOY={cluster.folder} PATH={cluster.folder}/bin:$PATH; export TOY PATH"
     options = ["--work-dir", str(tmp_path / "work"), "--login-setup", setup, "--timeout", "120 s"]
     arguments = ["--live", f"{__name__}:Good", *options, "--queue", "short", "--native", "colour=red"]

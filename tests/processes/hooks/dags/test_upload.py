@@ -139,7 +139,7 @@ def test_a_bundle_that_cannot_be_read_or_is_too_large(cluster: Cluster) -> None:
 
 
 def test_a_large_one_comes_in_parts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "PART", 1000)
+    monkeypatch.setattr(upload._Upload, "part_bytes", 1000)
     (cluster.dags / "mine").mkdir(parents=True)
     (cluster.dags / "mine/data").write_bytes(os.urandom(2500))
     cluster.write("other/dag.py", "a")
@@ -153,7 +153,7 @@ def test_a_large_one_comes_in_parts(cluster: Cluster, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_an_answer_is_lost(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
-    monkeypatch.setattr(upload, "PART", 1000)
+    monkeypatch.setattr(upload._Upload, "part_bytes", 1000)
     (cluster.dags / "mine").mkdir(parents=True)
     (cluster.dags / "mine/data").write_bytes(os.urandom(2500))
     for number in range(5):
@@ -170,7 +170,7 @@ def test_an_answer_is_lost(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, lo
 
 
 def test_two_controllers_and_a_crash(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "PART", 1000)
+    monkeypatch.setattr(upload._Upload, "part_bytes", 1000)
     (cluster.dags / "mine").mkdir(parents=True)
     (cluster.dags / "mine/data").write_bytes(os.urandom(1500))
     first = cluster.sync

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.site import EC2Site
 from tests.clusters.driven import run_commands
 from tests.clusters.ec2_drive import Drive
@@ -40,7 +41,7 @@ def make(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=")
 
-    def build(folder: str = "spool", name: str = "cloud", **options: Any) -> Drive:
+    def build(folder: str = "spool", name: str = "cloud", limits: EC2Limits = EC2Limits(), **options: Any) -> Drive:
         table: dict[str, Any] = {
             **service.table,
             "python": str(node_python.make(service.account)),
@@ -48,6 +49,7 @@ def make(
             "kill_grace": 2,
         }
         made.append(Drive(EC2Site(name, EC2Config(**{**table, **options}), tmp_path / folder)))
+        made[-1].site.limits = limits
         return made[-1]
 
     yield build

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from lading.executors.agent import ending
-from lading.hooks.ec2 import client, life, pace
+from lading.hooks.ec2 import client, pace
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.machines import connection
 from lading.hooks.machines.machine import Machine
 from lading.hooks.site import LocationState
@@ -40,13 +41,10 @@ def test_while_ec2_does_not_answer_jobs_run_and_nothing_is_lost_launched_twice_o
     make: Callable[..., Drive],
     service: FakeEC2,
     api: ExecutionApi,
-    monkeypatch: pytest.MonkeyPatch,
     away: Callable[[FakeEC2], None],
 ) -> None:
-    for name in ("CONNECT_TIMEOUT", "LAUNCH_TIMEOUT", "READ_TIMEOUT"):
-        monkeypatch.setattr(client, name, 1)
-    monkeypatch.setattr(life, "SECONDS_UNTIL_MISSED", 3.0)  # less than it is away
-    drive, before = make(max_poll_interval=1), len(service.ledger())
+    limits = EC2Limits(launch_timeout=1, read_timeout=1, until_missed=3.0)  # less than it is away
+    drive, before = make(limits=limits, max_poll_interval=1), len(service.ledger())
     works, goes = drive.up(2)
     api.delays[HEALTH] = 10
     [long] = drive.give(works)
@@ -74,7 +72,7 @@ def test_while_ec2_does_not_answer_jobs_run_and_nothing_is_lost_launched_twice_o
 def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_kept(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drive = make()
+    drive = make(limits=EC2Limits(until_missed=5.0))
     [name] = drive.up()
     fleet = drive.site.fleet
     real, answers = fleet.ec2.describe, [0.0]
@@ -83,7 +81,6 @@ def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_kept(
         answers[0] += 1
         return [] if answers[0] == 1 else real(filters)
 
-    monkeypatch.setattr(life, "SECONDS_UNTIL_MISSED", 5.0)
     drive.until(lambda _: time.monotonic() - fleet.registration.described_at > 6.0)  # as long as it was away
     monkeypatch.setattr(fleet.ec2, "describe", describe)
     fleet.registration.described_at = 0.0
@@ -158,11 +155,10 @@ def hanging(service: FakeEC2) -> str:
 def test_a_machine_that_is_never_reached_is_abandoned_with_a_reason_and_another_offering_takes_its_place(
     make: Callable[..., Drive],
     service: FakeEC2,
-    monkeypatch: pytest.MonkeyPatch,
     fault: Callable[[FakeEC2], str],
 ) -> None:
-    monkeypatch.setattr(life, "LEAST_BOOT", 8.0)
     options = {
+        "limits": EC2Limits(boot=8.0),
         "instance_types": ("m5.large", "m5.xlarge"),
         "subnets": (service.subnets[ZONE],),
         "expected_boot_time": 1,
@@ -180,7 +176,7 @@ def test_a_machine_that_is_never_reached_is_abandoned_with_a_reason_and_another_
 
     shortages = drive.site.fleet.launcher.shortages
     assert wait_until(lambda: driven.look() or bool(shortages.offerings), PATIENCE, 0.1), driven.solo.seen
-    monkeypatch.setattr(life, "LEAST_BOOT", 600.0)  # the next one has all the time
+    drive.site.fleet.state.limits = EC2Limits()  # the next one has all the time
     assert wait_until(lambda: bool(given_up()), PATIENCE, 0.1), driven.solo.seen
     [released] = given_up()
     assert str(released["reason"]).startswith("it was booting for more than 8 s: ")
@@ -190,18 +186,17 @@ def test_a_machine_that_is_never_reached_is_abandoned_with_a_reason_and_another_
     assert [each["type"] for each in service.ledger()[before:]] == ["m5.large", "m5.xlarge"]
 
 
-def test_machines_that_never_answer_are_not_bought_for_ever(
-    make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(life, "LEAST_BOOT", 1.0)
-    monkeypatch.setattr(pace, "FIRST_HOLD", 15.0)
-    monkeypatch.setattr(pace, "LONGEST_HOLD", 15.0)
+def test_machines_that_never_answer_are_not_bought_for_ever(make: Callable[..., Drive], service: FakeEC2) -> None:
     service.never_boots("*")
     drive = make(
-        instance_types=("m5.*", "c5.*"), subnets=(service.subnets[ZONE],), expected_boot_time=1, idle_seconds=1
+        limits=EC2Limits(boot=1.0, first_hold=15.0, longest_hold=15.0),
+        instance_types=("m5.*", "c5.*"),
+        subnets=(service.subnets[ZONE],),
+        expected_boot_time=1,
+        idle_seconds=1,
     )
     before, driven = len(service.ledger()), Driven(drive.answered())
-    driven.put(pace.MOST_SILENT, cpus=2)  # each asks for a machine of its own
+    driven.put(3, cpus=2)  # each asks for a machine of its own
 
     def all_have_ended() -> bool:
         driven.look()
@@ -230,7 +225,7 @@ def test_machines_that_never_answer_are_not_bought_for_ever(
 def test_a_machine_whose_ssh_hangs_is_abandoned_and_its_job_reported(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "SECONDS_UNTIL_LATE", 2.0)
+    monkeypatch.setattr(connection.Connection, "seconds_until_late", 2.0)
     api.delays[HEALTH] = 600
     drive = make(max_poll_interval=1)
     drive.site.fleet.config = drive.site.config.model_copy(update={"lost_after": 15})
@@ -247,9 +242,8 @@ def test_a_machine_whose_ssh_hangs_is_abandoned_and_its_job_reported(
 
 
 def test_a_machine_whose_lading_is_refused_is_never_up_and_abandoned_with_a_reason(
-    make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make: Callable[..., Drive], service: FakeEC2, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(life, "LEAST_BOOT", 600.0)  # until its refusal has been seen
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\n[ "$2" != lading.executors.host ] || exit 3\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -260,7 +254,7 @@ def test_a_machine_whose_lading_is_refused_is_never_up_and_abandoned_with_a_reas
     drive.until(
         lambda _: any("Lading does not answer on the machine" in str(each.note) for each in drive.last.locations)
     )
-    monkeypatch.setattr(life, "LEAST_BOOT", 8.0)
+    drive.site.fleet.state.limits = EC2Limits(boot=8.0)  # its refusal has been seen
     [released] = drive.wait_for("released", name)
     assert str(released["reason"]).startswith("it was booting for more than 8 s: Lading does not answer on the machine")
     assert (released["cause"], service.living()) == ("node_failure", [])

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.ec2 import prices
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.offers import EC2Offers
-from lading.hooks.ec2.pace import MOST_SILENT, Shortages
+from lading.hooks.ec2.pace import Shortages
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model.reasons import free_text
 from lading.scheduling.model.resources import Resources
@@ -28,17 +28,11 @@ def service() -> Iterator[FakeEC2]:
         yield service
 
 
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices are asked for in every round."""
-    monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
-
-
-def offers(service: FakeEC2, folder: Path, **values: Any) -> EC2Offers:
+def offers(service: FakeEC2, folder: Path, limits: EC2Limits = EC2Limits(), **values: Any) -> EC2Offers:
     table = {"kind": "ec2", "work_dir": "/var/lading", "python": "/usr/bin/python3", "instance_types": ["m5.large"]}
     table |= {"subnets": list(service.subnets.values()), "ami": service.ami, **values}
     config = EC2Config.model_validate(table)
-    return EC2Offers(config, EC2(config, lambda name, *_: service.make(name)), folder)
+    return EC2Offers(config, EC2(config, lambda name, *_: service.make(name)), folder, limits=limits)
 
 
 def bought(found: EC2Offers) -> MachineMarket:
@@ -86,11 +80,11 @@ def test_a_subnet_that_there_is_not_is_left_out_and_said(service: FakeEC2, tmp_p
     assert "there is no subnet-00000000 in us-east-1" in str(found.note)
 
 
-@pytest.mark.usefixtures("at_once")
 def test_a_spot_machine_costs_what_it_costs_now_and_one_on_demand_what_was_ordered(
     service: FakeEC2, tmp_path: Path
 ) -> None:
-    found, zone = offers(service, tmp_path, capacity_type="spot-with-fallback"), "us-east-1a"
+    limits = EC2Limits(spot_age=0.0)  # prices are requested in every round
+    found, zone = offers(service, tmp_path, limits, capacity_type="spot-with-fallback"), "us-east-1a"
     before, more = spot(found, zone), 15 * GIB
     size = Resources(2, 7000)
     on_spot = EC2Machine("a", "a", ("m5.large", zone, "spot"), size, "x86_64", before)
@@ -109,7 +103,7 @@ def test_a_spot_machine_costs_what_it_costs_now_and_one_on_demand_what_was_order
 def test_while_machines_never_answer_one_more_at_a_time_is_enough(service: FakeEC2, tmp_path: Path) -> None:
     found, shortages = offers(service, tmp_path, max_instances=20), Shortages()
     assert bought(found).limits.instances == 20
-    for _ in range(MOST_SILENT):
+    for _ in range(3):
         shortages.never_answered(("m5.large", "us-east-1a", "on-demand"), free_text("nothing answers"))
     most = [there.limits.instances for n in (0, 3, 20) if (there := found.market(shortages, n)) is not None]
     assert most == [1, 4, 20]

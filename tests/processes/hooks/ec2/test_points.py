@@ -27,15 +27,14 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import launched
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State, instances
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.hooks.ec2 import life, offers, prices
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import LifePhase
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.ec2.termination import Termination
@@ -49,8 +48,8 @@ from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 
 PATIENCE = 90.0
-# For so long EC2 answers nothing, and a machine that it does not describe for so long was terminated, seconds.
-OUTAGE, SECONDS_UNTIL_MISSED = 30.0, 5.0
+# For so long EC2 answers nothing, seconds: longer than until a machine that it does not describe counts as missing.
+OUTAGE = 30.0
 JOBS, MACHINES = 3, 2
 # An order that is not seen for so long is taken for one that was never sent, seconds.
 SECONDS_UNTIL_GONE = 5.0
@@ -117,6 +116,7 @@ class House:
 
     def __init__(self, engine: Engine, config: EC2Config, folder: Path) -> None:
         self.engine, self.config, self.folder = engine, config, folder
+        self.limits = EC2Limits()
         self.living: list[ForkProcess] = []
 
     def start(self, name: str, point: str | None = None) -> ForkProcess:
@@ -137,15 +137,16 @@ class House:
             os.dup2(log.fileno(), 2)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
         self.engine.dispose(close=False)
-        launched.SECONDS_UNTIL_GONE = SECONDS_UNTIL_GONE
 
         if point is not None:
             POINTS[point].make()
         site = EC2Site("cloud", self.config, folder / "spool" / "cloud")
+        site.limits = self.limits
         settings = make_settings(folder)
         controller = Controller(
             AirflowHost(), {"cloud": site}, lambda subject, seconds: "", settings, False, lambda changes: None
         )
+        controller.launched["cloud"].seconds_until_gone = SECONDS_UNTIL_GONE
         signal.signal(signal.SIGTERM, lambda number, frame: controller.stop())
         controller.run()
 
@@ -258,11 +259,8 @@ def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_f
     assert wait_until(lambda: not processes.of_user(service.account.uid), PATIENCE), "a machine's process lives on"
 
 
-def test_a_spot_machine_costs_what_it_costs_at_the_time(
-    house: House, service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(offers, "SECONDS_BETWEEN_LOOKS", 1.0)
-    monkeypatch.setattr(prices, "SPOT_SECONDS", 4.0)
+def test_a_spot_machine_costs_what_it_costs_at_the_time(house: House, service: FakeEC2, api: ExecutionApi) -> None:
+    house.limits = EC2Limits(between_offers=1.0, spot_age=4.0)
     house.config = house.config.model_copy(update={"capacity_type": "spot"})
     api.gates[HEALTH] = threading.Event()
     before = len(service.ledger())
@@ -310,9 +308,9 @@ def test_a_spot_machine_is_billed_by_prices_that_were_never_read(
 
 
 def test_while_the_api_is_down_for_long_jobs_run_on_or_wait_and_say_so(
-    house: House, service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
+    house: House, service: FakeEC2, api: ExecutionApi
 ) -> None:
-    monkeypatch.setattr(life, "SECONDS_UNTIL_MISSED", SECONDS_UNTIL_MISSED)
+    house.limits = EC2Limits(until_missed=5.0)
     api.gates[HEALTH] = long_goes_on = threading.Event()
     before = len(service.ledger())
     house.add(1)

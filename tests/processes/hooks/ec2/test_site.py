@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from lading.executors.agent import ending
-from lading.hooks.ec2 import client, prices, registration
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.site import LocationState
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.subcommands import trial
@@ -96,11 +96,8 @@ def test_a_machine_that_dies_is_noticed_and_its_jobs_reported(
     assert {drive.events_of("finished")[token]["cause"] for token in started} == {"node_failure"}
 
 
-def test_a_machine_that_is_stopped_from_outside_is_terminated(
-    make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registration, "WHILE_QUIET", 2.0)
-    drive = make()
+def test_a_machine_that_is_stopped_from_outside_is_terminated(make: Callable[..., Drive], service: FakeEC2) -> None:
+    drive = make(limits=EC2Limits(while_quiet=2.0))
     [name] = drive.up()
     [id] = service.living()
     service.client.stop_instances(InstanceIds=[id])
@@ -111,13 +108,13 @@ def test_a_machine_that_is_stopped_from_outside_is_terminated(
 
 
 def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
-    make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Drive], service: FakeEC2
 ) -> None:
-    monkeypatch.setattr(client, "PRICES_TIMEOUT", 600)  # longer than the test: the slow request must not end
-    drive = make(capacity_type="spot", max_poll_interval=1)
+    limits = EC2Limits(prices_timeout=600)  # longer than the test: the slow request must not end
+    drive = make(limits=limits, capacity_type="spot", max_poll_interval=1)
     [name] = drive.up(capacity_type="spot")
     drive.until(lambda _: drive.last is not None and drive.last.market is not None)  # prices were asked for once
-    monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
+    drive.site.fleet.offers._prices.spot_age = 0.0  # type: ignore[union-attr]
     service.slow("DescribeSpotPriceHistory", 600)
     asked_before = service.requests()["DescribeSpotPriceHistory"]
     rounds = drive.site.price_rounds

@@ -41,7 +41,7 @@ MakeSite = Callable[..., RunSite]
 
 @pytest.fixture(autouse=True)
 def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batcher, "WINDOW", (0.0, 0.0))
+    monkeypatch.setattr(batcher.Batcher, "window", (0.0, 0.0))
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_others_ask_for_something_else(make_site: MakeSite, cluster: ToyCluster)
 
 
 def test_the_window(make_site: MakeSite, cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batcher, "WINDOW", (0.5, 60.0))
+    monkeypatch.setattr(batcher.Batcher, "window", (0.5, 60.0))
     site = make_site()
     gathering, records = Batcher(site), placed(site, ["true"] * 3)
     gathering.advance(records[:1])

@@ -178,7 +178,7 @@ def test_what_is_wrong_with_one_look_ends_no_wait(
 ) -> None:
     from lading.hooks.job_scripts import hook
 
-    monkeypatch.setattr(hook, "SECONDS_AFTER_ERROR", 0.05)
+    monkeypatch.setattr(hook.Watcher, "seconds_after_error", 0.05)
     hook = make_hook()
     run = hook.submit(waits_for("end"))
     whole, faults = hook.refresh, [RuntimeError("the disk is full")]

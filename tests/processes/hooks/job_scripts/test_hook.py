@@ -122,7 +122,7 @@ def test_an_answer_that_never_came(hook: BatchHook, cluster: ToyCluster, jobname
 
 
 def test_limits_are_waited_for(hook: BatchHook, cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit_limits, "SECONDS_BETWEEN_PROBES", 1.0)
+    monkeypatch.setattr(submit_limits.BackPressure, "seconds_between_probes", 1.0)
     cluster.set("refuse", "too many jobs")
     run = hook.submit(JobScript("true"))
     assert (run.status, run.job_id, run.record.reason) == ("queued", None, "too many jobs")
@@ -294,7 +294,7 @@ def test_no_more_are_submitted_than_may_be(cluster: ToyCluster, tmp_path: Path) 
 
 
 def test_the_token_is_enough_to_cancel(hook: BatchHook, cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit_limits, "SECONDS_BETWEEN_PROBES", 1.0)
+    monkeypatch.setattr(submit_limits.BackPressure, "seconds_between_probes", 1.0)
     cluster.set("refuse", "too many jobs")
     run = hook.submit(JobScript("sleep 60"))
     cluster.unset("refuse")
@@ -386,7 +386,7 @@ def test_an_array_that_was_submitted_twice_runs_once(hook: BatchHook, cluster: T
 def test_an_array_whose_node_does_not_hear_of_its_cancel_is_cancelled_again(
     hook: BatchHook, cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.1, 0.1))
+    monkeypatch.setattr(canceller.Canceller, "repeated_after", (0.1, 0.1))
     run = submit_array(hook, "sleep 60")
     cluster.set("deaf")
     run.cancel()

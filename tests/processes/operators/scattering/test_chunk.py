@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time import task_runner
 
 from lading.operators.scattering import chunk
-from lading.operators.scattering.checkpoint import LARGEST, FinishedOutputs
+from lading.operators.scattering.checkpoint import FinishedOutputs
 from lading.operators.scattering.chunk import Chunk, ChunkStopped, ElementsFailed, ElementsFailedForGood
 from tests.services.processes import wait_until
 
@@ -162,7 +162,7 @@ def test_what_is_kept_is_split_to_fit() -> None:
         first.add(number, "x" * 2000)
     first.save()
     assert len(store) > 3
-    assert all(sum(map(len, batch.values())) <= LARGEST for batch in store.values())
+    assert all(sum(map(len, batch.values())) <= 48_000 for batch in store.values())
     again = FinishedOutputs(store)
     assert again.load() == dict.fromkeys(range(100), "x" * 2000)
     again.add(100, {"a": None})

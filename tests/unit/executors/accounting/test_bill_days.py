@@ -177,18 +177,17 @@ def test_what_one_dag_cost_cannot_be_derived_by_who_may_not_read_it(engine: Engi
         session.rollback()
 
 
-def test_days_are_summed_up_a_few_at_a_time_the_youngest_first(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bill_days, "SECONDS_OF_ROUND", -1.0)
+def test_days_are_summed_up_a_few_at_a_time_the_youngest_first(engine: Engine) -> None:
     with Session(engine) as session:
         fill(session, [(0.5, 1, 1.0, 9), (5.5, 1, 1.0, 9)], [])
-        assert not bill_days.sum_up(session, NOW)
+        assert not bill_days.sum_up(session, NOW, seconds=-1.0)
         assert [*bill_days.summed_up(session)] == [FIRST + 5]
-        assert not bill_days.sum_up(session, NOW)
+        assert not bill_days.sum_up(session, NOW, seconds=-1.0)
         assert sorted(bill_days.summed_up(session)) == [FIRST + 4, FIRST + 5]
         same(session, (Period.DAY, "dag"), "when a part is kept")
         for _ in range(4):
-            bill_days.sum_up(session, NOW)
-        assert bill_days.sum_up(session, NOW)
+            bill_days.sum_up(session, NOW, seconds=-1.0)
+        assert bill_days.sum_up(session, NOW, seconds=-1.0)
         assert [day for day, at in bill_days.summed_up(session).items() if at < NOW] == []
         # Two days later it is done once more, and then no more.
         later = NOW + 2 * DAY

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.executors.agent.inbox import CANNOT_START, CLOCK_TICK, SECONDS_UNTIL_REPORTED, Inbox
+from lading.executors.agent.inbox import CANNOT_START, SECONDS_UNTIL_REPORTED, Inbox
 from lading.executors.agent.journal import AgentJournal
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.model.resources import Resources
@@ -84,7 +84,7 @@ def test_what_comes_within_a_tick_of_a_file_servers_clock_is_seen(
         os.utime(inbox.spool.inbox, ns=(stamp, stamp))
         inbox.refresh()
         assert token in inbox.entries
-    now[0] += 2 * CLOCK_TICK
+    now[0] += 2 * 0.1
     for _ in range(9):
         inbox.refresh()
     assert len(reads) == 3

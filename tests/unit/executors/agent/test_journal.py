@@ -20,7 +20,7 @@ MOST = 50
 
 @pytest.fixture
 def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spool:
-    monkeypatch.setattr(journal, "REMEMBERED", MOST)
+    monkeypatch.setattr(journal.AgentJournal, "most_remembered", MOST)
     spool = Spool(tmp_path)
     spool.create()
     return spool

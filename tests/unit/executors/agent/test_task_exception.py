@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lading.executors.agent.tasks.task_exception import MOST_BYTES, read_exception
+from lading.executors.agent.tasks.task_exception import read_exception
 
 FAILED = {
     "event": "Task failed with exception",
@@ -28,7 +28,7 @@ def written(tmp_path: Path, *records: Any) -> Path:
 def test_the_exception_is_that_of_the_task_itself(tmp_path: Path) -> None:
     later = {"event": "Failed to run task callback", "error_detail": [{"exc_type": "OSError", "exc_value": "callback"}]}
     first = {**FAILED, "error_detail": [{"exc_type": "ValueError", "exc_value": "of an earlier attempt"}]}
-    log = written(tmp_path, first, {"event": "x" * MOST_BYTES}, FAILED, later, {"event": "Task finished"})
+    log = written(tmp_path, first, {"event": "x" * 2**18}, FAILED, later, {"event": "Task finished"})
     assert read_exception(log) == "RuntimeError: line 1 line 2\\x1b"
 
 

@@ -6,9 +6,6 @@ import pytest
 
 from lading.executors.controller import site_memory
 from lading.executors.controller.answers import (
-    SECONDS_UNTIL_LOST,
-    SECONDS_UNTIL_REPEATED,
-    SECONDS_UNTIL_STRANGE,
     changes_by_events,
     lost,
     repeats,
@@ -149,8 +146,8 @@ def given(token: str, state: State, expires_at: float | None = NOW + 600) -> Giv
 
 def test_a_running_job_that_its_site_forgot_is_lost_but_not_at_once() -> None:
     jobs = [given("a", State.RUNNING)]
-    assert not lost(jobs, {"a": SECONDS_UNTIL_LOST - 1}, NOW)
-    [change] = lost(jobs, {"a": SECONDS_UNTIL_LOST + 1}, NOW)
+    assert not lost(jobs, {"a": 29.0}, NOW, 30.0)
+    [change] = lost(jobs, {"a": 31.0}, NOW, 30.0)
     assert (change.values["state"], change.values["cause"]) == (State.FAILED, "lost")
 
 
@@ -169,18 +166,18 @@ def test_absence_is_timed_by_a_clock_that_never_jumps(monkeypatch: pytest.Monkey
 
 
 def test_a_job_that_the_store_does_not_want_is_ended_after_a_while() -> None:
-    assert list(strangers({"new": 1.0, "old": SECONDS_UNTIL_STRANGE + 1})) == ["old"]
+    assert list(strangers({"new": 1.0, "old": 61.0}, 60.0)) == ["old"]
 
 
 def test_a_placed_job_that_did_not_arrive_is_given_again() -> None:
     jobs = [given("a", State.PLACED), given("b", State.RUNNING)]
-    assert repeats(jobs, {"a": SECONDS_UNTIL_REPEATED - 1, "b": 99.0}, NOW, 600) == []
-    assert repeats(jobs, {"a": SECONDS_UNTIL_REPEATED + 1, "b": 99.0}, NOW, 600) == ["a"]
+    assert repeats(jobs, {"a": 4.0, "b": 99.0}, NOW, 600, 5.0) == []
+    assert repeats(jobs, {"a": 6.0, "b": 99.0}, NOW, 600, 5.0) == ["a"]
 
 
 def test_a_waiting_job_gets_a_fresh_jwt_before_the_old_one_runs_out() -> None:
     jobs = [given("fresh", State.PLACED, NOW + 600), given("old", State.PLACED, NOW + 100)]
-    assert repeats(jobs, {}, NOW, 600) == ["old"]
+    assert repeats(jobs, {}, NOW, 600, 5.0) == ["old"]
 
 
 @off
@@ -189,8 +186,8 @@ def test_a_jwt_of_a_controller_with_another_clock_is_renewed_before_it_runs_out(
     valid, made_at = 600.0, NOW
     for age in range(int(valid)):
         job = given("waits", State.PLACED, made_at + ahead + valid)
-        if repeats([job], {}, made_at + age, valid):
+        if repeats([job], {}, made_at + age, valid, 5.0):
             break
     assert age < valid - 1, "it was renewed while it was valid"
     made_now = given("waits", State.PLACED, made_at + valid)
-    assert repeats([made_now], {}, made_at, valid) == [], "one of our own is fresh"
+    assert repeats([made_now], {}, made_at, valid, 5.0) == [], "one of our own is fresh"

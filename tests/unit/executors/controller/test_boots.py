@@ -29,8 +29,7 @@ def row(token: str, kind: str = "small", **columns: Any) -> InstanceRow:
     return InstanceRow(token=token, kind=kind, **{**known, **state, **columns})
 
 
-def test_the_last_boots_are_measured_from_the_order_to_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "MOST_BOOTS", 2)
+def test_the_last_boots_are_measured_from_the_order_to_the_first_answer() -> None:
     engine = create_engine("sqlite://")
     store.metadata.create_all(engine)
     with Session(engine) as session:
@@ -44,8 +43,8 @@ def test_the_last_boots_are_measured_from_the_order_to_the_first_answer(monkeypa
                 row("elsewhere", site="other", launched_at=101.0, ready_at=4000.0),
             ]
         )
-        assert instances.last_boots(session, "cloud") == [("small", 40.0), ("large", 80.0)]
-        assert launched.Launched("cloud").last_boots(session) == [("small", 40.0), ("large", 80.0)]
+        assert instances.last_boots(session, "cloud", most=2) == [("small", 40.0), ("large", 80.0)]
+        assert launched.Launched("cloud").last_boots(session)[:2] == [("small", 40.0), ("large", 80.0)]
         assert instances.last_boots(session, "none") == []
 
 

@@ -465,7 +465,7 @@ def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one_before_its_time
 
 
 def test_a_site_that_cannot_say_what_it_could_have_stops_no_other(
-    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, settings: Settings, tmp_path: Path
 ) -> None:
     class Broken(FakeSite):
         def potential(self) -> list[location.Location]:
@@ -499,15 +499,15 @@ def two_locations(site: FakeSite, *known: frozenset[str] | None) -> None:
 
 
 def test_a_location_that_could_not_be_asked_changes_nothing_for_its_jobs_while_its_neighbour_goes_on(
-    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, settings: Settings, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(answers, "SECONDS_UNTIL_LOST", 0.0)
-    monkeypatch.setattr(answers, "SECONDS_UNTIL_STRANGE", 0.0)
     site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {"t": "a", "u": "a"})
     with Session(engine) as session:
         session.get_one(JobRow, "u").location = "there"
         session.commit()
+    here.controller.compared["a"].seconds_until_lost = 0.0
+    here.controller.compared["a"].seconds_until_strange = 0.0
     two_locations(site, None, frozenset(["stranger"]))
     for _ in range(2):
         time.sleep(0.01)
@@ -675,13 +675,12 @@ def test_jobs_that_a_hand_or_an_older_scheduler_has_queued_or_changed_start(
     engine: Engine,
     settings: Settings,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(housekeeping, "SECONDS_BETWEEN_ROUNDS", 0.0)
-    monkeypatch.setattr(housekeeping, "SECONDS_BETWEEN_SUMS", 0.0)
-    monkeypatch.setattr(controller, "TICK_SECONDS", 0.0)
     here = house(engine, settings, [FakeSite("a", tmp_path)], {})
+    here.controller.housekeeping.seconds_between_rounds = 0.0
+    here.controller.housekeeping.seconds_between_sums = 0.0
+    here.controller.tick_seconds = 0.0
     with Session(engine) as session:
         assert store.take_lease(session, here.controller.leadership.holder, "host", 1, True, 3600.0, None)
         add_job(session, "changed", kind="Test", state=State.QUEUED, cancel=free_text("stop"))
@@ -721,7 +720,7 @@ def test_what_was_summed_up_stays_where_old_jobs_cannot_be_forgotten(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(task_usage, "forget_ended", fail)
-    monkeypatch.setattr(bill_days, "SECONDS_OF_ROUND", 3600.0)  # else a slow machine sums up a day in each round
+    here.controller.housekeeping.seconds_of_sums = 3600.0  # else a slow machine sums up a day in each round
     with pytest.raises(OSError, match="No space"):
         here.controller.housekeeping.due(here.controller.metrics, {}, here.controller.queued)
     with Session(engine) as session:

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import controller, site_threads
+from lading.executors.controller import site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.decisions import Decision
 from lading.executors.store import JobRow, State
@@ -62,20 +62,20 @@ class House:
 @pytest.fixture
 def house(airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(controller, "SECONDS_UNTIL_LULL", 0.0)
-    monkeypatch.setattr(controller, "SECONDS_BETWEEN_DECISIONS", 1000.0)
     made = House(FakeSite("a", tmp_path / "a", known=True), airflow_database, tmp_path)
+    made.controller.idle_detector.seconds_until_lull = 0.0
+    made.controller.idle_detector.seconds_between_decisions = 1000.0
     made.tick(5)
     yield made
     made.controller.leadership.leads_until = 0.0
     made.controller.threads.end()
 
 
-def test_a_site_is_looked_at_now_and_then_alone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_is_looked_at_now_and_then_alone(house: House) -> None:
     looks = house.site.looks
     assert house.tick(5) == 0
     assert house.site.looks == looks
-    monkeypatch.setattr(controller, "SECONDS_BETWEEN_DECISIONS", 0.0)
+    house.controller.idle_detector.seconds_between_decisions = 0.0
     assert house.tick(5) == 5
 
 
@@ -92,8 +92,8 @@ def test_a_tick_in_it_sends_one_statement(house: House) -> None:
     assert all(each.startswith("SELECT") for each in sent)
 
 
-def test_it_does_not_begin_as_soon_as_nothing_happens(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "SECONDS_UNTIL_LULL", 1000.0)
+def test_it_does_not_begin_as_soon_as_nothing_happens(house: House) -> None:
+    house.controller.idle_detector.seconds_until_lull = 1000.0
     assert house.tick(5) == 5
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import request_rows, store
-from lading.executors.controller import answers, housekeeping, launched, site_threads
+from lading.executors.controller import housekeeping, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.metrics import Metrics
 from lading.executors.forecast import site_plans
@@ -64,6 +64,13 @@ class House:
         made = Controller(AirflowHost(), sites, lambda subject, seconds: "jwt", self.settings, True, self.told.extend)
         self.living.append(made)
         return made
+
+    def give_up_at_once(self) -> None:
+        """What a site does not show is gone, lost or sent again from now on."""
+        for instances_of in self.controller.launched.values():
+            instances_of.seconds_until_gone = 0.0
+        for compared in self.controller.compared.values():
+            compared.seconds_until_lost = compared.seconds_until_repeated = 0.0
 
     def tick(self, count: int = 1) -> None:
         for _ in range(count):
@@ -193,7 +200,7 @@ def test_an_order_that_a_crash_has_kept_from_the_site_is_looked_up_before_it_is_
     house.new_controller()
     house.tick(3)
     assert site.ordered == [], "it may still be there: the site was asked, but not for long"
-    monkeypatch.setattr(launched, "SECONDS_UNTIL_GONE", 0.0)
+    house.give_up_at_once()
     time.sleep(0.01)
     house.tick(3)
     ended, new = house.rows()
@@ -201,23 +208,19 @@ def test_an_order_that_a_crash_has_kept_from_the_site_is_looked_up_before_it_is_
     assert [order.name for order in site.ordered] == [new.token]
 
 
-def test_an_order_that_has_reached_the_site_before_a_crash_is_found_again(
-    house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_order_that_has_reached_the_site_before_a_crash_is_found_again(house: House, site: FakeElasticSite) -> None:
     house.add("t")
     house.tick()
     house.new_controller()
-    monkeypatch.setattr(launched, "SECONDS_UNTIL_GONE", 0.0)
+    house.give_up_at_once()
     house.tick(3)
     assert house.row().state == InstanceState.BOOTING
     assert len(site.ordered) == 1
 
 
-def test_an_order_that_is_lost_and_turns_up_late_is_used_all_the_same(
-    house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_order_that_is_lost_and_turns_up_late_is_used_all_the_same(house: House, site: FakeElasticSite) -> None:
     """It would run on otherwise, and never be released."""
-    monkeypatch.setattr(launched, "SECONDS_UNTIL_GONE", 0.0)
+    house.give_up_at_once()
     house.add("t")
     house.tick()
     [order] = site.ordered
@@ -492,12 +495,10 @@ def test_what_a_site_has_and_the_store_does_not_know_gets_a_row_and_is_used(
     assert house.job("t").state == State.RUNNING
 
 
-def test_a_job_is_found_in_the_allocation_that_has_it(
-    house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_is_found_in_the_allocation_that_has_it(house: House, site: FakeElasticSite) -> None:
     """For an older version of Lading the site was its location."""
-    monkeypatch.setattr(answers, "SECONDS_UNTIL_LOST", 0.0)
-    monkeypatch.setattr(housekeeping, "SECONDS_BETWEEN_ROUNDS", 0.0)
+    house.give_up_at_once()
+    house.controller.housekeeping.seconds_between_rounds = 0.0
     place = {"site": "hpc", "location": "hpc", "placed_at": 1.0, "expires_at": time.time() + 590}
     house.add("runs", state=State.RUNNING, **place)
     house.add("waits", state=State.PLACED, **place)
@@ -511,14 +512,12 @@ def test_a_job_is_found_in_the_allocation_that_has_it(
     assert site.calls.count("put") == 0
 
 
-def test_what_ran_at_a_location_that_is_gone_is_lost_but_not_at_once(
-    house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ran_at_a_location_that_is_gone_is_lost_but_not_at_once(house: House, site: FakeElasticSite) -> None:
     launch(house, site, "t")
     site.there.clear()
     house.tick(3)
     assert house.job("t").state == State.RUNNING
-    monkeypatch.setattr(answers, "SECONDS_UNTIL_LOST", 0.0)
+    house.give_up_at_once()
     time.sleep(0.01)
     house.tick()
     assert (house.job("t").state, house.job("t").cause) == (State.FAILED, "lost")
@@ -527,8 +526,7 @@ def test_what_ran_at_a_location_that_is_gone_is_lost_but_not_at_once(
 def test_a_location_that_could_not_be_asked_changes_nothing(
     house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "SECONDS_UNTIL_LOST", 0.0)
-    monkeypatch.setattr(launched, "SECONDS_UNTIL_GONE", 0.0)
+    house.give_up_at_once()
     name = launch(house, site, "t")
     site.given.clear()
     monkeypatch.setattr(FakeElasticSite, "observe", FakeSite.observe)
@@ -546,11 +544,9 @@ def test_a_location_that_could_not_be_asked_changes_nothing(
     assert house.row().state == InstanceState.UP
 
 
-def test_a_job_that_was_placed_where_nothing_is_any_more_waits_again(
-    house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_was_placed_where_nothing_is_any_more_waits_again(house: House, site: FakeElasticSite) -> None:
     """As after a crash between the intent and the deed."""
-    monkeypatch.setattr(answers, "SECONDS_UNTIL_REPEATED", 0.0)
+    house.give_up_at_once()
     house.add("t", state=State.PLACED, site="hpc", location="gone", placed_at=1.0, expires_at=1e12)
     house.tick()
     time.sleep(0.01)
@@ -563,11 +559,11 @@ def test_a_job_that_was_placed_where_nothing_is_any_more_waits_again(
 
 
 def test_a_living_instance_is_work_and_one_that_has_ended_is_forgotten_in_time(
-    house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
+    house: House, site: FakeElasticSite
 ) -> None:
-    monkeypatch.setattr(housekeeping, "SECONDS_BETWEEN_ROUNDS", 0.0)
-    monkeypatch.setattr(housekeeping, "SECONDS_BETWEEN_PURGES", 0.0)
-    monkeypatch.setattr(housekeeping, "SECONDS_UNTIL_NEEDLESS", 0.0)
+    house.controller.housekeeping.seconds_between_rounds = 0.0
+    house.controller.housekeeping.seconds_between_purges = 0.0
+    house.controller.housekeeping.seconds_until_needless = 0.0
     keeping, days = house.controller.housekeeping, 86400.0
 
     def needless() -> bool:
@@ -603,7 +599,7 @@ def test_what_was_launched_at_a_site_that_is_none_any_more_keeps_no_controller_f
 
 
 def test_a_launch_that_fails_costs_no_other_site_anything_and_is_done_anew(
-    make_house: Callable[..., House], site: FakeElasticSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_house: Callable[..., House], site: FakeElasticSite, tmp_path: Path
 ) -> None:
     other = FakeElasticSite("cloud", tmp_path / "cloud")
     house = make_house(site, other)
@@ -620,7 +616,7 @@ def test_a_launch_that_fails_costs_no_other_site_anything_and_is_done_anew(
     house.tick(2)
     assert house.job("u").state == State.RUNNING
     site.before_launch = lambda orders: None
-    monkeypatch.setattr(launched, "SECONDS_UNTIL_GONE", 0.0)
+    house.give_up_at_once()
     time.sleep(0.01)
     house.tick(2)
     assert len(site.ordered) == 1
@@ -630,7 +626,7 @@ def test_a_launch_that_fails_costs_no_other_site_anything_and_is_done_anew(
 def test_orders_of_a_site_that_hangs_wait_for_it_and_are_given_once(
     house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launched, "SECONDS_UNTIL_GONE", 0.0)
+    house.give_up_at_once()
     house.tick()
     site.hang.add("launch")
     house.add("t", "u")
@@ -677,13 +673,11 @@ def test_a_site_reports_its_own_instances_only(
     assert 1 in other.acknowledged
 
 
-def test_a_job_does_not_wait_for_ever_for_one_that_makes_no_start(
-    house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_does_not_wait_for_ever_for_one_that_makes_no_start(house: House, site: FakeElasticSite) -> None:
     """Which jobs an order is for is forgotten with it, not kept for ever."""
     house.add("t")
     house.tick()
-    monkeypatch.setattr(launched, "SECONDS_UNTIL_GONE", 0.0)
+    house.give_up_at_once()
     site.there.clear()
     house.tick()
     time.sleep(0.01)

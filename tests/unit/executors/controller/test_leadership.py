@@ -13,7 +13,6 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import leadership
 from lading.executors.controller.leadership import Leadership, LeaseClock
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.store import JobRow, State, strikes
@@ -153,10 +152,10 @@ def test_a_renewal_that_fails_again_and_again_is_said_once(caplog: pytest.LogCap
     assert said[1].endswith("resolved")
 
 
-def test_a_loop_that_hangs_is_noted_until_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leadership, "SECONDS_UNTIL_HUNG", -1.0)
+def test_a_loop_that_hangs_is_noted_until_it_goes_on() -> None:
     noted, twice, over, renewed = list[bool](), threading.Event(), threading.Event(), threading.Event()
     clock = LeaseClock(0.01, renewed.set)
+    clock.seconds_until_hung = -1.0
 
     def note_hang(hangs: bool) -> None:
         noted.append(hangs)
@@ -170,7 +169,7 @@ def test_a_loop_that_hangs_is_noted_until_it_goes_on(monkeypatch: pytest.MonkeyP
     clock.start()
     assert twice.wait(120)
     assert not renewed.is_set()
-    monkeypatch.setattr(leadership, "SECONDS_UNTIL_HUNG", 3600.0)
+    clock.seconds_until_hung = 3600.0
     assert over.wait(120)
     assert renewed.wait(120)
     clock.stop()

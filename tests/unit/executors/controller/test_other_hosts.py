@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 from lading.executors import request_rows, store
 from lading.executors.controller import dispatch, housekeeping, leadership
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.leadership import LEASE_SECONDS, Leadership
+from lading.executors.controller.leadership import Leadership
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import lives
 from lading.executors.request_rows import RequestKind
-from lading.executors.requests import SECONDS_UNTIL_OVERDUE, Requests
+from lading.executors.requests import Requests
 from lading.executors.store import JobRow, State, queue
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.tables import GangRow
@@ -58,7 +58,7 @@ def test_a_lease_that_is_renewed_cannot_be_taken(
         lease = store.lease(session)
         assert lease is not None
         assert lives(lease)
-        assert 0 < lease.left <= LEASE_SECONDS
+        assert 0 < lease.left <= Leadership.lease_seconds
 
 
 @off
@@ -69,7 +69,7 @@ def test_a_lease_that_has_run_out_is_taken_at_once(
         set_clock(elsewhere, ahead)
         assert standing_by(engine, mark).lead()
     with Session(engine) as session:  # it is dead, and its seconds are over
-        session.execute(update(store.Lease).values(expires_at=store.Lease.expires_at - LEASE_SECONDS - 1))
+        session.execute(update(store.Lease).values(expires_at=store.Lease.expires_at - Leadership.lease_seconds - 1))
         session.commit()
         lease = store.lease(session)
         assert lease is not None
@@ -180,7 +180,7 @@ def test_what_is_asked_is_abandoned_by_the_databases_clock(
         session.commit()
         session.refresh(request)
         assert (request.done_at, asked) == (None, ["L1"])
-        request.at -= SECONDS_UNTIL_OVERDUE + 1
+        request.at -= 600.0 + 1
         session.commit()
         set_clock(monkeypatch, ahead)
         controller.next_look = 0.0

@@ -17,7 +17,7 @@ from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.request_rows import RequestKind
-from lading.executors.store import JobRow, State, durations
+from lading.executors.store import JobRow, State
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model.plan import FORECAST, InstanceLimits
 from tests.clusters.bought import BoughtSite, Clock
@@ -48,6 +48,7 @@ class House:
         self.made = Controller(
             StoreHost(self.engine), {"cloud": self.site}, lambda subject, seconds: "", settings, False, lambda _: None
         )
+        self.made.durations.seconds_until_stale = self.made.placing.waits.seconds_until_stale = 0.0
         self.made.housekeeping.due = lambda *_: False  # type: ignore[method-assign]  # it asks Airflow's tables
 
     def queue(self, *names: str, seconds: float = 10 * HOUR, **columns: Any) -> None:
@@ -94,7 +95,7 @@ class House:
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[House]]:
+def made(tmp_path: Path) -> Iterator[list[House]]:
     """Where a test puts its house, whose threads end with it."""
     houses: list[House] = []
     yield houses
@@ -109,7 +110,6 @@ def house(
     engine = make_store(folder)
     found = House(folder, engine, file, policy, **limits)
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(durations, "SECONDS_UNTIL_STALE", 0.0)
     monkeypatch.setattr(AirflowOrchestrator, "note", lambda self, session, notes: None)
     monkeypatch.setattr(time, "time", found.clock)
     monkeypatch.setattr(time, "monotonic", found.clock)

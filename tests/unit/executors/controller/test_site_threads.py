@@ -18,7 +18,7 @@ from sqlalchemy.exc import DataError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import answers, leadership, site_threads
+from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.site_threads import SiteThread
 from lading.executors.settings import Settings
@@ -146,8 +146,8 @@ def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
     sites.hang("observe", "s0")
     # Only now: on a busy machine a site that answers may take as long.
     monkeypatch.setattr(site_threads, "SECONDS_UNTIL_SILENT", 0.5)
-    monkeypatch.setattr(answers, "SECONDS_UNTIL_REPEATED", 0.1)
-    monkeypatch.setattr(answers, "SECONDS_UNTIL_LOST", 0.1)
+    for each in controller.compared.values():
+        each.seconds_until_repeated = each.seconds_until_lost = 0.1
     ticks_until(controller, lambda: "s0" in controller.threads.silent)
     add_job(engine, "waits", site_hint="s0")
     ticks_until(controller, lambda: told(job(engine, "waits").reason) is not None)
@@ -318,14 +318,15 @@ def test_the_lease_is_renewed_while_a_tick_takes_long(
 def test_of_a_loop_that_hangs_the_lease_is_abandoned_and_it_never_takes_it_again(
     sites: Sites, settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(leadership, "LEASE_SECONDS", 3.0)
-    monkeypatch.setattr(leadership, "RENEWAL_SECONDS", 0.2)
     monkeypatch.setattr(leadership, "is_dead", lambda lease: False)  # both are of this process
     hangs, goes_on = threading.Event(), threading.Event()
     first, second = (
         Controller(AirflowHost(), sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
         for _ in range(2)
     )
+    for each in (first.leadership, second.leadership):
+        each.lease_seconds = 3.0
+        each.renewal_seconds = each.clock.seconds = 0.2
 
     def hang() -> bool:
         hangs.set()
@@ -337,7 +338,7 @@ def test_of_a_loop_that_hangs_the_lease_is_abandoned_and_it_never_takes_it_again
     assert hangs.wait(120)
     assert wait_until(lambda: holder(engine) == first.leadership.holder, 60, 0.02)
     loops[1].start()
-    first.leadership.clock._alive_at -= leadership.SECONDS_UNTIL_HUNG  # it has hung for so long
+    first.leadership.clock._alive_at -= first.leadership.clock.seconds_until_hung  # it has hung for so long
     assert wait_until(lambda: holder(engine) == second.leadership.holder, 60, 0.05)
     assert "hangs, so it lets its lease expire" in caplog.text
     assert not first.leadership.may_act()

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lading.executors.controller import answers, site_threads
+from lading.executors.controller import site_threads
 from lading.executors.gangs import tick
 from lading.executors.store import ENDED, State
 from lading.scheduling.hints.gang_hints import AttemptSchedule
@@ -34,10 +34,9 @@ class Faults(RuleBasedStateMachine):
         self.patch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
         self.patch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
         self.patch.setattr(tick, "SECONDS_UNTIL_ANSWERED", 0.02)
-        self.patch.setattr(answers, "SECONDS_UNTIL_REPEATED", 0.0)
         engine = make_store(folder)
         self.sites = [HoldingSite(name, folder, ("m1",), cpus=9) for name in ("a", "b")]
-        self.house = House(engine, make_settings(folder / "state"), self.sites)
+        self.house = House(engine, make_settings(folder / "state"), self.sites, seconds_until_repeated=0.0)
         self.runs = 0
 
     @rule()

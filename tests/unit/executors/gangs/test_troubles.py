@@ -198,7 +198,7 @@ def test_what_is_held_is_asked_for_again_though_the_clock_was_set(
         for row in session.scalars(select(HoldRow)):
             row.asked_at += set_back
         session.commit()
-    monkeypatch.setattr(gang_controller, "SECONDS_UNTIL_REPEATED", 60.0)
+    monkeypatch.setattr(gang_controller.GangTick, "seconds_until_repeated", 60.0)
     house.tick(1)
     assert all(abs(row.asked_at - time.time()) < 60 for row in house.holds())
 

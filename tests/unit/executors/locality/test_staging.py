@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.locality import staging
-from lading.executors.locality.staging import Fetch, Staging
+from lading.executors.locality.staging import Fetch, Staging, StagingLimits
 from lading.executors.store import JobRow, State, data
 from lading.executors.turns import THREADS, THREADS_PER_DAG
 from lading.hooks.site import SiteConfig, StagingArea
@@ -221,10 +221,8 @@ def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house:
 
 
 @pytest.mark.usefixtures("apart")
-def test_a_file_that_was_written_anew_is_brought_anew(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "SECONDS_KEPT", 0.0)
+def test_a_file_that_was_written_anew_is_brought_anew(house: House, tmp_path: Path) -> None:
+    house.staging.limits = StagingLimits(seconds_known=0.0)
     file = tmp_path / "file"
     file.write_text("old")
     house.left(file)
@@ -232,7 +230,7 @@ def test_a_file_that_was_written_anew_is_brought_anew(
     house.ready(Y=["a"])
     fetch = house.fetch(file)
     house.wait(lambda: fetch.thread is None)
-    monkeypatch.setattr(staging, "SECONDS_KEPT", 60.0)
+    fetch.limits = StagingLimits()
     first = str(fetch.path)
     file.write_text("newer")
     house.ready()
@@ -322,7 +320,7 @@ def test_a_machine_that_is_away_is_waited_for_and_another_that_has_the_file_is_a
     house.lab.areas["X"].transport.is_away = True  # type: ignore[attr-defined]
     house.job("a", str(file))
     house.ready(Y=["a"])
-    house.wait(lambda: house.fetch(file).backoff.failures > staging.MOST_FAILURES or house.ready())
+    house.wait(lambda: house.fetch(file).backoff.failures > StagingLimits().failures or house.ready())
     assert house.ready() == {}
     assert "the machine does not answer" in str(told(house.row("a").reason))
     house.left(file, "Z")
@@ -385,7 +383,7 @@ def test_files_that_no_job_waits_for_any_more_are_not_brought(house: House, tmp_
     house.wait(lambda: house.ready(Y=["b"]))
     house.wait(lambda: not any(each.thread for each in house.staging.fetches.values()))
     assert "8" in house.copies("Y")
-    assert len(house.copies("Y")) <= 1 + staging.MOST_PER_AREA, "but for what was on its way"
+    assert len(house.copies("Y")) <= 1 + StagingLimits().files_per_area, "but for what was on its way"
 
 
 @pytest.mark.parametrize("text", ["{", "7", "[]"])
@@ -486,7 +484,7 @@ def test_a_store_is_looked_through(tmp_path: Path) -> None:
             sources.refuse_local("s3://x", each)
     sources.refuse_local("s3://x", DirFileSystem("/", fs=MemoryFileSystem()))
     deep: Any = MemoryFileSystem()
-    for _ in range(sources.MOST_STORES):
+    for _ in range(8):
         deep = DirFileSystem("/", fs=deep)
     with pytest.raises(PermissionError, match="wraps more than"):
         sources.refuse_local("s3://x", deep)
@@ -629,18 +627,20 @@ def test_one_store_takes_no_more_than_its_threads_whichever_dags_ask(house: Hous
     house.job("other", "s3://well/0", location="Y", dag="e")
     assert house.wait(lambda: house.ready(Y=["other"]).get("Y")) == ["other"]
     at_work = [each.address for each in house.staging.fetches.values() if each.thread is not None]
-    assert len(at_work) == staging.MOST_PER_HOST
+    assert len(at_work) == StagingLimits().files_per_host
 
 
 @pytest.mark.parametrize(
-    ("most", "what"),
-    [("MOST_HANGING_THERE", "2 reads from s3://hangs"), ("MOST_HANGING_OF_DAG", "2 reads for Dag 'd'")],
+    ("limits", "what"),
+    [
+        (StagingLimits(hanging_at_host=2, hanging_of_dag=64), "2 reads from s3://hangs"),
+        (StagingLimits(hanging_at_host=64, hanging_of_dag=2), "2 reads for Dag 'd'"),
+    ],
 )
 def test_where_reads_hang_no_further_one_is_begun_until_they_go_on(
-    house: House, monkeypatch: pytest.MonkeyPatch, hung: threading.Event, most: str, what: str
+    house: House, hung: threading.Event, limits: StagingLimits, what: str
 ) -> None:
-    for name in ("MOST_HANGING_THERE", "MOST_HANGING_OF_DAG"):
-        monkeypatch.setattr(staging, name, 2 if name == most else 64)
+    house.staging.limits = limits
     for number in range(2):
         house.job(f"hung{number}", f"s3://hangs/{number}")
     house.ready(Y=["hung0", "hung1"])
@@ -799,7 +799,7 @@ def test_another_dags_file_does_not_stand_in_for_ones_own_that_cannot_be_reached
     machine.is_away = True
     house.job("a", str(file))
     house.ready(Y=["a"])
-    house.wait(lambda: (house.ready(), house.fetch(file).backoff.failures > staging.MOST_FAILURES)[1])
+    house.wait(lambda: (house.ready(), house.fetch(file).backoff.failures > StagingLimits().failures)[1])
     assert "the machine does not answer" in str(told(house.row("a").reason))
     assert house.sites["aaa"].areas["L"].transport.asked == 0  # type: ignore[attr-defined]
     machine.is_away = False

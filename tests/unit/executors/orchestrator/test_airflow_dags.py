@@ -58,7 +58,7 @@ def test_the_past() -> None:
 
 
 def test_the_dags_that_were_read_last_are_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dags, "MOST_DAGS", 2)
+    monkeypatch.setattr(dags.Dags, "most_dags", 2)
     known, reads = Dags(), Counter[str]()
 
     def read(run: DagRun, session: object) -> object:

@@ -13,7 +13,6 @@ from sqlalchemy import event, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors.orchestrator import airflow_facts
 from lading.executors.orchestrator.airflow_facts import DagFacts, all_owners
 
 
@@ -62,11 +61,11 @@ def test_owners_of_mapped_tasks_are_those_of_the_dag_as_well(
         assert DagFacts().columns(session, "d")["dag_owner"] == owners
 
 
-def test_a_version_of_a_dag_is_read_once(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(airflow_facts, "SECONDS_KNOWN", 0.0)
+def test_a_version_of_a_dag_is_read_once(airflow_database: Engine) -> None:
     statements: list[str] = []
     event.listen(airflow_database, "before_cursor_execute", lambda *given: statements.append(given[2]))
     facts = DagFacts()
+    facts.seconds_known = 0.0
 
     def owners() -> tuple[str, int]:
         """Those of the Dag, and how often it was read."""

@@ -23,7 +23,7 @@ from lading.executors.settings import Settings
 from lading.executors.sizing import estimator, file_sizes, sizing
 from lading.executors.sizing.estimator import Estimator
 from lading.executors.sizing.file_sizes import FileSizes
-from lading.executors.sizing.inputs import LONGEST_VALUE, kept
+from lading.executors.sizing.inputs import kept
 from lading.executors.store import JobRow, State, strikes
 from lading.plugin.host import AirflowHost
 from lading.scheduling.model.reasons import Reason
@@ -343,8 +343,7 @@ def test_a_file_system_that_hangs_fails_the_job_and_takes_only_the_dags_own_thre
         return real(self, address)
 
     monkeypatch.setattr(FileSizes, "_path", path)
-    monkeypatch.setattr(estimator, "MOST_SECONDS", 0.2)
-    monkeypatch.setattr(estimator, "SECONDS_OF_GRACE", 0.2)
+    monkeypatch.setattr(estimator.SizingWork, "seconds_until_hanging", 0.4)
     for number in range(4):
         house.add(f"hung{number}", {"memory": "input_size"}, file(f"/mount/{number}"), task_id=f"t{number}")
     house.step_until(lambda: len(house.estimator.hanging) == estimator.THREADS_PER_DAG)
@@ -374,23 +373,23 @@ def mount(monkeypatch: pytest.MonkeyPatch, hung: threading.Event) -> None:
 
     monkeypatch.setattr(FileSizes, "_path", path)
     monkeypatch.setattr(file_sizes, "mount_points", lambda: ["/mount"])
-    monkeypatch.setattr(estimator, "MOST_SECONDS", 0.2)
-    monkeypatch.setattr(estimator, "SECONDS_OF_GRACE", 0.2)
+    monkeypatch.setattr(estimator.SizingWork, "seconds_until_hanging", 0.4)
 
 
 @pytest.mark.usefixtures("mount")
 def test_one_mount_that_hangs_for_many_dags_stops_no_other_place(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: threading.Event
 ) -> None:
-    monkeypatch.setattr(estimator, "MOST_HANGING", estimator.MOST_HANGING_THERE + estimator.THREADS)
+    house.estimator.most_hanging = 4 + estimator.THREADS
     tokens = [f"hung{number}" for number in range(30)]
     for number, token in enumerate(tokens):
         house.add(token, {"memory": "input_size"}, file(f"/mount/{number}/a"), dag_id=f"d{number // 2}", task_id=token)
     house.step_until(lambda: all(map(house.is_known, tokens)), 30)
     assert all("the last one was that of /mount/" in (told(house.job(token).reason) or "") for token in tokens)
-    assert len(house.estimator.hanging) < estimator.MOST_HANGING
-    for name in ("MOST_SECONDS", "SECONDS_OF_GRACE"):
-        monkeypatch.setattr(estimator, name, 600.0)  # a busy machine is slow with what does not hang
+    assert len(house.estimator.hanging) < house.estimator.most_hanging
+    monkeypatch.setattr(
+        estimator.SizingWork, "seconds_until_hanging", 1200.0
+    )  # a busy machine is slow with what does not hang
     (tmp_path / "a").write_bytes(b"x" * 2**21)
     for number in range(15):
         house.add(f"well{number}", {"memory": "input_size"}, file(tmp_path / "a"), dag_id=f"d{number}")
@@ -405,16 +404,16 @@ def test_one_mount_that_hangs_for_many_dags_stops_no_other_place(
 
 
 @pytest.mark.usefixtures("mount")
-def test_a_plain_retry_waits_for_no_look_that_hangs(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimator, "MOST_HANGING", 2)
+def test_a_plain_retry_waits_for_no_look_that_hangs(house: House) -> None:
+    house.estimator.most_hanging = 2
     for number in range(3):
         house.add(f"hung{number}", {"memory": "input_size"}, file(f"/mount/{number}/a"), task_id=f"t{number}")
-    house.step_until(lambda: len(house.estimator.hanging) == estimator.MOST_HANGING)
+    house.step_until(lambda: len(house.estimator.hanging) == house.estimator.most_hanging)
     for dag in ("d", "other"):
         house.add(f"retry of {dag}", {"memory": "1 GiB"}, dag_id=dag, task_id="plain", try_number=2)
     house.step_until(lambda: house.is_known("retry of d") and house.is_known("retry of other"), 5)
     assert house.job("retry of d").memory == 1024
-    assert len(house.estimator.hanging) == estimator.MOST_HANGING
+    assert len(house.estimator.hanging) == house.estimator.most_hanging
 
 
 @pytest.mark.parametrize(
@@ -453,21 +452,27 @@ def test_folders_are_looked_at_once_in_a_while(tmp_path: Path, monkeypatch: pyte
     assert FileSizes((), known).total_bytes(str(tmp_path)) == 15
 
 
-def test_many_files_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_sizes, "MOST_ENTRIES", 20)
+class Few(FileSizes):
+    most_entries = 20
+
+
+class NoTime(FileSizes):
+    most_seconds = -1.0
+
+
+def test_many_files_are_too_many(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / str(number)).touch()
     known = file_sizes.KnownSizes()
     for _ in range(2):
         with pytest.raises(sizing.ExpressionError, match=r'the limit of 20 files .*"size": BYTES'):
-            FileSizes((), known).total_bytes(str(tmp_path))
+            Few((), known).total_bytes(str(tmp_path))
     (tmp_path / "few").mkdir()
     (tmp_path / "few" / "a").write_bytes(b"x")
-    assert FileSizes((), known).total_bytes(str(tmp_path / "few")) == 1
-    assert FileSizes((), known).total_bytes({"class": "File", "location": str(tmp_path), "size": 7}) == 7
-    monkeypatch.setattr(file_sizes, "MOST_SECONDS", -1.0)
+    assert Few((), known).total_bytes(str(tmp_path / "few")) == 1
+    assert Few((), known).total_bytes({"class": "File", "location": str(tmp_path), "size": 7}) == 7
     with pytest.raises(sizing.ExpressionError, match=r"could not be determined within the limit of"):
-        FileSizes((), known).total_bytes(str(tmp_path / "few"))
+        NoTime((), known).total_bytes(str(tmp_path / "few"))
 
 
 @pytest.mark.parametrize("keeps_inputs", [False, True])
@@ -476,7 +481,7 @@ def test_the_values_of_inputs_are_kept_where_plugins_ask_for_them(house: House, 
     house.push([1, {"b": None}])
     fixed = {
         "x": {"xcom": ["before", "return_value"], "mapped": False},
-        "long": {"value": "y" * LONGEST_VALUE},
+        "long": {"value": "y" * 1000},
         "there": {"value": "z"},
         "strange": {"unknown": "it is a template"},
     }
@@ -504,7 +509,7 @@ def test_of_a_value_that_is_too_long_no_more_is_written_than_says_that() -> None
                 yield str(number), number
 
     assert kept([{"x": Large(any=1), "y": 1}]) == '[{"y": 1}]'
-    assert 0 < len(written) <= LONGEST_VALUE
+    assert 0 < len(written) <= 1000
 
 
 def test_no_class_is_imported_that_the_data_names(

@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.accounting import task_usage
-from lading.executors.sizing import needs
 from lading.executors.sizing.needs import Needs
 from lading.executors.store import JobRow, State
 from lading.scheduling.model.resources import Resources
@@ -20,11 +19,6 @@ from lading.scheduling.sizing.auto import SizeChoice, as_text
 
 UNSAID = as_text({"cpus": SizeChoice(0.25), "memory": SizeChoice(512)})
 ASKED = as_text({"memory": SizeChoice(8192, is_asked=True)})
-
-
-@pytest.fixture(autouse=True)
-def all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs, "SECONDS_PER_TICK", 600.0)
 
 
 @pytest.fixture
@@ -58,6 +52,7 @@ def asked(session: Session, token: str) -> tuple[float, int, int | None]:
 def book(largest: Resources | None = None) -> Needs:
     found = Needs(lambda site: largest)
     found.due_at = float("-inf")
+    found.seconds_per_tick = 600.0
     return found
 
 
@@ -138,16 +133,16 @@ def test_what_is_stored_wrong_of_one_job_keeps_no_other(session: Session) -> Non
 
 
 def test_of_many_new_tasks_some_are_read_in_each_tick(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs, "SECONDS_PER_TICK", 0.0)
     reads = []
     monkeypatch.setattr(task_usage, "of_task", lambda session, *task: reads.append(task) or task_usage.Usage())
     for number in range(5):
         add(session, str(number), f"t{number}")
     known = book()
+    known.seconds_per_tick = 0.0
     for count in (1, 2, 3, 4, 5, 5):
         resize(known, session)
         assert len(reads) == count
-    monkeypatch.setattr(needs, "MOST_TASKS", 5)
+    known.most_tasks = 5
     add(session, "new", "new")
     resize(known, session)
     assert (len(known.known), len(reads)) == (5, 6)

@@ -98,11 +98,10 @@ def test_what_a_result_names_is_measured(tmp_path: Path) -> None:
     assert outputs.measured(["plain text", None, 5]) == {}
 
 
-def test_of_many_files_the_largest_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "MOST_FILES", 2)
+def test_of_many_files_the_largest_are_reported(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / str(number)).write_text("x" * number)
-    assert outputs.measured([[f"{tmp_path}/{number}" for number in range(4)]]) == {
+    assert outputs.measured([[f"{tmp_path}/{number}" for number in range(4)]], most=2) == {
         f"{tmp_path}/3": 3,
         f"{tmp_path}/2": 2,
     }

@@ -99,7 +99,7 @@ def test_others_are_sought_for_their_shapes_when_few_of_them_are_left(
     session.execute(insert(JobRow), more)
     assert look(session, known, 2)[-9:] == [f"y{n}" for n in range(9)], "three of twelve were known"
     assert calls == {"of_each": 2, "_first": 3}
-    now[0] += fair_queue.LONGEST_PAUSE_OF_SHAPES
+    now[0] += 30.0
     look(session, known, 3)
     assert calls == {"of_each": 3, "_first": 4}
 

@@ -427,10 +427,9 @@ def wait(is_so: Callable[[], bool]) -> None:
 def test_half_open_conversations_take_no_more_than_their_share(
     server: Listener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gate_module, "MOST_CONVERSATIONS", 20)
-    monkeypatch.setattr(gate_module, "LEAST_IDLE", 600.0)
     before = len(os.listdir("/proc/self/fd"))
     made = ApiGate(server.url, "crowded")
+    made.most_conversations, made.least_idle = 20, 600.0
     monkeypatch.setattr(gate_module, "UNVERIFIED_SECONDS", 600.0)
     clients = begin(made.open(), 150)
     try:
@@ -467,10 +466,9 @@ def test_a_head_that_does_not_come_ends_its_conversation(server: Listener, monke
         made.close()
 
 
-def test_what_is_idle_makes_way(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "MOST_CONVERSATIONS", 2)
-    monkeypatch.setattr(gate_module, "LEAST_IDLE", 0.05)
+def test_what_is_idle_makes_way(server: Listener) -> None:
     made = ApiGate(server.url, "idle")
+    made.most_conversations, made.least_idle = 2, 0.05
     idle = []
     try:
         for _ in range(6):
@@ -608,7 +606,7 @@ def test_heartbeats_pass_beside_an_attack(attack: str) -> None:
         stack.callback(made.close)
         clients = [
             stack.enter_context(socket.create_connection((host, port), 120))
-            for _ in range(gate_module.MOST_CONVERSATIONS)
+            for _ in range(gate_module.ApiGate.most_conversations)
         ]
         parts = [signed(part, "attacker") for part in ATTACKS[attack]]
         kept = stack.enter_context(httpx.Client(trust_env=False, timeout=30))

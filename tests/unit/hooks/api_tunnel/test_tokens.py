@@ -87,7 +87,7 @@ def test_published_keys_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Heartbeats go on, what is large is to be sent again, and nobody fills the log or the way to the keys."""
-    monkeypatch.setattr(deployment_module, "KEYS_INTERVAL", 0.0)
+    monkeypatch.setattr(deployment_module.AirflowDeployment, "keys_interval", 0.0)
     key = has_key(monkeypatch, tmp_path, "Ed25519")
     served, asked = threading.Event(), []
 
@@ -108,7 +108,7 @@ def test_published_keys_that_cannot_be_read(
             assert post(minted(), SMALL, LARGE, SMALL) == [200, 503, 200]
             assert caplog.text.count("cannot be verified") == 1
             assert len(asked) == 3
-            monkeypatch.setattr(deployment_module, "KEYS_INTERVAL", 3600.0)
+            monkeypatch.setattr(deployment_module.AirflowDeployment, "keys_interval", 3600.0)
             served.set()
             assert post(minted(), LARGE) == [200]
             before = len(asked)

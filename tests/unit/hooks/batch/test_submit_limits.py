@@ -9,7 +9,7 @@ import pytest
 
 from lading.hooks.batch.refusals import SubmitError, limit_on_jobs
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.submit_limits import FIRST_PAUSE, LONGEST_PAUSE, SECONDS_BETWEEN_PROBES, BackPressure
+from lading.hooks.batch.submit_limits import FIRST_PAUSE, LONGEST_PAUSE, BackPressure
 from lading.hooks.batch.system import Profile
 from lading.hooks.ssh.answer import CommandResult
 
@@ -88,12 +88,14 @@ def test_no_more_is_refused_than_once_a_minute_and_for_each_end(limit: int, seed
         waiting -= queue.round(waiting)
         idle += 2 if waiting and not queue.jobs else 0
         # The first array that is too large is followed at once by single jobs: that is one call more.
-        assert queue.refused <= 2 + queue.now // SECONDS_BETWEEN_PROBES + queue.ends
+        assert queue.refused <= 2 + queue.now // BackPressure.seconds_between_probes + queue.ends
         queue.now += 2.0
         assert queue.now < 100_000
     # One slot alone is idle for a minute where its last job was counted for longer than usual.
     assert idle <= (0.25 if limit == 1 else 0.05) * queue.now, "the cluster is not idle while jobs wait"
-    assert queue.refused <= queue.now / SECONDS_BETWEEN_PROBES + queue.ends / 4 + 2, "ends are mostly followed by room"
+    assert queue.refused <= queue.now / BackPressure.seconds_between_probes + queue.ends / 4 + 2, (
+        "ends are mostly followed by room"
+    )
 
 
 def test_a_learned_limit_falls_when_others_use_it_up() -> None:
@@ -108,7 +110,7 @@ def test_a_learned_limit_falls_when_others_use_it_up() -> None:
     assert pressure.room(11) == 1
     pressure.refuse(1, 11, ASSOC)
     assert pressure.room(11) == 0
-    now += SECONDS_BETWEEN_PROBES
+    now += BackPressure.seconds_between_probes
     assert pressure.room(11) == 1, "the probe"
     pressure.refuse(1, 11, ASSOC)
     assert pressure.most == 11
@@ -151,6 +153,6 @@ def test_an_array_that_exceeds_a_learned_limit_is_tried_when_a_single_job_would_
     pressure = BackPressure(100, clock=lambda: now)
     pressure.refuse(1, 12, ASSOC)
     assert pressure.allow("slurm", Profile(), 12, 40)[0] == 0
-    now += SECONDS_BETWEEN_PROBES
+    now += BackPressure.seconds_between_probes
     assert pressure.allow("slurm", Profile(), 12, 40)[0] == 40
     assert pressure.allow("slurm", Profile(max_submitted=50), 12, 40)[0] == 38, "that limit is not a learned one"

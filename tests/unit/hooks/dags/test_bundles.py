@@ -129,7 +129,7 @@ def test_a_bundle_that_is_too_large(configure: Any, tmp_path: Path) -> None:
 
 
 def test_nothing_waits_for_a_slow_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dag_bundles, "PATIENCE", 0.01)
+    monkeypatch.setattr(dag_bundles.DagBundles, "patience", 0.01)
     fetched = threading.Event()
 
     class Slow(AirflowBundles):

@@ -85,7 +85,7 @@ def test_only_what_has_changed_is_read_again(tmp_path: Path, monkeypatch: pytest
     first = hashes.hash_folder(members(str(folder)))
     assert hashes.hash_folder(members(str(folder))) == first
     assert read == ["one", "two"] * 2, "they are so young that they may change unseen"
-    monkeypatch.setattr(snapshot, "YOUNG", 0)
+    hashes.young = 0
     for _ in range(2):
         assert hashes.hash_folder(members(str(folder))) == first
     assert read == ["one", "two"] * 3
@@ -117,11 +117,10 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     assert packed(found)[1] != Hashes().hash_folder(found[:0])
 
 
-def test_a_folder_that_is_none_of_dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "MOST_FILES", 2)
-    assert len(members(str(make(tmp_path, a="", b="")))) == 2
+def test_a_folder_that_is_none_of_dags(tmp_path: Path) -> None:
+    assert len(members(str(make(tmp_path, a="", b="")), most=2)) == 2
     with pytest.raises(TooManyFiles, match="more than 2 files"):
-        members(str(make(tmp_path, c="")))
+        members(str(make(tmp_path, c="")), most=2)
     with pytest.raises(FileNotFoundError):
         members(str(tmp_path / "missing"))
 
@@ -139,7 +138,7 @@ def test_a_file_that_was_just_seen_first_is_read_again_whatever_clock_dates_it(
     first = hashes.hash_folder([alike])
     make(tmp_path, dag="2")
     assert (second := hashes.hash_folder([alike])) != first
-    now += snapshot.YOUNG + 1
+    now += snapshot.Hashes.young + 1
     assert hashes.hash_folder([alike]) == second
     monkeypatch.setattr(snapshot, "_digest", lambda member: b"it is read again and again")
     assert hashes.hash_folder([alike]) == second

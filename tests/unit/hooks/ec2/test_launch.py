@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.boot import MOST_TOGETHER, batches, named, request, user_data
+from lading.hooks.ec2.boot import batches, named, request, user_data
 from lading.hooks.ec2.client import EC2Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, identities, key_pair, matching
@@ -77,10 +77,8 @@ def test_the_same_orders_are_asked_for_by_the_same_bytes() -> None:
 
 
 def test_orders_are_put_together_where_they_are_alike() -> None:
-    found = batches(
-        [*orders(MOST_TOGETHER + 1), *orders(1, "c7i.large"), *orders(1, "r7i.large", capacity_type="spot")]
-    )
-    assert [len(each.orders) for each in found] == [MOST_TOGETHER, 1, 1, 1]
+    found = batches([*orders(17), *orders(1, "c7i.large"), *orders(1, "r7i.large", capacity_type="spot")])
+    assert [len(each.orders) for each in found] == [16, 1, 1, 1]
     value = " ".join(each.name for each in found[0].orders)
     assert len(value) <= 256, "the value of a tag"
     spot = request(config(), US, "cloud", found[-1], "ami-1", "subnet-1", "/dev/xvda")

@@ -10,8 +10,9 @@ import pytest
 from lading.hooks.ec2 import machine as member_module
 from lading.hooks.ec2.client import AWSTrouble, EC2Error, EC2Instance, meaning, read
 from lading.hooks.ec2.life import LONGEST, LifePhase, ended, overdue, unattended
+from lading.hooks.ec2.limits import EC2Limits
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, Offering, Shortages, TokenBucket
+from lading.hooks.ec2.pace import Offering, Shortages, TokenBucket
 from lading.hooks.ec2.refusals import SECONDS_WITHOUT_CAPACITY
 from lading.hooks.ssh import backoff
 from lading.scheduling.model.reasons import free_text
@@ -163,12 +164,12 @@ def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer(found: Paper
     for _ in range(2000):  # as after weeks
         found.refused(OFFERING, throttle)
         found.refused(OFFERING, refusal)
-    found.at(LONGEST_HOLD)
+    found.at(EC2Limits.longest_hold)
     assert (found.held, found.paused) == (None, None)
 
 
 def test_machines_that_never_answer_are_launched_ever_more_rarely(found: Paper) -> None:
-    for number in range(MOST_SILENT):
+    for number in range(3):
         assert (found.held, found.is_in_doubt) == (None, False)
         found.never_answered((f"m{number}.large", "us-east-1a", "spot"), free_text("it was booting for too long"))
     assert (
@@ -181,8 +182,8 @@ def test_machines_that_never_answer_are_launched_ever_more_rarely(found: Paper) 
     found.launched(OFFERING)  # which says nothing of the machine
     for number in range(2000):
         found.at(60.0 + number / 20).never_answered(OFFERING, free_text("again"))
-    assert found.at(159.0 + LONGEST_HOLD).held is not None
-    assert found.at(160.0 + LONGEST_HOLD).held is None
+    assert found.at(159.0 + EC2Limits.longest_hold).held is not None
+    assert found.at(160.0 + EC2Limits.longest_hold).held is None
     found.at(2000.0).never_answered(OFFERING, free_text("again"))
     found.answered()
     assert (found.at(2001.0).held, found.is_in_doubt) == (None, False)

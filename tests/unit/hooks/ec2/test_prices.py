@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.ec2.prices import DAY, PAUSE, SPOT_SECONDS, Prices, priced
+from lading.hooks.ec2.limits import EC2Limits
+from lading.hooks.ec2.prices import DAY, Prices, priced
 from lading.scheduling.model.catalogue import BUNDLED_SOURCE, Catalogue
 from tests.unit.hooks.ec2.test_launch import config
 
@@ -116,11 +117,11 @@ def test_it_is_asked_once_a_day_and_kept_where_aws_is_away(
     assert again.trouble == "AWS's prices could not be read: no route to host"
     assert time.strftime("%Y-%m-%d", time.gmtime(NOW)) in found.sources[0]
     asked = len(aws.asked)
-    again.catalogue(NOW + DAY + PAUSE - 1)
+    again.catalogue(NOW + DAY + 3600.0 - 1)
     assert len(aws.asked) == asked
     aws.away = False
     aws.usd["m5.large"] = "0.07"
-    assert offered(again.catalogue(NOW + DAY + PAUSE), "m5.large")[0][2] == 0.07
+    assert offered(again.catalogue(NOW + DAY + 3600.0), "m5.large")[0][2] == 0.07
     assert again.trouble is None
 
 
@@ -178,8 +179,8 @@ def test_spot_prices_change_within_minutes(aws: Aws, prices: Callable[..., Price
     asked = prices(capacity_type="spot")
     asked.catalogue(NOW)
     aws.spot = [("m5.large", "us-east-1a", "0.05", 2)]
-    assert offered(asked.catalogue(NOW + SPOT_SECONDS - 1), "m5.large") == [("spot", "us-east-1a", 0.03)]
-    assert offered(asked.catalogue(NOW + SPOT_SECONDS), "m5.large") == [("spot", "us-east-1a", 0.05)]
+    assert offered(asked.catalogue(NOW + EC2Limits.spot_age - 1), "m5.large") == [("spot", "us-east-1a", 0.03)]
+    assert offered(asked.catalogue(NOW + EC2Limits.spot_age), "m5.large") == [("spot", "us-east-1a", 0.05)]
 
 
 def test_spot_prices_that_are_known_again_are_no_trouble(aws: Aws, prices: Callable[..., Prices]) -> None:
@@ -187,10 +188,10 @@ def test_spot_prices_that_are_known_again_are_no_trouble(aws: Aws, prices: Calla
     asked = prices(capacity_type="spot")
     asked.catalogue(NOW)
     aws.away = True
-    asked.catalogue(NOW + SPOT_SECONDS)
+    asked.catalogue(NOW + EC2Limits.spot_age)
     assert asked.trouble == "the spot prices could not be read: no route to host"
     aws.away = False
-    asked.catalogue(NOW + 2 * SPOT_SECONDS)
+    asked.catalogue(NOW + 2 * EC2Limits.spot_age)
     assert asked.trouble is None
 
 

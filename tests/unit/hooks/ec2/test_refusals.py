@@ -23,7 +23,7 @@ from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.pace import MOST_UNKNOWN, Shortages
+from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.permissions import subnet_check
 from lading.scheduling.model.location import Location
 from lading.scheduling.model.reasons import Reason, free_text
@@ -282,7 +282,7 @@ def test_a_machine_that_ends_before_it_was_up_holds_what_its_reason_concerns(rea
 def test_an_instance_profile_that_was_just_made_is_asked_for_again_and_then_named() -> None:
     shortages, words = Shortages(), "Value (jobs) for parameter iamInstanceProfile.name is invalid. Invalid IAM "
     error = EC2Error(AWSTrouble.PERMANENT, "InvalidParameterValue", f"{words}Instance Profile name")
-    for _ in range(MOST_UNKNOWN):
+    for _ in range(4):
         shortages.refused(TRIED, error)
         assert shortages.held is None
         assert "instance profile" in str(shortages.paused)

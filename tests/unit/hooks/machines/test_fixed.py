@@ -74,9 +74,10 @@ def test_a_fault_in_a_host_names_it(tmp_path: Path) -> None:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FixedSite:
     """Its machines are never contacted."""
-    monkeypatch.setattr("lading.hooks.machines.fixed.FIRST_ANSWER", 0.0)
     monkeypatch.setattr("lading.hooks.polling.rounds.Rounds.start", lambda self: None)
-    return FixedSite("lab", SSHConfig(**table(lost_after=100)), tmp_path)
+    made = FixedSite("lab", SSHConfig(**table(lost_after=100)), tmp_path)
+    made._first_answer = 0.0
+    return made
 
 
 def answer(site: FixedSite, name: str) -> None:

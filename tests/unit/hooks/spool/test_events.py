@@ -230,7 +230,7 @@ def test_a_file_of_very_many_lines_takes_no_long_time() -> None:
     begun = time.process_time()
     found, faults = events.read(text(STARTED) + b"x\n" * (events.MOST_BYTES // 2))
     assert found == [STARTED]
-    assert str(events.MOST_LINES) in faults[0][1]
+    assert "20000" in faults[0][1]
     assert time.process_time() - begun < 5
 
 

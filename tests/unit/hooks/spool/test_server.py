@@ -209,7 +209,7 @@ def test_what_is_being_written_is_not_torn_whatever_clock_dates_it(
     monkeypatch.setattr(server, "time", SimpleNamespace(time=lambda: time.time() - ahead, monotonic=time.monotonic))
     young, old = root / "spool/events/.1", root / "spool/events/.2"
     stamp = time.time()
-    for path, age in ((young, server.TORN_AGE - 60), (old, server.TORN_AGE + 60)):
+    for path, age in ((young, 3600.0 - 60), (old, 3600.0 + 60)):
         path.write_text("{}")
         os.utime(path, (stamp - age, stamp - age))
     server._remove_torn(str(root))

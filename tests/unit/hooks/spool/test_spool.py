@@ -12,7 +12,7 @@ import pytest
 
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import visible, write_atomically
-from lading.hooks.spool.rejected import MOST_REJECTED, RejectedFiles
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope, Spool, lock_spool
 from lading.hooks.spool.values import asked_reason
 from lading.scheduling.model.reasons import because, free_text
@@ -129,13 +129,13 @@ def test_what_is_set_aside_holds_no_secret(spool: Spool) -> None:
 
 def test_only_the_latest_of_what_was_set_aside_is_kept(spool: Spool) -> None:
     spool.rejected.mkdir()
-    for number in range(MOST_REJECTED):
+    for number in range(100):
         (spool.rejected / f"old-{number}.json").touch()
         os.utime(spool.rejected / f"old-{number}.json", (number, number))
     spool.envelope("new").touch()
     RejectedFiles(spool.rejected).move(spool.envelope("new"), "it is damaged")
     names = {path.name for path in spool.rejected.iterdir()}
-    assert len(names) == MOST_REJECTED
+    assert len(names) == 100
     assert {"new.json", "old-1.json"} <= names
     assert "old-0.json" not in names
 

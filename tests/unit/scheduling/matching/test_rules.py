@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.matching.rules import MOST_STEPS, RULES, Rule, Soft, describe_changes, minimum, variants
+from lading.scheduling.matching.rules import RULES, Rule, Soft, describe_changes, minimum, variants
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import WaitingJob
@@ -160,7 +160,7 @@ def test_amounts_go_down_in_few_steps_to_the_least_that_will_do(cpus: list[int],
     job = WaitingJob(name="a", resources=Resources(cpus[1], memory[1]), memory_limit=memory[1], soft=soft)
     found = [replace(job, **dict(changes)) for _, changes in variants(job, [LESS])]
     assert (found[0], found[-1].resources) == (job, minimum(job).resources)
-    assert len(found) <= MOST_STEPS + 1
+    assert len(found) <= 4 + 1
     for before, after in pairwise(found):
         assert after.resources.fits(before.resources)
         assert after.resources != before.resources

@@ -108,11 +108,10 @@ def test_wishes_that_have_nothing_in_common_share_no_machine() -> None:
     assert len(apart) == 2, "x86_64 and aarch64, both ways"
 
 
-def test_too_many_kinds_of_wishes_are_left_to_filling(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_kinds_of_wishes_are_left_to_filling() -> None:
     problem = pose(mixed(20, 1), (), bundled(), InstanceLimits(), Objective(), 0.0, None)
     arrays = packing_arrays(problem, problem.counts(), 0.0, frozenset())
-    monkeypatch.setattr(insertion, "MOST_KINDS", 2)
-    assert kinds(problem, arrays) is None
+    assert kinds(problem, arrays, most=2) is None
 
 
 def of(patterns: list[Pattern]) -> list[list[object]]:

@@ -12,7 +12,6 @@ from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.location import Location
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing import backlog
-from lading.scheduling.placing.backlog import MOST_AHEAD, MOST_PREFETCHED
 
 MACHINE = Resources(cpus=4, memory=8192)
 NOTHING = Resources()
@@ -70,7 +69,7 @@ def test_an_empty_store_takes_even_a_job_as_large_as_the_machine() -> None:
 
 
 def test_tiny_jobs_are_counted() -> None:
-    assert len(fill(jobs(1000, cpus=0), [location()])) == MOST_PREFETCHED
+    assert len(fill(jobs(1000, cpus=0), [location()])) == 128
 
 
 def test_several_locations_share() -> None:
@@ -89,7 +88,7 @@ def test_the_last_jobs_are_kept_for_where_there_is_room_first() -> None:
         return Counter(fill(jobs(waiting, cpus=1), machines).values())
 
     empty = [machine(name, begun=1, prefetched=0) for name in "abcd"]
-    assert given_to(99, *empty) == dict.fromkeys("abcd", MOST_AHEAD), "the next ones may be long"
+    assert given_to(99, *empty) == dict.fromkeys("abcd", 8), "the next ones may be long"
     assert given_to(99, *(replace(each, prefetchable=3) for each in empty)) == dict.fromkeys("abcd", 3)
     assert given_to(12, *empty) == dict.fromkeys("abcd", 2)
     assert given_to(7, *empty) == dict.fromkeys("abcd", 1), "what all of them could begin next waits"

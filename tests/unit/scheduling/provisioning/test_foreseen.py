@@ -18,7 +18,7 @@ from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.provisioning import Provision, decide
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable
-from lading.scheduling.provisioning.machines import MORE_SECONDS, as_planned
+from lading.scheduling.provisioning.machines import as_planned
 from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
@@ -182,8 +182,8 @@ def test_of_a_machine_that_boots_it_is_known_when_it_is_up() -> None:
     seen = as_planned(ordered, MARKET, NOW + 5)
     assert (seen.ready_at, seen.arch) == (NOW + 60, "x86_64")
     late = as_planned(ordered, MARKET, NOW + 61)
-    assert late.ready_at == NOW + 60 + MORE_SECONDS
-    assert as_planned(replace(ordered, ready_at=None), MARKET, NOW).ready_at == NOW + MORE_SECONDS
+    assert late.ready_at == NOW + 60 + 10.0
+    assert as_planned(replace(ordered, ready_at=None), MARKET, NOW).ready_at == NOW + 10.0
 
 
 @pytest.mark.parametrize("boot", [1.0, 5.0, 9.0, 10.0, 60.0])

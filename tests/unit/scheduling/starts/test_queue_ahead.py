@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from lading.scheduling.accounting.share_table import Kept, Share, Shares
 from lading.scheduling.accounting.share_usage import Mean
 from lading.scheduling.accounting.who import Who
-from lading.scheduling.starts import queue_ahead
 from lading.scheduling.starts.queue_ahead import (
     DRAWS,
     Alike,
@@ -106,22 +105,18 @@ def test_jobs_run_for_as_long_together_as_their_lengths_vary() -> None:
     assert many[1].start(A, 199)[0] > 60
 
 
-def test_jobs_beyond_those_that_are_simulated_start_at_the_same_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_beyond_those_that_are_simulated_start_at_the_same_rate() -> None:
     lines = {A: [Alike(1000, 1, 60)]}
     exact = QueueAhead(lines, [], 10, Shares(), {}).start(A, 999)
-    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 400)
-    at, before = QueueAhead(lines, [], 10, Shares(), {}).start(A, 999)
+    at, before = QueueAhead(lines, [], 10, Shares(), {}, most_compared=400).start(A, 999)
     assert before == exact[1] == 999
     assert at == pytest.approx(exact[0], rel=0.1)
 
 
-def test_an_overtaken_job_starts_no_earlier_than_the_last_simulated_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_overtaken_job_starts_no_earlier_than_the_last_simulated_one() -> None:
     given = ShareLine((False, 0, 0), "a")
     lines = {given: [Alike(1, 4, 10), Alike(5, 1, 20)], A: [Alike(100, 1, 20)]}
-    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 10)
-    found = QueueAhead(lines, [Running("a", 1, 200)], 4, Shares(), {})
+    found = QueueAhead(lines, [Running("a", 1, 200)], 4, Shares(), {}, most_compared=10)
     assert (found.last, found.count) == (20, 5), "the simulation ends before the first job starts"
     assert found.start(given, 0) == (20, 5)
     assert found.start(A, 0) == (pytest.approx(20 + 40 / 3.5), 6), "after all given jobs; 3.5 of 4 cpus are in use"
@@ -147,11 +142,10 @@ URGENT, LATER = ShareLine((True, -1, 0), "a"), ShareLine((True, 1, 0), "a")
 )
 @pytest.mark.parametrize("given_ahead", [0.0, 10.0])
 def test_all_jobs_ahead_count_beyond_those_that_are_simulated(
-    lines: dict[ShareLine, list[Alike]], table: Shares, given_ahead: float, monkeypatch: pytest.MonkeyPatch
+    lines: dict[ShareLine, list[Alike]], table: Shares, given_ahead: float
 ) -> None:
     exact = QueueAhead(lines, [], 10, table, {}, None, given_ahead)
-    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 1000)
-    part = QueueAhead(lines, [], 10, table, {}, None, given_ahead)
+    part = QueueAhead(lines, [], 10, table, {}, None, given_ahead, most_compared=1000)
     assert part.count < sum(map(len, lines.values())) / 2
     for line, jobs in lines.items():
         for number in range(0, len(jobs), 40):
@@ -191,14 +185,13 @@ def test_the_end_of_a_job_takes_no_more_steps_if_more_jobs_wait(jobs: int, monke
     assert CountedSize.compared < 10 * (len(running) + jobs)
 
 
-def test_comparisons_of_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparisons_of_sizes_are_limited() -> None:
     """The first job needs two cpus and one is free, so each start compares the sizes of the small jobs behind it."""
     given = ShareLine((False, 0, 0), "a")
     lines = {given: [Alike(1, 2, 10), *(Alike(1, 1 - number / 1000, 10) for number in range(100))]}
     running = [Running("a", 1, 1000)]
     assert QueueAhead(lines, running, 2, Shares(), {}).count == 101
-    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 100 + 99 + 98)
-    assert QueueAhead(lines, running, 2, Shares(), {}).count == 3
+    assert QueueAhead(lines, running, 2, Shares(), {}, most_compared=100 + 99 + 98).count == 3
 
 
 def test_a_smaller_job_overtakes_for_a_minute() -> None:
@@ -280,11 +273,8 @@ def test_jobs_of_a_line_start_in_order_whatever_is_known(
             assert its_size == sorted(its_size)
 
 
-def test_thousands_of_jobs_that_a_site_has_do_not_end_the_simulation_before_it_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 100)
+def test_thousands_of_jobs_that_a_site_has_do_not_end_the_simulation_before_it_begins() -> None:
     names = [f"s{number}" for number in range(5)]
     lines = {ShareLine((False, 0, 0), name): [Alike(30, 1, 10)] for name in names}
-    found = QueueAhead(lines, [Running("s0", 1, 10)], 1, shares(**dict.fromkeys(names, 1)), {})
+    found = QueueAhead(lines, [Running("s0", 1, 10)], 1, shares(**dict.fromkeys(names, 1)), {}, most_compared=100)
     assert found.start(ShareLine((False, 0, 0), "s4"), 29)[0] >= 1000

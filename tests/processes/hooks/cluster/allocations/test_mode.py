@@ -219,7 +219,7 @@ def long_gone() -> ShownLife:
     return ShownLife(ShownPhase.GONE, time.monotonic() - 100)
 
 
-def test_allocations_that_end_before_they_begin_are_reported(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocations_that_end_before_they_begin_are_reported(fleet: Fleet) -> None:
     fleet.give("a")
     fleet.go()
     for number in range(2):
@@ -291,7 +291,7 @@ def test_an_account_that_is_not_admitted_is_not_asked_for_again_and_again(fleet:
 
 
 def test_a_submission_without_an_answer_is_found_by_its_name(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mode, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(mode.AllocationMode, "seconds_until_repeated", 0.0)
     fleet.write("mode", "mute")
     fleet.give("a")
     for _ in range(3):
@@ -332,7 +332,7 @@ def _cut(exchange: Any, word: str = "incoming", *, whole: bool = True) -> Any:
 def test_jobs_that_were_taken_back_without_an_answer_are_given_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    monkeypatch.setattr(mode, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(mode.AllocationMode, "seconds_until_repeated", 0.0)
     name = fleet.running("runs")
     fleet.give("a")
     fleet.go()
@@ -405,7 +405,7 @@ def test_an_allocation_begins_its_work_before_it_makes_way(tmp_path: Path) -> No
 
 
 def test_an_allocation_is_cancelled_until_it_is_gone(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.0, 0.0))
+    monkeypatch.setattr(canceller.Canceller, "repeated_after", (0.0, 0.0))
     fleet.give("a")
     fleet.go()
     [allocation] = fleet.poller.fleet.allocations.values()
@@ -425,7 +425,7 @@ def test_an_allocation_is_cancelled_until_it_is_gone(fleet: Fleet, monkeypatch: 
 
 
 def test_an_allocation_that_could_not_be_cancelled_is_cancelled_again_and_it_is_said(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet.give("a")
     fleet.go()
@@ -486,7 +486,7 @@ def test_the_reason_for_waiting_is_reported(fleet: Fleet) -> None:
     assert fleet.solo.reasons["a"].endswith("; nodes where jobs failed are avoided: n7")
 
 
-def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_allocations_are_a_reason(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, max_allocations=1)
     fleet.running(*(f"t{number}" for number in range(8)))
     fleet.give(*(f"u{number}" for number in range(10)))

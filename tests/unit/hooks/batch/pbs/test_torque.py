@@ -94,7 +94,7 @@ def test_an_array_whose_mom_is_down_is_asked_to_end_again(monkeypatch: pytest.Mo
     element = TORQUE().element(array, 2)
     for lines in (before.splitlines()[1:], shown):
         assert {row.split()[0]: row.split()[4] for row in lines}[element] == "R"
-    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.0, 0.0))
+    monkeypatch.setattr(canceller.Canceller, "repeated_after", (0.0, 0.0))
     asked = Canceller()
     asked.ask([array, job])
     assert TORQUE().cancel(asked.press([array, job], at_once=False)) == ["qdel", array, job]
