@@ -29,6 +29,7 @@ from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.accounting import share_rows  # noqa: F401 - it has tables
 from lading.executors.controller.shares import Budgets, FairShares
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, queue, run_rows  # noqa: F401 - each has tables

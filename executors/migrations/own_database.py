@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Column, MetaData, PrimaryKeyConstraint, String, Table, inspect, select
 
-from lading.executors.store import data, metadata, run_rows  # noqa: F401 - they have tables
+from lading.executors.accounting import bill_days, share_rows  # noqa: F401 - they have tables, as have the following
+from lading.executors.store import data, metadata, run_rows  # noqa: F401
 from lading.executors.store.gangs import tables  # noqa: F401
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import random
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -22,6 +23,7 @@ from typing import Any
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.team import Team
 from airflow.providers.standard.operators.bash import BashOperator
@@ -30,7 +32,7 @@ from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.timetables.base import DataInterval
 from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import Engine, insert, update
+from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.orm import Session
 
 from lading.executors.accounting.share_rows import BudgetRow, ShareStandingRow, save_standings
@@ -634,12 +636,19 @@ class House:
         whole = sum(each[0] for each in WAITS)
         live = {job["dag_id"]: job["run_id"] for job in self.jobs}
         began = {dag_id: min(job["queued_at"] for job in self.jobs if job["run_id"] == live[dag_id]) for dag_id in live}
+        instances: list[dict[str, Any]] = []
+        indexes: Counter[str] = Counter()
         for many, dag_id, task_id, site, reason in WAITS:
             plan = next(each for each in PLANS if each.dag_id == dag_id)
             task = next(each for each in plan.tasks if each.name == task_id)
+            # Airflow's row of another job of the task.
+            its = TaskInstance.dag_id == dag_id, TaskInstance.run_id == live[dag_id], TaskInstance.task_id == task_id
+            columns = TaskInstance.__table__.columns
+            of_airflow = self.session.execute(select(*columns).where(*its).limit(1)).mappings().one()
             for number in range(max(1, many * self.waiting // whole)):
                 queued = self.chance.uniform(began[dag_id], self.now - 1)
-                row = self.job(plan, task, live[dag_id], 1000 + number, 1, queued)
+                row = self.job(plan, task, live[dag_id], 1000 + indexes[dag_id], 1, queued)
+                indexes[dag_id] += 1
                 is_submitted = isinstance(reason, Reason) and reason.code == "batch_queue"
                 if is_submitted:
                     self.natives += 1
@@ -651,6 +660,12 @@ class House:
                     row["planned_start"] = self.now + 120 + number * 15
                 row["site_hint"] = site
                 self.jobs.append(row | reason_values(self.reason_now(reason).at(site)))
+                own = {"id": uuid.uuid4(), "map_index": row["map_index"], "state": TaskInstanceState.QUEUED}
+                at = datetime.fromtimestamp(queued, timezone.utc)
+                own |= {"try_number": 1, "queued_dttm": at, "start_date": None, "end_date": None, "duration": None}
+                instances.append({**of_airflow, **own, "external_executor_id": row["token"]})
+        for start in range(0, len(instances), 500):
+            self.session.execute(insert(TaskInstance.__table__), instances[start : start + 500])
 
     def reason_now(self, reason: Reason | str) -> Reason:
         """A reason to wait; by its name one that holds until a time from now on."""
@@ -701,6 +716,7 @@ class House:
                             dag_id=plan.dag_id, task_id=task.name, day=today - age, size_class=-1, site=plan.site,
                             jobs=plan.runs * max(1, task.mapped), failed=0, cpu_seconds=cpu_seconds,
                             cpu_seconds_used=cpu_seconds * 0.7, cpu_seconds_unused=cpu_seconds * 0.3,
+                            cpu_seconds_idle=cpu_seconds * 2.0, cpu_seconds_boot=cpu_seconds * 0.05,
                             dag_owner=plan.owner, usage=Usage().dump(), **parts,
                         )
                     )  # fmt: skip

@@ -103,6 +103,12 @@ def test_every_folder_has_a_floor() -> None:
     assert {folder(module) for module in imports()} == floors().keys()
 
 
+def test_the_map_of_the_code_names_every_folder() -> None:
+    rows = [line for line in (ROOT / "docs/explanation/architecture.md").read_text().splitlines() if line[:3] == "| `"]
+    named = {name for row in rows for name in row.split("|")[1].replace("`", "").replace(",", " ").split()}
+    assert [path for path in floors() if not {path, path.rpartition("/")[2]} & named] == []
+
+
 def test_no_arrow_points_upward() -> None:
     """Neither between rooms nor between folders of a room, also where an import stands in a function."""
     height = {path: (ROOMS.index(path.split("/")[0]), number) for path, number in floors().items()}

@@ -126,7 +126,7 @@ const UTC = /\b(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) UTC\b/g;
 export const spoken = (text: Maybe<string>): string | null =>
   text?.replace(UTC, (_, year, month, ...rest) => {
     const [dayOfMonth, hour, minute, second] = rest.slice(0, 4).map(Number);
-    return moment(Date.UTC(Number(year), Number(month) - 1, dayOfMonth, hour, minute, second) / 1000);
+    return date(Date.UTC(Number(year), Number(month) - 1, dayOfMonth, hour, minute, second) / 1000);
   }) ?? null;
 
 /** A label on a time axis that spans `shown` seconds; longer spans need the date. */

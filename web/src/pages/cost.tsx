@@ -183,7 +183,7 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
   const resource = (title: string, unit: string, sort: SavedBy, text: (value: number | null) => string, requested: (task: Saving) => number | null, size: (task: Saving) => Saving["cpus"], hours: string): Column<Saving>[] => [
     {title: `${title}, requested → in the line`, help: `What its jobs request, what the line requests instead, and the ${hours} that this saves in a month; sorts by these`, sort, cell: (task) => <div><div className="line">{text(requested(task))} → {text(size(task).nearly_all)}</div><Muted>saves {count(SAVED[sort](task))} {hours}</Muted></div>, text: false, number: true},
     {title: `${title} requested${unit}`, hidden: true, text: requested},
-    {title: `${title} of 95 % of tries${unit}`, hidden: true, text: (task) => size(task).most},
+    {title: `${title} of 95 % of tries with enough${unit}`, hidden: true, text: (task) => size(task).most},
     {title: `${title} in the line${unit}`, hidden: true, text: (task) => size(task).nearly_all},
     {title: `${hours} a month`, hidden: true, text: SAVED[sort]},
   ];

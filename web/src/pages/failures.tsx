@@ -1,7 +1,7 @@
 // Why jobs have failed, grouped by cause, with remedies.
 import * as React from "react";
 import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
-import {ago, byWhom, count, iso, jobsText, sequelLines, sequelText, spoken} from "../format";
+import {ago, byWhom, count, iso, jobsText, sequelLines, sequelText} from "../format";
 import {logPath, pagePath, sizePath, taskPath, withinText} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Clamp, Line, Link, Muted, Name, TaskName} from "../ui/parts";
@@ -44,7 +44,7 @@ function What({group}: {group: FailureGroup}) {
 export function Failures({within, few}: {within: string; few?: number}) {
   const asked = useAnswer<FailureGroups>("failures", {}, 15, () => ({since: Date.now() / 1000 - Number(within)}), within), now = asked[2];
   const columns: Column<FailureGroup>[] = [
-    {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> at <Name>{place(group)}</Name></> : null}<div className="muted">{group.sentences.map((each) => <Clamp key={each} text={spoken(each) ?? ""} lines={6} />)}</div></div>, text: (group) => [`${group.title}${place(group) ? ` at ${place(group)}` : ""}`, ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
+    {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> at <Name>{place(group)}</Name></> : null}<div className="muted">{group.sentences.map((each) => <Clamp key={each} text={each} lines={6} />)}</div></div>, text: (group) => [`${group.title}${place(group) ? ` at ${place(group)}` : ""}`, ...group.sentences].filter(Boolean).join("; ")},
     {title: "Failed tries", cell: (group) => <Link to={pagePath(choices(group, within))} label={`${count(group.jobs)} tries that failed: ${group.title}`}>{count(group.jobs)}</Link>, text: (group) => group.jobs, number: true},
     {title: "Task names", help: "All mapped instances of a task, in all runs, count once", cell: (group) => count(group.tasks), text: (group) => group.tasks, number: true},
     {title: "Since then", help: "What has become of the tasks whose tries failed; each mapped instance and each run counts. Gave up: Airflow does not retry it", cell: (group) => sequels(group, now).map((line) => <div key={line} className="line">{line}</div>), text: (group) => sequelLines(group.since_then).join("; "), has: (group) => sequelLines(group.since_then).length},

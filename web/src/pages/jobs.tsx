@@ -3,7 +3,7 @@ import * as React from "react";
 import {useState} from "react";
 import {address, type Parameters} from "../api";
 import type {FoundMachine, JobPage, MapIndexes, TrySummary} from "../api_types";
-import {byWhom, cost, count, cpusText, date, duration, memory, percent, sentence, sequelText, spoken, startText} from "../format";
+import {byWhom, cost, count, cpusText, date, duration, memory, percent, sentence, sequelText, startText} from "../format";
 import {WITHIN, dagPath, pagePath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
@@ -112,8 +112,8 @@ const ran = (job: TrySummary, now: number) => (job.started_at === null ? null : 
 const cpus = (job: TrySummary) => job.cpus * (job.nodes ?? 1);
 
 function why(job: TrySummary): string {
-  if (job.state === "failed" || job.state === "cancelled") return [job.cause_title ?? job.cause, spoken(job.reason)].filter(Boolean).join(": ");
-  return WAITING.includes(job.state as never) ? spoken(job.reason) ?? "no reason yet" : "";
+  if (job.state === "failed" || job.state === "cancelled") return [job.cause_title ?? job.cause, job.reason].filter(Boolean).join(": ");
+  return WAITING.includes(job.state as never) ? job.reason ?? "no reason yet" : "";
 }
 
 function columnsOf(now: number): Column<TrySummary>[] {
@@ -129,7 +129,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
       <div><Link to={taskPath(job)} label={taskName(job)}><TaskName job={job} /></Link><div><Muted>{job.run_id && job.dag_id ? <Link to={runPath(job.dag_id, job.run_id)}><Name>{job.run_id}</Name></Link> : null}{job.team ? <>, team <Name>{job.team}</Name></> : null}</Muted></div></div>
     )},
     {title: "State, try", cell: (job) => job.hidden ? null : <div><Badge word={job.state} /><div><Muted>try {job.try_number}<LogLink job={job} before=", " /></Muted></div></div>},
-    {title: "Cause or reason", help: "And what to do about it, and who can", cell: (job) => <div><Clamp text={sentence(why(job), null)} />{job.remedy === null ? null : <div className="muted"><Clamp text={byWhom({remedy: job.remedy, actors: job.actors})} /></div>}</div>, has: why},
+    {title: "Cause or reason", help: "And what to do about it, and who can", cell: (job) => <div><Clamp text={sentence(why(job), null)} lines={6} />{job.remedy === null ? null : <div className="muted"><Clamp text={byWhom({remedy: job.remedy, actors: job.actors})} /></div>}</div>, has: why},
     {title: "Since then", help: "What has become of the task since this try failed. Gave up: Airflow does not retry it", cell: (job) => (job.since_then ? sequelText(job.since_then, now) : null), has: (job) => job.since_then},
     {title: "Starts", help: "When the job is expected to start. At least 80 % of jobs should start within the interval; Waits shows how many did", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : isWaiting(job) ? <Muted>unknown</Muted> : null), has: (job) => job.start !== null || isWaiting(job), sort: STARTS},
     {title: "Where, native id", cell: (job) => <div><Where job={job} />{job.native_id ? <div><Muted>{job.native_id}</Muted></div> : null}</div>, has: (job) => where(job) !== NOWHERE || job.native_id},

@@ -5,7 +5,7 @@ import {ask} from "../api";
 import type {ChartMachine, OperatorRequest} from "../api_types";
 import type {Packing as Data} from "../chart/packing";
 import {idleShare, sharesOf, siteOf, wasUp, type Measure} from "../chart/rows";
-import {amountOf, bought, count, date, fraction, iso, machineState, machinesText, percent, spoken, usd} from "../format";
+import {amountOf, bought, count, date, fraction, iso, machineState, machinesText, percent, usd} from "../format";
 import {RANGES, pagePath, rangeOf} from "../paths";
 import {useAnswer, usePacking} from "../polling";
 import {Packing} from "../ui/chart";
@@ -98,7 +98,7 @@ export function Machines({packing, pending, shares, now, may, by, descending, on
     {title: "Node", hidden: true, text: (machine) => machine.node ?? ""},
     {title: "Native id", hidden: true, text: (machine) => machine.native_id ?? ""},
     {title: "Up since", cell: (machine) => <span className="line">{wasUp(machine) ? date(machine.spans[0][0]) : <Muted>ordered {date(machine.spans[0][0])}</Muted>}</span>, text: (machine) => iso(machine.spans[0][0]), sort: "since"},
-    {title: "Note", cell: (machine) => <div className="note"><Clamp text={spoken(machine.reason) ?? ""} /></div>, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
+    {title: "Note", cell: (machine) => <div className="note"><Clamp text={machine.reason ?? ""} /></div>, text: (machine) => machine.reason ?? "", has: ({reason}) => reason},
     ...actions(may, (machine: ChartMachine) => ofMachine(machine, pending), whyNotDrained),
   ];
   const drainable = rows.filter((machine) => canDrain(machine, pending)), idle = drainable.filter(isIdle);

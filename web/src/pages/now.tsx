@@ -2,7 +2,7 @@
 import * as React from "react";
 import {address, ask} from "../api";
 import type {BillPage as Bill, OperatorRequest, ShareState, SiteLimit, SiteState, Summary, TeamState} from "../api_types";
-import {ago, amountOf, cost, count, cpusText, date, fraction, inUse, iso, machinesText, memory, percent, spoken, tasksText, usd} from "../format";
+import {ago, amountOf, cost, count, cpusText, date, fraction, inUse, iso, machinesText, memory, percent, tasksText, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Badge, Clamp, Confirmed, Link, MemoryUse, Muted, Name, Section, Tile, Tiles, UseBar} from "../ui/parts";
@@ -95,7 +95,7 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "USD per hour, ordered", hidden: true, text: (site) => site.usd_ordered},
     {title: "Last contact", hidden: true, text: (site) => iso(site.contact_at)},
     {title: "Limits", cell: (site) => <Limits site={site} />, text: (site) => site.limits.map(limitLine).join(", "), has: (site) => site.limits.length || site.nodes !== null},
-    {title: "Note", cell: (site) => <div className="note"><Clamp text={spoken(site.note) ?? ""} /></div>, text: (site) => spoken(site.note) ?? "", has: (site) => site.note},
+    {title: "Note", cell: (site) => <div className="note"><Clamp text={site.note ?? ""} /></div>, text: (site) => site.note ?? "", has: (site) => site.note},
     ...actions(may, ofSite),
   ];
   return <Table name="Sites" rows={ranked(sites)} columns={columns} keyOf={({name}) => name} empty="No controller has run yet: start Airflow's scheduler with Lading as its executor." />;
@@ -143,7 +143,7 @@ const TEAMS: Column<TeamState>[] = [
 export function Asked() {
   const asked = useAnswer<OperatorRequest[]>("requests", {}, 5);
   if (!asked[0]?.length && !asked[1]) return null;
-  const outcome = (row: OperatorRequest) => (row.done_at === null ? "the controller has not processed it yet" : spoken(row.outcome) ?? "");
+  const outcome = (row: OperatorRequest) => (row.done_at === null ? "the controller has not processed it yet" : row.outcome ?? "");
   const columns: Column<OperatorRequest>[] = [
     {title: "Requested", cell: (row) => date(row.at), text: (row) => iso(row.at)},
     {title: "By", cell: (row) => <Name>{row.by}</Name>, text: (row) => row.by},

@@ -3,7 +3,7 @@ import * as React from "react";
 import {useState} from "react";
 import type {DagStarts, QueueWait, StartAccuracy, StartEstimate, StartSource, WaitGroup, WaitGroups, WaitsBySize} from "../api_types";
 import type {HeldRoom} from "../api_types";
-import {byWhom, count, cpusText, duration, iso, jobsText, momentText, percent, sentence, spoken, startText, usd} from "../format";
+import {byWhom, count, cpusText, duration, iso, jobsText, momentText, percent, sentence, startText, usd} from "../format";
 import {pagePath, type Choices} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Awaited, Bar, Button, Clamp, Link, Muted, Name, Row, Select} from "../ui/parts";
@@ -28,7 +28,7 @@ const isLimitAlone = (group: WaitGroup) => {
   const {used, most} = group.params;
   return group.limit !== null && typeof used === "number" && typeof most === "number" && Object.keys(group.params).every((name) => ["used", "most", "site"].includes(name));
 };
-const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.sentences).map((text) => sentence(spoken(text) ?? "", group.site)), ...holds(group)];
+const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.sentences).map((text) => sentence(text, group.site)), ...holds(group)];
 /** The filters for the jobs of a group. Jobs without a reason yet have no code. Few waiting jobs have a site, so the filter is
  * the site of their reasons. */
 const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit, at});

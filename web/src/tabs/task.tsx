@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {TrySummary} from "../api_types";
 import type {TryPage} from "../api_types";
-import {count, startText} from "../format";
+import {count, spoken, startText} from "../format";
 import {logPath, pagePath, taskData} from "../paths";
 import {useAnswer} from "../polling";
 import {useChoices, useTry} from "../ui/choices";
@@ -10,7 +10,7 @@ import {Awaited, Button, Frame, Link, Muted, Row, Section, Trouble} from "../ui/
 import {Facts, Phases, TryTable, allJobs} from "../ui/tries";
 
 const start = ({start: expected}: TrySummary, now: number): [string, string][] =>
-  expected ? [["Expected to start", `${startText(expected, now)}${expected.since === null ? ": " : ", based on "}${expected.text}`]] : [];
+  expected ? [["Expected to start", `${startText(expected, now)}${expected.since === null ? ": " : ", based on "}${spoken(expected.text)}`]] : [];
 
 /** A button for each try, which shows it first. */
 function Tries({jobs, shown, choose}: {jobs: readonly TrySummary[]; shown: TrySummary; choose: (number: number) => void}) {

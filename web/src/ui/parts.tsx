@@ -4,7 +4,7 @@ import {Component, createContext, useContext, useEffect, useLayoutEffect, useRef
 import {chakra, portal, router} from "../host/globals";
 import {FORBIDDEN} from "../api";
 import type {Summary} from "../api_types";
-import {date, memory, middle, moment, percent} from "../format";
+import {date, memory, middle, moment, percent, spoken} from "../format";
 import {taskName, type TaskKey} from "../paths";
 import {poller, useAnswer, useConnection} from "../polling";
 import {addStyle} from "./style";
@@ -242,7 +242,8 @@ export function Input({label, value, placeholder, onChange, onEnter, type = "tex
 /** Text up to this length fits into three lines of even the narrowest column. */
 const SHORT = 40;
 /** Text clamped to a few lines, with a button that shows the rest. */
-export function Clamp({text, lines = 3}: {text: string; lines?: number}) {
+export function Clamp({text: raw, lines = 3}: {text: string; lines?: number}) {
+  const text = spoken(raw) ?? "";
   const [whole, setWhole] = useState(false), [isCut, setCut] = useState(false), box = useRef<HTMLDivElement>(null);
   const isShort = text.length <= SHORT;
   // Before the text is painted, so that the button moves nothing.

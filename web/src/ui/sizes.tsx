@@ -38,7 +38,7 @@ function SizeTable({found, savings, task: wanted}: {found: Advice; savings: Savi
   };
   // Wraps to two lines in a narrow column.
   const wrapped = (text: string) => <div style={{whiteSpace: "normal"}}>{text.split(" / ").map((part, index, all) => <React.Fragment key={index}><span className="line">{part}{index < all.length - 1 ? " /" : ""}</span> </React.Fragment>)}</div>;
-  const what = <Muted>For each resource: what 95 % of the tries needed, and what the next try should request.{savings ? ` As on Cost, these requests would save ${cost(savings.usd, savings.cpu_hours)} and ${count(savings.gib_hours)} GiB-hours a month.` : ""}</Muted>;
+  const what = <Muted>For each resource: the most that 95 % of the tries with enough of it used, and what the next try should request.{savings ? ` As on Cost, these requests would save ${cost(savings.usd, savings.cpu_hours)} and ${count(savings.gib_hours)} GiB-hours a month.` : ""}</Muted>;
   const rows: Part[] = found.tasks.flatMap((task) => [
     {...task, whole: task},
     ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs up to ${memory(part.bytes / 2 ** 20)}`, whole: null})),
@@ -48,7 +48,7 @@ function SizeTable({found, savings, task: wanted}: {found: Advice; savings: Savi
   const ofWhole = (value: (task: TaskAdvice) => unknown) => ({whole}: Part) => (whole ? value(whole) : "");
   /** What was needed and, below it, what was requested; the CSV has a column for each. */
   const needed = (name: string, unit: string, text: (value: number | null) => string, of: (part: Part) => Size, asked?: (task: TaskAdvice) => number | null): Column<Part>[] => [
-    {title: `${name} needed`, csvTitle: `${name} of 95 % of tries${unit}`, head: name, cell: (part) => <div>{wrapped(both(of(part), text))}{part.whole && asked ? <Below>requested {text(asked(part.whole))}</Below> : null}</div>, text: (part) => of(part).most, number: true},
+    {title: `${name} needed`, csvTitle: `${name} of 95 % of tries with enough${unit}`, head: name, cell: (part) => <div>{wrapped(both(of(part), text))}{part.whole && asked ? <Below>requested {text(asked(part.whole))}</Below> : null}</div>, text: (part) => of(part).most, number: true},
     {title: `${name} to request${unit}`, hidden: true, text: (part) => of(part).nearly_all},
     ...(asked ? [{title: `${name} requested${unit}`, hidden: true, text: ofWhole(asked)}] : []),
   ];
