@@ -26,6 +26,8 @@ STARTERS = {
 
 def preload() -> None:
     """Import what the commands and the components of Airflow import."""
+    import setproctitle
+    from airflow import __main__  # noqa: F401
     from airflow.api_fastapi.core_api.routes import public, ui  # noqa: F401
     from airflow.api_fastapi.execution_api import routes  # noqa: F401
     from airflow.cli import cli_parser
@@ -41,6 +43,7 @@ def preload() -> None:
 
     for module in import_module(agent.RUNNER).MODULES:
         import_module(module)
+    setproctitle.getproctitle()  # it finds out where the command is, which it cannot in a fork
     import_all_models()
     ProvidersManager().initialize_providers_configuration()
     cli_parser.get_parser()

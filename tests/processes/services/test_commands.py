@@ -33,6 +33,26 @@ print(started.pid, flush=True)
 time.sleep(600)
 """
 
+READ_BY_IMPORTS = """
+import os
+
+READ = set()
+
+def record(method):
+    def recorded(variables, name, *more):
+        READ.add(name)
+        return method(variables, name, *more)
+    return recorded
+
+for method in ("__contains__", "__getitem__", "get"):
+    setattr(type(os.environ), method, record(getattr(type(os.environ), method)))
+
+from tests.services import commands, forking
+
+forking.preload()
+print(*sorted(filter(commands.READ_LATE.fullmatch, READ)))
+"""
+
 DEAF = """
 import runpy, signal, sys, time, weakref
 
@@ -216,6 +236,19 @@ def test_nothing_outlives_tests_that_are_killed(tmp_path: Path) -> None:
         assert int(tests.stdout.readline()) in {each.pid for each in processes.belonging(tmp_path, ())}
         tests.kill()
     assert ended(tmp_path)
+
+
+def test_what_imports_read_of_the_configuration_is_the_same_in_a_fork_or_read_again(tmp_path: Path) -> None:
+    environment = {**environment_of(tmp_path), "_AIRFLOW__AS_LIBRARY": "1"}
+    done = subprocess.run([sys.executable, "-c", READ_BY_IMPORTS], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    read = {name for name in done.stdout.split() if not name.endswith(("_CMD", "_SECRET"))}
+    assert {name for name in read if not name.startswith("AIRFLOW__METRICS__")} == {
+        "AIRFLOW__API__BASE_URL",
+        "AIRFLOW__API__PORT",
+        "AIRFLOW__CORE__DAGS_FOLDER",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
+    }
 
 
 def test_a_signal_that_comes_at_a_moment_in_which_python_ignores_its_exception_comes_again() -> None:
