@@ -3,7 +3,8 @@
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name))))
 BIN := .venv/bin
-LOG := .venv/make.log
+# Of each target, because several are made at a time.
+LOG = .venv/make-$(subst /,-,$@).log
 
 # The list has folders in addition to their files: a folder's time changes when one of its files is removed.
 PACKAGES := example_dags executors hooks operators plugin scheduling
@@ -56,7 +57,8 @@ docs: .venv/installed .environments/docs/installed  ## build the site of the doc
 	$(call quietly,docs,.environments/docs/bin/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build)
 	@.environments/docs/bin/python docs/phrases.py
 
-test: lint types docs .environments/snakemake/installed  ## check formatting, lint, types and the documentation, then run all tests
+test:  ## check formatting, lint, types and the documentation, then run all tests
+	@$(MAKE) --no-print-directory --jobs=2 lint types docs
 	@{ cd snakemake_plugin && exec ../.environments/snakemake/bin/python -m pytest -n $(SNAKEMAKE_WORKERS); } >$(LOG) 2>&1 & \
 	snakemake=$$!; trap 'kill -TERM $$snakemake' INT TERM; \
 	LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n $(WORKERS); status=$$?; \
