@@ -3,7 +3,8 @@
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name))))
 BIN := .venv/bin
-LOG := .venv/make.log
+# Of each target, because several are made at a time.
+LOG = .venv/make-$(subst /,-,$@).log
 
 # The list has folders in addition to their files: a folder's time changes when one of its files is removed.
 PACKAGES := example_dags executors hooks operators plugin scheduling
@@ -11,8 +12,10 @@ SOURCES := pyproject.toml setup.py README.md LICENSE $(shell find $(PACKAGES) -n
 SNAKEMAKE_SOURCES := $(addprefix snakemake_plugin/,pyproject.toml setup.py README.md) \
     $(shell find snakemake_plugin/snakemake_executor_plugin_lading -name '__pycache__' -prune -o -print)
 
-# Processes that run tests. Many tests wait for a service, so two cores have work for more than two.
+# Processes that run tests. Many tests wait for a service, so two cores have work for more than two. The tests of the
+# executor for Snakemake run at the same time, in processes of their own.
 WORKERS ?= 6
+SNAKEMAKE_WORKERS ?= 2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python must not compile Airflow and the tests anew in each process.
@@ -54,9 +57,13 @@ docs: .venv/installed .environments/docs/installed  ## build the site of the doc
 	$(call quietly,docs,.environments/docs/bin/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build)
 	@.environments/docs/bin/python docs/phrases.py
 
-test: lint types docs .environments/snakemake/installed  ## check formatting, lint, types and the documentation, then run all tests
-	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n $(WORKERS)
-	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n $(WORKERS)
+test:  ## check formatting, lint, types and the documentation, then run all tests
+	@$(MAKE) --no-print-directory --jobs=2 lint types docs
+	@{ cd snakemake_plugin && exec ../.environments/snakemake/bin/python -m pytest -n $(SNAKEMAKE_WORKERS); } >$(LOG) 2>&1 & \
+	snakemake=$$!; trap 'kill -TERM $$snakemake' INT TERM; \
+	LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n $(WORKERS); status=$$?; \
+	echo 'tests of the executor for Snakemake, which have run meanwhile'; \
+	wait $$snakemake || status=1; cat $(LOG); exit $$status
 
 test-snakemake: .venv/installed .environments/snakemake/installed  ## run the tests of the executor for Snakemake, where Airflow is not installed
 	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n $(WORKERS)

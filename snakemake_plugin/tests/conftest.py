@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from flows import Workflow
 
+pytest_plugins = ["tests.services.workers"]
+
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Workflow]]:

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SNAKEMAKE = Path(sys.executable).parent / "snakemake"
-# Time limit in seconds; long, so that a test does not fail on a busy machine.
-PATIENCE = 300.0
+import forking
+from forking import PATIENCE
 
 
 class Workflow:
@@ -37,13 +36,20 @@ class Workflow:
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
         """Start ``snakemake``."""
-        snakemake = [str(SNAKEMAKE)] if self.python is None else [str(self.python), "-m", "snakemake"]
-        command = [*snakemake, "--executor", "lading", "--jobs", "100", *options]
+        arguments = ["--executor", "lading", "--jobs", "100", *options]
+        # What changes how Python starts has no effect on a fork.
+        if self.python is None and not any(name.startswith("PYTHON") for name in environment):
+            output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            forked = forking.start(
+                "snakemake", *arguments, cwd=self.folder, env={**os.environ, **environment}, **output
+            )
+            self.started.append(forked)
+            return forked
         # What a shell starts in the background ignores Ctrl-C, as do the processes that it starts.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             process = subprocess.Popen(
-                command,
+                [str(self.python or sys.executable), "-m", "snakemake", *arguments],
                 cwd=self.folder,
                 env={**os.environ, **environment},
                 user=self.user,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forking
 import pytest
 from flows import Workflow
 from snakemake_executor_plugin_lading.commands import StoreError, find_state_folder
 
-PROGRAM = Path(sys.executable).parent / "snakemake-lading"
 SITES = '[sites.local]\nkind = "local"\ncpus = 4\nmemory = "2 GiB"\nusd_per_hour = 4.0\n'
 SNAKEFILE = """
 rule all:
@@ -28,7 +26,7 @@ rule works:
 
 
 def asked(folder: Path, *arguments: str, status: int = 0) -> str:
-    done = subprocess.run([str(PROGRAM), *arguments], cwd=folder, capture_output=True, text=True)
+    done = forking.run("snakemake-lading", *arguments, cwd=folder)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout if status == 0 else done.stderr
 

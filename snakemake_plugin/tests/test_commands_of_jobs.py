@@ -8,8 +8,9 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import forking
 import pytest
-from flows import PATIENCE, SNAKEMAKE, Workflow
+from flows import Workflow
 from snakemake_executor_plugin_lading import direct
 
 Make = Callable[[str], Workflow]
@@ -151,8 +152,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 
 def run_plainly(folder: Path, *options: str) -> None:
     """Run a workflow with Snakemake's own local executor."""
-    command = [str(SNAKEMAKE), "--cores", "4", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
+    done = forking.run("snakemake", "--cores", "4", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
 
 

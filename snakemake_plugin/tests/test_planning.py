@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
+import forking
 from flows import Workflow
 
-PROGRAM = Path(sys.executable).parent / "snakemake-lading"
 SNAKEFILE = """
 configfile: "config.yaml"
 rule all:
@@ -32,7 +29,7 @@ rule merge:
 
 def planned(flow: Workflow, *arguments: str, status: int = 0) -> str:
     """What the command prints; what it complains of where it fails."""
-    done = subprocess.run([str(PROGRAM), "plan", *arguments], cwd=flow.folder, capture_output=True, text=True)
+    done = forking.run("snakemake-lading", "plan", *arguments, cwd=flow.folder)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stderr if status else done.stdout
 

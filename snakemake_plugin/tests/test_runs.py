@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 
+import forking
 import pytest
-from flows import PATIENCE, SNAKEMAKE, Workflow, remove_state, wait_until
+from flows import PATIENCE, Workflow, remove_state, wait_until
 from snakemake.io import flag
 from snakemake.persistence import FileBackupMixin
 from snakemake_executor_plugin_lading import executor
@@ -296,8 +297,7 @@ rule second:
 def test_groups_pipes_services_and_temporary_files_are_what_they_are_with_cores(make: Make) -> None:
     with_lading, with_cores = make(TOGETHER), make(TOGETHER)
     with_lading.run()
-    command = [str(SNAKEMAKE), "--cores", "4"]
-    done = subprocess.run(command, cwd=with_cores.folder, capture_output=True, text=True, timeout=PATIENCE)
+    done = forking.run("snakemake", "--cores", "4", cwd=with_cores.folder)
     assert done.returncode == 0, done.stderr
     found, wanted = (
         {path.name: path.read_text() for path in each.folder.glob("*.txt")} for each in (with_lading, with_cores)

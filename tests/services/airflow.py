@@ -22,20 +22,15 @@ from typing import Any
 import httpx
 
 from tests.services import processes
-from tests.services.commands import Answer, Commands, Started
-from tests.services.forking import CONSTANTS
+from tests.services.commands import AIRFLOW, UNHEARD, Answer, Commands
+from tests.services.forks import CONSTANTS, Lent
 from tests.services.ports import free_ports
 
-# The command that starts whatever is not forked.
-AIRFLOW = Path(__file__).parent / "bin" / "airflow"
 COMPONENTS = ("dag-processor", "triggerer", "scheduler", "api-server")
 FINISHED = frozenset({"success", "failed"})
 SQLITE_ATTEMPTS = 10
 # How long what was started has for its end, seconds: more than [lading] shutdown_timeout, on a machine that is busy.
 PATIENCE = 150.0
-# Of commands: Airflow greets a metrics backend on standard output, in front of their own. Of what forks: a thread that
-# sends traces would not be there in the fork.
-UNHEARD = {"AIRFLOW__METRICS__OTEL_ON": "False", "AIRFLOW__TRACES__OTEL_ON": "False"}
 # So often a wait asks the API server about a run, seconds: an answer takes a fiftieth of a second of a processor.
 POLL = 1.0
 # SQLite files as `airflow db migrate` has made them, by executor: a copy takes no time.
@@ -116,7 +111,7 @@ class Airflow:
             self.environment[CONSTANTS] = json.dumps(dict(constants))
         self._is_sqlite = database is None
         self._executor = executor
-        self._running: dict[str, subprocess.Popen[bytes] | Started] = {}
+        self._running: dict[str, subprocess.Popen[bytes] | Lent] = {}
         self._leaders: list[processes.Process] = []
         self._client: httpx.Client | None = None
         self._commands: Commands | None = None
@@ -183,9 +178,7 @@ class Airflow:
     def _forking(self) -> Commands:
         """The process that has imported Airflow; a new one where a test has killed it."""
         if self._commands is None or not self._commands.is_alive:
-            components = self.components if self.preloaded else ()
-            self._commands = Commands(self.home, {**self.environment, **UNHEARD}, components)
-            self._leaders += processes.identify(self._commands.process.pid)
+            self._commands = Commands(self.home, self.environment)
         return self._commands
 
     def lading(self, *arguments: str) -> str:
@@ -210,11 +203,11 @@ class Airflow:
         self._leaders += processes.identify(process.pid)
         return process.pid
 
-    def _fork(self, component: str) -> Started:
+    def _fork(self, component: str) -> Lent:
         log = self.log_file(component)
         return self._forking().start([component], self._environment_of(component), log, log)
 
-    def start_apart(self, component: str, environment: Mapping[str, str], log: Path, *arguments: str) -> Started:
+    def start_apart(self, component: str, environment: Mapping[str, str], log: Path, *arguments: str) -> Lent:
         """Start one more of a component, with an environment of its own; ``stop`` does not ask it to end.
 
         :param arguments: of its command
@@ -289,7 +282,6 @@ class Airflow:
         what_they_do = self._at_work() if stubborn else ""
         stubborn += _end({"api-server": last} if last else {}, patience)
         if self._commands:
-            # Now: what an interruption has kept us from noting is asked to end here.
             self._commands.end()
             self._commands = None
         if not orphans:
@@ -308,9 +300,8 @@ class Airflow:
         return f"{processes.at_work(self.processes())}\n{self.log_tails()}"
 
     def processes(self) -> list[processes.Process]:
-        """Every living process that this Airflow started, directly or not; not the one that forks them."""
-        forking = self._commands and self._commands.process.pid
-        return [each for each in processes.belonging(self.home, self._leaders) if each.pid != forking]
+        """Every living process that this Airflow started, directly or not."""
+        return processes.belonging(self.home, self._leaders)
 
     def pid(self, component: str) -> int:
         return self._running[component].pid
@@ -511,7 +502,7 @@ class Airflow:
         return entries
 
 
-def _end(running: Mapping[str, subprocess.Popen[bytes] | Started], patience: float) -> list[str]:
+def _end(running: Mapping[str, subprocess.Popen[bytes] | Lent], patience: float) -> list[str]:
     """Ask processes to end, all at once; return the names of those that have not after ``patience`` seconds."""
     for process in running.values():
         process.terminate()

@@ -1,24 +1,60 @@
-"""A process that has imported Airflow, and forks from there: nothing that it runs takes six seconds to begin."""
+"""Processes that have imported Airflow, and fork from there: nothing that they run takes six seconds to begin."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
-import select
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from tests.services import processes
+from tests.services import forks
 
-PROGRAM = Path(__file__).with_name("forking.py")
-# The folder of the program holds a module `airflow`, so it must not become one in which Python looks for modules.
-START = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+# The command of a component or any other command of Airflow.
+AIRFLOW = Path(__file__).parent / "bin" / "airflow"
+# Of what forks: a thread that sends metrics or traces would not be there in the fork. Of commands: Airflow greets a
+# metrics backend on standard output, in front of their own.
+UNHEARD = {"AIRFLOW__METRICS__OTEL_ON": "False", "AIRFLOW__TRACES__OTEL_ON": "False"}
+# The options that are read where they are used, or once more in a fork; of the URL, imports read the path.
+READ_LATE = re.compile(
+    r"AIRFLOW__(?:LADING__.*|METRICS__.*|TRACES__.*|LOGGING__\w+_PORT|API__(?:PORT|BASE_URL)|API_AUTH__JWT_SECRET"
+    r"|CORE__(?:DAGS_FOLDER|EXECUTION_API_SERVER_URL|FERNET_KEY|MAX_MAP_LENGTH|SIMPLE_AUTH_MANAGER_.*|TEST_CONNECTION)"
+    r"|DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST|DATABASE__SQL_ALCHEMY_CONN|DATABASE__SQL_ALCHEMY_MAX_OVERFLOW"
+    r"|SCHEDULER__(?:SCHEDULER_HEALTH_CHECK_SERVER_PORT|TASK_QUEUED_TIMEOUT.*))"
+)
+LENDERS: dict[frozenset[tuple[str, str]], subprocess.Popen[bytes]] = {}
+
+
+def lender(environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """The process that forks what has the options of an environment, but for those of :data:`READ_LATE`.
+
+    It ends with the tests.
+
+    :param log: takes its output, if it is started now
+    """
+    options = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("AIRFLOW__") and not READ_LATE.fullmatch(name)
+    }
+    path = urlsplit(environment.get("AIRFLOW__API__BASE_URL", "")).path
+    options |= {"AIRFLOW__API__BASE_URL": f"http://127.0.0.1{path}", **UNHEARD}
+    key = frozenset(options.items())
+    if key not in LENDERS or LENDERS[key].poll() is not None:
+        others = {name: value for name, value in environment.items() if not name.startswith("AIRFLOW")}
+        # Nothing is set up before there is a fork.
+        own = {"AIRFLOW_HOME": "/nonexistent", "_AIRFLOW__AS_LIBRARY": "1"}
+        with log.open("ab") as output:
+            LENDERS[key] = forks.start(
+                "tests.services.forking", [], {**others, **options, **own}, Path("/"), output.fileno()
+            )
+    return LENDERS[key]
 
 
 class Answer(NamedTuple):
@@ -28,42 +64,30 @@ class Answer(NamedTuple):
 
 
 class Commands:
-    """The process. What it forks has a session of its own, and all else that ``python -m airflow`` would have.
+    """What is forked for one folder. It has a session of its own, and all else that ``python -m airflow`` would have.
 
     :param folder: where it works
-    :param environment: of its own; what is forked reads the configuration anew, but not Airflow's home
-    :param components: of Airflow that it will be asked to start
+    :param environment: whose options, but for those of :data:`READ_LATE`, are those of all that is forked
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], components: Iterable[str] = ()) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
         self._numbers = itertools.count()
-        self._heard = b""
-        self._begun: dict[int, int] = {}
-        self._ended: dict[int, int] = {}
-        with (folder / "commands.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", START, str(PROGRAM), *components],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                cwd=folder,
-                start_new_session=True,
-            )
+        self._started: list[forks.Lent] = []
+        self.process = lender(environment, folder / "commands.log")
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Answer:
         """Run ``airflow`` with these arguments, and wait until it has ended.
 
         :param environment: all of its variables
-        :raises RuntimeError: the process has ended
+        :raises OSError: the process has ended
         """
         number = next(self._numbers)
         output, errors = (self.folder / f"command-{number}.{name}" for name in ("out", "err"))
         started = self.start(arguments, environment, output, errors)
         try:
-            while (status := started.poll()) is None:
-                self._hear(1)
+            while (status := started.poll(None)) is None:
+                pass
             return Answer(status, output.read_text(), errors.read_text())
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
@@ -73,94 +97,31 @@ class Commands:
             output.unlink(missing_ok=True)
             errors.unlink(missing_ok=True)
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], output: Path, errors: Path) -> Started:
-        """Start ``airflow`` with these arguments, without waiting for it.
-
-        What is interrupted here may have started all the same; it ends with :meth:`end`.
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], output: Path, errors: Path) -> forks.Lent:
+        """Start ``airflow`` with these arguments, without waiting for it; it ends with :meth:`end`.
 
         :param environment: all of its variables
         :param output: what is printed is appended here; ``errors`` may be the same
-        :raises RuntimeError: the process has ended
+        :raises OSError: the process has ended
         """
-        number = next(self._numbers)
         request = {
-            "number": number,
-            "arguments": [*arguments],
+            "command": [sys.executable, str(AIRFLOW), *arguments],
+            "arguments": [str(AIRFLOW), *arguments],
             "environment": {**environment},
-            "output": str(output),
-            "errors": str(errors),
+            "folder": str(self.folder),
+            "blocked": [],
+            "bound": True,
         }
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
-            self.process.stdin.flush()
-        while number not in self._begun:
-            if not self._hear(1) and not self.is_alive:
-                log = processes.tails([self.folder / "commands.log"], 15)
-                raise RuntimeError(f"the process for commands has ended with {self.process.wait()}\n{log}")
-        return Started(self, self._begun[number])
-
-    def poll(self, pid: int) -> int | None:
-        """How what was started has ended, if it has. Only whether, where the process for commands was killed."""
-        was_alive = self.is_alive
-        self._hear(0)
-        if pid in self._ended:
-            return self._ended[pid]
-        return None if was_alive or processes.lives(pid) else -signal.SIGKILL
+        with open(os.devnull, "rb") as nothing, output.open("ab") as out, errors.open("ab") as err:
+            started = forks.Lent(self.process.pid, request, [nothing.fileno(), out.fileno(), err.fileno()])
+        self._started.append(started)
+        return started
 
     @property
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
-    def _hear(self, seconds: float) -> bool:
-        """Take in what the process says, for which this waits so long; whether it has said something."""
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], seconds)[0]:
-            return False
-        said = os.read(self.process.stdout.fileno(), 65536)
-        *lines, self._heard = (self._heard + said).split(b"\n")
-        for line in lines:
-            answer = json.loads(line)
-            if "number" in answer:
-                self._begun[answer["number"]] = answer["pid"]
-                self._ended.pop(answer["pid"], None)
-            else:
-                self._ended[answer["pid"]] = answer["status"]
-        return bool(said)
-
     def end(self) -> None:
-        """End the process. What it has started and still runs is asked to end."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        if not self._begun:
-            self.process.kill()  # it may still be importing
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
-
-
-class Started:
-    """A process that was started; to be used like a :class:`subprocess.Popen`."""
-
-    def __init__(self, commands: Commands, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-        self._commands = commands
-
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            self.returncode = self._commands.poll(self.pid)
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
+        """Ask what was started and still runs to end."""
+        for each in self._started:
+            each.leave()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -16,7 +15,8 @@ import pytest
 from lading.hooks.spool.command import COMMAND_RUNNER
 from tests.services import processes
 from tests.services.airflow import AIRFLOW
-from tests.services.commands import PROGRAM, Commands
+from tests.services.commands import Commands
+from tests.services.forks import Lent
 
 # A command that lasts: no database answers there, and it asks once a minute.
 LASTING = ("db", "check", "--retry", "100", "--retry-delay", "60")
@@ -31,6 +31,26 @@ commands = Commands(folder, json.loads(sys.argv[2]))
 started = commands.start({LASTING}, json.loads(sys.argv[2]), folder / "log", folder / "log")
 print(started.pid, flush=True)
 time.sleep(600)
+"""
+
+READ_BY_IMPORTS = """
+import os
+
+READ = set()
+
+def record(method):
+    def recorded(variables, name, *more):
+        READ.add(name)
+        return method(variables, name, *more)
+    return recorded
+
+for method in ("__contains__", "__getitem__", "get"):
+    setattr(type(os.environ), method, record(getattr(type(os.environ), method)))
+
+from tests.services import commands, forking
+
+forking.preload()
+print(*sorted(filter(commands.READ_LATE.fullmatch, READ)))
 """
 
 DEAF = """
@@ -94,13 +114,13 @@ def ended(folder: Path) -> bool:
     return processes.wait_until(lambda: not processes.belonging(folder, ()), 30)
 
 
-def interrupt(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have Ctrl-C come while an answer is awaited."""
 
-    def hear(seconds: float) -> bool:
+    def hear(lent: Lent, *given: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "_hear", hear)
+    monkeypatch.setattr(Lent, method, hear)
 
 
 def test_a_command_prints_and_ends_like_one_of_its_own(
@@ -132,24 +152,27 @@ def test_what_is_started_has_a_session_of_its_own_and_can_be_ended(
     second.send_signal(signal.SIGKILL)
     assert processes.wait_until(lambda: second.poll() is not None, 30)
     assert second.returncode == -signal.SIGKILL
-    assert [each.pid for each in processes.belonging(folder, ())] == [commands.process.pid]
+    assert not processes.belonging(folder, ())
 
 
 def test_a_node_agent_is_forked_and_outlives_the_process(tmp_path: Path) -> None:
-    environment = environment_of(tmp_path)
+    # Imports read that option, so that no other test has the process.
+    environment = {**environment_of(tmp_path), "AIRFLOW__CORE__PARALLELISM": "3"}
     commands = Commands(tmp_path, environment)
     assert commands.run(["version"], environment).status == 0
-    lend = runpy.run_path(str(PROGRAM))["Lent"]
+    arguments = ["lading.executors.agent", "--runner", COMMAND_RUNNER]
     with (tmp_path / "log").open("wb") as log:
         first, second = (
-            lend(
+            Lent(
                 commands.process.pid,
                 {
                     "module": "lading.executors.agent",
-                    "arguments": ["lading.executors.agent", str(tmp_path / name), "--runner", COMMAND_RUNNER],
+                    "command": [sys.executable, "-c", "", *arguments, str(tmp_path / name)],
+                    "arguments": [*arguments, str(tmp_path / name)],
                     "environment": environment,
                     "folder": str(tmp_path),
                     "blocked": [],
+                    "bound": False,
                 },
                 [log.fileno()] * 3,
             )
@@ -163,7 +186,8 @@ def test_a_node_agent_is_forked_and_outlives_the_process(tmp_path: Path) -> None
         os.kill(first.pid, signal.SIGTERM)
         assert processes.wait_until(lambda: first.poll() is not None, 60)
         assert first.returncode == 0
-        commands.end()
+        commands.process.kill()
+        commands.process.wait()
         assert second.poll() is None
     finally:
         os.kill(second.pid, signal.SIGKILL)
@@ -175,7 +199,7 @@ def test_an_interrupted_command_is_killed(
 ) -> None:
     def start(*given: object) -> object:
         started = begin(*given)
-        interrupt(commands, patch)
+        interrupt("poll", patch)
         return started
 
     begin = commands.start
@@ -183,20 +207,19 @@ def test_an_interrupted_command_is_killed(
         patch.setattr(commands, "start", start)
         with pytest.raises(KeyboardInterrupt):
             commands.run(LASTING, environment)
-    assert processes.wait_until(lambda: len(processes.belonging(folder, ())) == 1, 30)
+    assert ended(folder)
     assert commands.run(["version"], environment).status == 0
 
 
-def test_what_an_interrupted_start_has_started_ends_in_the_end(
+def test_what_an_interrupted_start_has_started_ends(
     commands: Commands, folder: Path, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = folder / "log"
     with monkeypatch.context() as patch:
-        interrupt(commands, patch)
+        interrupt("_hear", patch)
         with pytest.raises(KeyboardInterrupt):
             commands.start(LASTING, environment, log, log)
-    assert processes.wait_until(lambda: len(processes.belonging(folder, ())) == 2, 30)
-    # The next answer is that to the next request.
+    assert ended(folder)
     assert commands.run(["nonsense"], environment).status == 2
     commands.end()
     assert ended(folder)
@@ -213,6 +236,19 @@ def test_nothing_outlives_tests_that_are_killed(tmp_path: Path) -> None:
         assert int(tests.stdout.readline()) in {each.pid for each in processes.belonging(tmp_path, ())}
         tests.kill()
     assert ended(tmp_path)
+
+
+def test_what_imports_read_of_the_configuration_is_the_same_in_a_fork_or_read_again(tmp_path: Path) -> None:
+    environment = {**environment_of(tmp_path), "_AIRFLOW__AS_LIBRARY": "1"}
+    done = subprocess.run([sys.executable, "-c", READ_BY_IMPORTS], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    read = {name for name in done.stdout.split() if not name.endswith(("_CMD", "_SECRET"))}
+    assert {name for name in read if not name.startswith("AIRFLOW__METRICS__")} == {
+        "AIRFLOW__API__BASE_URL",
+        "AIRFLOW__API__PORT",
+        "AIRFLOW__CORE__DAGS_FOLDER",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
+    }
 
 
 def test_a_signal_that_comes_at_a_moment_in_which_python_ignores_its_exception_comes_again() -> None:
