@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.forecast.draws import draws
 from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, StepClass, offers
 from lading.scheduling.forecast.fleets import FleetRun, Reach
 from lading.scheduling.forecast.forecast import Forecast
@@ -34,8 +33,6 @@ MIXED = (
 )
 # The search ends after this many simulated events, but not before this many fleets.
 MOST_EVENTS, LEAST_FLEETS = 25_000, 8
-# If lengths are uncertain, fleets are compared in several cases: (up to this many steps, number of cases).
-CASES = ((500, 4), (2_000, 2))
 # A fleet replaces the current one only if its score, a logarithm, is lower by this. A smaller difference is within the
 # error of so few cases, and machines would be released and launched again in turn.
 LEAST_GAIN = 0.01
@@ -126,8 +123,6 @@ class FleetSearch:
         self.is_limited = False
         self.are_alone = all(number == 1 for number in Counter(step.job.run for step in steps.values()).values())
         self.events = self.runs = 0
-        most = next((number for steps_at_most, number in CASES if len(work.names) <= steps_at_most), 0)
-        self.cases = draws(work, medians, most) if most else []
         is_idle = any(step.elsewhere or step.begun is not None for step in steps.values())
         self.boot = 0.0 if work.locations or is_idle else min([work.boot, *work.boots.values()])
         self.sums = [[0.0] * 4 for _ in work.classes]
@@ -224,7 +219,7 @@ class FleetSearch:
         """
         its = self._alike(fleet)
         if its is None:
-            runs = [FleetRun(self.work, fleet, case, self.pause) for case in self.cases or (None,)]
+            runs = [FleetRun(self.work, fleet, case, self.pause) for case in self.work.cases or (None,)]
             self.is_limited |= any(each.is_limited for each in runs)
             events = sum(each.count + len(each.machines) for each in runs)
             machines = max(len(each.machines) for each in runs)

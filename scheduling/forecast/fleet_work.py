@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from lading.scheduling.forecast.draws import draws
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.model.job import Wish
 from lading.scheduling.model.location import Location, MachineKind
@@ -16,6 +17,8 @@ from lading.scheduling.packing.problem import Bin, Problem, Vector, fits, vector
 # The largest factor by which a step is assumed to exceed its expected length, when its latest start is computed and no
 # step like it has finished: the spread of other tasks says nothing about it.
 MOST_TIMES = 2.0
+# If lengths are uncertain, they are sampled in several cases: (up to this many steps, number of cases).
+CASES = ((500, 4), (2_000, 2))
 # The shortest length of a run, seconds.
 LEAST_SECONDS = 0.1
 
@@ -92,27 +95,41 @@ class ExistingMachine(NamedTuple):
     shared: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The lengths of steps in one of several cases.
+
+    :param seconds: for the steps in :attr:`FleetWork.names`
+    :param left: the remaining seconds of steps that have started, by name
+    """
+
+    seconds: Sequence[float]
+    left: Mapping[str, float]
+
+
 class FleetWork:
     """The work of one moment, prepared for all fleets.
 
-    :param forecast: the work
+    :param medians: the work, with median lengths
     :param locations: the existing machines, up or booting, that accept jobs
     :param problem: what can be launched, and the limits
     :param boot: seconds from a launch to the first job
     :param boots: the same for instance types that differ
     :param now: epoch seconds
     :param most_boot_paid: how many seconds of a boot are billed at most
+    :ivar forecast: the work with mean lengths
     :ivar classes: see :class:`StepClass`
     :ivar names: the unstarted steps in the order in which they get machines
     :ivar begun: the started steps
     :ivar left: their expected remaining seconds, by name
     :ivar there: the existing machines
     :ivar critical: the longest path from now to the end of each run, seconds
+    :ivar cases: in which fleets are compared; empty if all lengths are known, or if there are too many steps
     """
 
     def __init__(
         self,
-        forecast: Forecast,
+        medians: Forecast,
         locations: Sequence[Location],
         problem: Problem,
         boot: float,
@@ -120,6 +137,7 @@ class FleetWork:
         boots: Mapping[str, float] = {},
         most_boot_paid: float = math.inf,
     ) -> None:
+        forecast = medians.by_means()
         self.forecast, self.locations, self.problem, self.now = forecast, locations, problem, now
         self.boot, self.boots, self.most_boot_paid = boot, boots, most_boot_paid
         self.left = {name: step.left(now) for name, step in forecast.steps.items() if step.begun is not None}
@@ -132,7 +150,10 @@ class FleetWork:
         self.most_machines |= {("run", name): most for name, most in limits.runs.items()}
         steps = forecast.steps
         self.has_ends = any(each.ends_at is not None for each in locations)
-        self.names: list[str] = list(forecast.by_rest(self.rests))
+        unstarted = sum(step.begun is None for step in steps.values())
+        number_of_cases = next((cases for most, cases in CASES if unstarted <= most), 0)
+        cases = draws(medians, now, number_of_cases) if number_of_cases else []
+        self.names: list[str] = list(forecast.by_rest(self._expected_rests(cases)))
         number = {name: place for place, name in enumerate(self.names)}
         self.class_by_step = {name: self._class_like(step) for name, step in steps.items()}
         self.classes: list[StepClass] = []
@@ -170,6 +191,13 @@ class FleetWork:
             self.missing.append(sum(each in steps for each in step.parents))
         self.children = [[number[each] for each in forecast.children[name]] for name in self.names]
         self.begun = self._begun_steps(number)
+        self.cases = [
+            Draw(
+                [case.get(name, steps[name].seconds) for name in self.names],
+                {each.name: case.get(each.name, each.left) for each in self.begun},
+            )
+            for case in cases
+        ]
         self.critical = longest_of_runs(forecast, self.rests)
         self._menus: dict[Fleet, Sequence[Bin | None]] = {}
         self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
@@ -245,6 +273,28 @@ class FleetWork:
     def boot_of(self, kind: str | None) -> float:
         """Seconds from the launch of an instance type to its first job."""
         return self.boots.get(kind or "", self.boot)
+
+    def _expected_rests(self, cases: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+        """The mean remaining paths.
+
+        The longest of several uncertain paths is longer on average than each of them, so a short step with many such
+        paths behind it starts early. Equal steps have equal paths.
+        """
+        if not cases:
+            return self.rests
+        forecast, behind = self.forecast, dict[object, list[float]]()
+
+        def key(name: str) -> object:
+            step = forecast.steps[name]
+            return step.job.run, step.seconds, self.rests[name]
+
+        some = [name for name, after in forecast.children.items() if after and forecast.steps[name].begun is None]
+        for case in cases:
+            rests = forecast.rests(self.now, case)
+            for name in some:
+                behind.setdefault(key(name), []).append(forecast.behind(name, rests))
+        means = {its: math.fsum(each) / len(each) for its, each in behind.items()}
+        return self.rests | {name: forecast.steps[name].seconds + means[key(name)] for name in some}
 
     def _longest_rests(self) -> dict[str, float]:
         """The remaining paths if each step takes as long as it probably does at most: this early a step should start.
