@@ -17,8 +17,9 @@ from lading.scheduling.packing.problem import Bin, Problem, Vector, fits, vector
 # The largest factor by which a step is assumed to exceed its expected length, when its latest start is computed and no
 # step like it has finished: the spread of other tasks says nothing about it.
 MOST_TIMES = 2.0
-# If lengths are uncertain, they are sampled in several cases: (up to this many steps, number of cases).
-CASES = ((500, 4), (2_000, 2))
+# If lengths are uncertain, they are sampled in several cases: from 2 to 16, with this many lengths in all cases. With
+# more steps than that, only the means count.
+LEAST_CASES, MOST_CASES, SAMPLED_LENGTHS = 2, 16, 2_000
 # The shortest length of a run, seconds.
 LEAST_SECONDS = 0.1
 
@@ -150,9 +151,8 @@ class FleetWork:
         self.most_machines |= {("run", name): most for name, most in limits.runs.items()}
         steps = forecast.steps
         self.has_ends = any(each.ends_at is not None for each in locations)
-        unstarted = sum(step.begun is None for step in steps.values())
-        number_of_cases = next((cases for most, cases in CASES if unstarted <= most), 0)
-        cases = draws(medians, now, number_of_cases) if number_of_cases else []
+        number_of_cases = min(MOST_CASES, max(LEAST_CASES, SAMPLED_LENGTHS // max(1, len(steps))))
+        cases = draws(medians, now, number_of_cases) if len(steps) <= SAMPLED_LENGTHS else []
         self.names: list[str] = list(forecast.by_rest(self._expected_rests(cases)))
         number = {name: place for place, name in enumerate(self.names)}
         self.class_by_step = {name: self._class_like(step) for name, step in steps.items()}
@@ -165,8 +165,23 @@ class FleetWork:
         """For each group of equal steps, how many seconds before the end of its run it should start."""
         self.bucket_run: list[str | None] = []
         self.runs: list[str | None] = [steps[name].job.run for name in self.names]
+        self.missing = [sum(each in steps for each in steps[name].parents) for name in self.names]
+        self._group_steps(number)
+        self.children = [[number[each] for each in forecast.children[name]] for name in self.names]
+        self.begun = self._begun_steps(number)
+        self.cases = [self._draw(case) for case in cases]
+        self.critical = longest_of_runs(forecast, self.rests)
+        self._menus: dict[Fleet, Sequence[Bin | None]] = {}
+        self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
+        self.there = self._existing_machines()
+
+    def _group_steps(self, number: Mapping[str, int]) -> None:
+        """Sort the unstarted steps into classes and groups of equal steps.
+
+        :param number: the places of unstarted steps in ``names``
+        """
+        steps, turns = self.forecast.steps, self.forecast.turns
         of_run = Counter(step.job.run for step in steps.values())
-        self.missing: list[int] = []
         numbers: dict[StepClass, int] = {}
         by_key: dict[object, int] = {}
         for name in self.names:
@@ -180,7 +195,7 @@ class FleetWork:
             its_run = step.job.run if of_run[step.job.run] > 1 else self.longest_rests[name]
             # Where shares take turns, all equal steps of one share would otherwise go before those of another. So they
             # are split into parts, each as large as all parts before it.
-            part = name in forecast.turns and (number[name] + 1).bit_length()
+            part = name in turns and (number[name] + 1).bit_length()
             like = where, step.seconds, self.rests[name], step.job.priority, its_run, part
             bucket = by_key.setdefault(like, len(self.bucket_seconds))
             if bucket == len(self.bucket_seconds):
@@ -188,20 +203,13 @@ class FleetWork:
                 self.bucket_latest.append(self.longest_rests[name])
                 self.bucket_run.append(step.job.run)
             self.bucket_of.append(bucket)
-            self.missing.append(sum(each in steps for each in step.parents))
-        self.children = [[number[each] for each in forecast.children[name]] for name in self.names]
-        self.begun = self._begun_steps(number)
-        self.cases = [
-            Draw(
-                [case.get(name, steps[name].seconds) for name in self.names],
-                {each.name: case.get(each.name, each.left) for each in self.begun},
-            )
-            for case in cases
-        ]
-        self.critical = longest_of_runs(forecast, self.rests)
-        self._menus: dict[Fleet, Sequence[Bin | None]] = {}
-        self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
-        self.there = self._existing_machines()
+
+    def _draw(self, case: Mapping[str, float]) -> Draw:
+        steps = self.forecast.steps
+        return Draw(
+            [case.get(name, steps[name].seconds) for name in self.names],
+            {each.name: case.get(each.name, each.left) for each in self.begun},
+        )
 
     def _class_like(self, step: WorkflowStep) -> StepClass:
         run, pool = ("run", step.job.run or ""), ("pool", step.pool or "")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.choice import beside, choose, sizes_between
+from lading.scheduling.forecast.choice import beside, choose, is_hopeless, sizes_between
 from lading.scheduling.forecast.draws import draws, quantiles
 from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, offers
 from lading.scheduling.forecast.fleets import FleetRun
@@ -531,6 +531,14 @@ def test_a_short_step_before_many_uncertain_paths_goes_before_the_start_of_one_o
     assert len({work.bucket_of[work.names.index(name)] for name in map(str, range(10))}) == 1, "equal steps are a group"
     known = to_do(Forecast({name: replace(step, spread=0.0) for name, step in steps.items()}, {"x": NOW}))
     assert known.names[:2] == ["first", "split"]
+
+
+def test_a_fleet_is_tried_in_further_cases_until_it_is_clearly_worse_than_the_best() -> None:
+    assert not is_hopeless([])
+    assert not is_hopeless([0.05])
+    assert is_hopeless([0.2])
+    assert is_hopeless([0.05] * 4), "always as much worse"
+    assert not is_hopeless([0.3, -0.2, 0.3, -0.2]), "the cases differ by more than the fleets"
 
 
 def alone(number: int, seconds: float, cpus: float = 1, **more: object) -> dict[str, WorkflowStep]:
