@@ -65,7 +65,7 @@ class PlanningInput:
 
     def to_do(self, medians: Forecast) -> FleetWork:
         return FleetWork(
-            medians.by_means(),
+            medians,
             self.locations,
             self.problem,
             self.boot,

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.forecast.draws import draws
 from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, StepClass, offers
 from lading.scheduling.forecast.fleets import FleetRun, Reach
 from lading.scheduling.forecast.forecast import Forecast
@@ -34,11 +33,13 @@ MIXED = (
 )
 # The search ends after this many simulated events, but not before this many fleets.
 MOST_EVENTS, LEAST_FLEETS = 25_000, 8
-# If lengths are uncertain, fleets are compared in several cases: (up to this many steps, number of cases).
-CASES = ((500, 4), (2_000, 2))
 # A fleet replaces the current one only if its score, a logarithm, is lower by this. A smaller difference is within the
 # error of so few cases, and machines would be released and launched again in turn.
 LEAST_GAIN = 0.01
+# A fleet is not simulated in further cases once it is worse than the best by this many standard errors, where the first
+# case counts with this error (Maron and Moore, "Hoeffding races", Advances in Neural Information Processing Systems 6,
+# 1994).
+HOPELESS, ERROR_OF_ONE_CASE = 2.0, 0.05
 # The score of a fleet without a place for some step that could have one.
 NOT_WHOLE = 1e9
 # The weight of the time by which a run misses its ``finish_by``.
@@ -114,6 +115,8 @@ class FleetSearch:
     ) -> None:
         self.work, self.spent, self.pause = work, spent, pause
         self.best: tuple[float, Fleet] | None = None
+        self.best_scores: Sequence[float] = ()
+        """Of the best fleet in each case."""
         steps = work.forecast.steps
         self.hurries = {run: work.forecast.hurries.get(run or "", hurry) for run in work.critical}
         self.least = least_usd(work)
@@ -126,8 +129,6 @@ class FleetSearch:
         self.is_limited = False
         self.are_alone = all(number == 1 for number in Counter(step.job.run for step in steps.values()).values())
         self.events = self.runs = 0
-        most = next((number for steps_at_most, number in CASES if len(work.names) <= steps_at_most), 0)
-        self.cases = draws(work, medians, most) if most else []
         is_idle = any(step.elsewhere or step.begun is not None for step in steps.values())
         self.boot = 0.0 if work.locations or is_idle else min([work.boot, *work.boots.values()])
         self.sums = [[0.0] * 4 for _ in work.classes]
@@ -224,21 +225,30 @@ class FleetSearch:
         """
         its = self._alike(fleet)
         if its is None:
-            runs = [FleetRun(self.work, fleet, case, self.pause) for case in self.cases or (None,)]
+            runs, scores = self._simulate(fleet)
             self.is_limited |= any(each.is_limited for each in runs)
             events = sum(each.count + len(each.machines) for each in runs)
             machines = max(len(each.machines) for each in runs)
             its = TriedFleet(fleet, events, machines, [each.reach for each in runs])
             self.simulated.append(its)
-            found = NOT_WHOLE
-            if all(each.is_whole for each in runs):
-                found = math.fsum(self.score(each.usd, each.ends) for each in runs) / len(runs)
+            found = math.fsum(scores) / len(scores) if len(runs) == max(1, len(self.work.cases)) else math.inf
             if self.best is None or found < self.best[0] - least_gain:
-                self.best = found, fleet
+                self.best, self.best_scores = (found, fleet), scores
         # The search ends after as many events as if each fleet were simulated.
         self.events += its.events
         self.runs += 1
         return its.machines
+
+    def _simulate(self, fleet: Fleet) -> tuple[list[FleetRun], list[float]]:
+        """Simulate a fleet in all cases, or until it is clear that it is not the best. Returns the score of each."""
+        runs, scores = list[FleetRun](), list[float]()
+        for case in self.work.cases or (None,):
+            run = FleetRun(self.work, fleet, case, self.pause)
+            runs.append(run)
+            scores.append(self.score(run.usd, run.ends) if run.is_whole else NOT_WHOLE)
+            if is_hopeless([mine - best for mine, best in zip(scores, self.best_scores, strict=False)]):
+                break
+        return runs, scores
 
     def _alike(self, fleet: Fleet) -> TriedFleet | None:
         """A fleet whose simulation has shown that this one would do the same; None: there is none."""
@@ -248,6 +258,19 @@ class FleetSearch:
             if is_of_kind and all(each.covers(fleet.size, deadlines) for each in its.reaches):
                 return its
         return None
+
+
+def is_hopeless(differences: Sequence[float]) -> bool:
+    """Whether a fleet will hardly turn out to be better than another one.
+
+    :param differences: by how much its score is higher, in each case so far
+    """
+    number = len(differences)
+    if not number:
+        return False
+    mean = math.fsum(differences) / number
+    squares = math.fsum((each - mean) ** 2 for each in differences)
+    return mean > HOPELESS * math.sqrt(squares + ERROR_OF_ONE_CASE**2) / number
 
 
 def sizes_between(size: int, tried: Collection[int]) -> list[int]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-from lading.scheduling.forecast.fleet_work import FleetWork
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.model.prediction import EXACT
 from lading.scheduling.model.unfinished import MOST_SPREAD_OF_ONE_KIND, NORMAL
@@ -17,20 +15,10 @@ from lading.scheduling.model.unfinished import MOST_SPREAD_OF_ONE_KIND, NORMAL
 ALONE, MOST_PART, MOMENT = 0.3, 1 - 1e-6, 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """The lengths of steps in one of several cases.
-
-    :param seconds: for the steps in :attr:`FleetWork.names`
-    :param left: the remaining seconds of steps that have started, by name
-    """
-
-    seconds: Sequence[float]
-    left: Mapping[str, float]
-
-
-def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
+def draws(medians: Forecast, now: float, number: int) -> list[dict[str, float]]:
     """Sample cases of step lengths from the spread of each step; none if all lengths are known.
+
+    Return what each step of uncertain length still takes in each case, seconds, by name.
 
     Similar steps are stratified in each case and over all cases together: of five steps, one is from the longest fifth
     in each of four cases, and one case has the longest of twenty. A step has the same quantiles in each plan, so that
@@ -38,6 +26,7 @@ def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
     steps differ less from each other.
 
     :param medians: the forecast with median lengths
+    :param now: epoch seconds
     """
     steps = medians.steps
     if not any(step.spread > EXACT for step in steps.values()):
@@ -64,19 +53,13 @@ def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
                 its_own, shared = ALONE * step.spread, math.sqrt(1 - ALONE**2) * step.spread
             shift = step.seconds * math.exp(shared * common[key, case])
             if step.begun is not None:
-                passed = max(0.0, medians_passed(step, work.now))
+                passed = max(0.0, medians_passed(step, now))
                 below = NORMAL.cdf(math.log(max(passed, 1e-3) / shift) / its_own)
                 part = min(below + quantile * (1 - below), MOST_PART)
                 factors[case][name] = max(MOMENT, shift * math.exp(its_own * NORMAL.inv_cdf(part)) - passed)
             else:
                 factors[case][name] = shift * math.exp(its_own * NORMAL.inv_cdf(quantile))
-    return [
-        Draw(
-            [case.get(name, steps[name].seconds) for name in work.names],
-            {each.name: case.get(each.name, each.left) for each in work.begun},
-        )
-        for case in factors
-    ]
+    return factors
 
 
 def quantiles(names: Sequence[str], number: int) -> Iterator[tuple[str, int, float]]:

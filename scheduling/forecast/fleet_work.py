@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from lading.scheduling.forecast.draws import draws
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.model.job import Wish
 from lading.scheduling.model.location import Location, MachineKind
@@ -16,6 +17,9 @@ from lading.scheduling.packing.problem import Bin, Problem, Vector, fits, vector
 # The largest factor by which a step is assumed to exceed its expected length, when its latest start is computed and no
 # step like it has finished: the spread of other tasks says nothing about it.
 MOST_TIMES = 2.0
+# If lengths are uncertain, they are sampled in several cases: from 2 to 16, with this many lengths in all cases. With
+# more steps than that, only the means count.
+LEAST_CASES, MOST_CASES, SAMPLED_LENGTHS = 2, 16, 2_000
 # The shortest length of a run, seconds.
 LEAST_SECONDS = 0.1
 
@@ -92,27 +96,41 @@ class ExistingMachine(NamedTuple):
     shared: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The lengths of steps in one of several cases.
+
+    :param seconds: for the steps in :attr:`FleetWork.names`
+    :param left: the remaining seconds of steps that have started, by name
+    """
+
+    seconds: Sequence[float]
+    left: Mapping[str, float]
+
+
 class FleetWork:
     """The work of one moment, prepared for all fleets.
 
-    :param forecast: the work
+    :param medians: the work, with median lengths
     :param locations: the existing machines, up or booting, that accept jobs
     :param problem: what can be launched, and the limits
     :param boot: seconds from a launch to the first job
     :param boots: the same for instance types that differ
     :param now: epoch seconds
     :param most_boot_paid: how many seconds of a boot are billed at most
+    :ivar forecast: the work with mean lengths
     :ivar classes: see :class:`StepClass`
     :ivar names: the unstarted steps in the order in which they get machines
     :ivar begun: the started steps
     :ivar left: their expected remaining seconds, by name
     :ivar there: the existing machines
     :ivar critical: the longest path from now to the end of each run, seconds
+    :ivar cases: in which fleets are compared; empty if all lengths are known, or if there are too many steps
     """
 
     def __init__(
         self,
-        forecast: Forecast,
+        medians: Forecast,
         locations: Sequence[Location],
         problem: Problem,
         boot: float,
@@ -120,6 +138,7 @@ class FleetWork:
         boots: Mapping[str, float] = {},
         most_boot_paid: float = math.inf,
     ) -> None:
+        forecast = medians.by_means()
         self.forecast, self.locations, self.problem, self.now = forecast, locations, problem, now
         self.boot, self.boots, self.most_boot_paid = boot, boots, most_boot_paid
         self.left = {name: step.left(now) for name, step in forecast.steps.items() if step.begun is not None}
@@ -132,7 +151,9 @@ class FleetWork:
         self.most_machines |= {("run", name): most for name, most in limits.runs.items()}
         steps = forecast.steps
         self.has_ends = any(each.ends_at is not None for each in locations)
-        self.names: list[str] = list(forecast.by_rest(self.rests))
+        number_of_cases = min(MOST_CASES, max(LEAST_CASES, SAMPLED_LENGTHS // max(1, len(steps))))
+        cases = draws(medians, now, number_of_cases) if len(steps) <= SAMPLED_LENGTHS else []
+        self.names: list[str] = list(forecast.by_rest(self._expected_rests(cases)))
         number = {name: place for place, name in enumerate(self.names)}
         self.class_by_step = {name: self._class_like(step) for name, step in steps.items()}
         self.classes: list[StepClass] = []
@@ -144,8 +165,23 @@ class FleetWork:
         """For each group of equal steps, how many seconds before the end of its run it should start."""
         self.bucket_run: list[str | None] = []
         self.runs: list[str | None] = [steps[name].job.run for name in self.names]
+        self.missing = [sum(each in steps for each in steps[name].parents) for name in self.names]
+        self._group_steps(number)
+        self.children = [[number[each] for each in forecast.children[name]] for name in self.names]
+        self.begun = self._begun_steps(number)
+        self.cases = [self._draw(case) for case in cases]
+        self.critical = longest_of_runs(forecast, self.rests)
+        self._menus: dict[Fleet, Sequence[Bin | None]] = {}
+        self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
+        self.there = self._existing_machines()
+
+    def _group_steps(self, number: Mapping[str, int]) -> None:
+        """Sort the unstarted steps into classes and groups of equal steps.
+
+        :param number: the places of unstarted steps in ``names``
+        """
+        steps, turns = self.forecast.steps, self.forecast.turns
         of_run = Counter(step.job.run for step in steps.values())
-        self.missing: list[int] = []
         numbers: dict[StepClass, int] = {}
         by_key: dict[object, int] = {}
         for name in self.names:
@@ -159,7 +195,7 @@ class FleetWork:
             its_run = step.job.run if of_run[step.job.run] > 1 else self.longest_rests[name]
             # Where shares take turns, all equal steps of one share would otherwise go before those of another. So they
             # are split into parts, each as large as all parts before it.
-            part = name in forecast.turns and (number[name] + 1).bit_length()
+            part = name in turns and (number[name] + 1).bit_length()
             like = where, step.seconds, self.rests[name], step.job.priority, its_run, part
             bucket = by_key.setdefault(like, len(self.bucket_seconds))
             if bucket == len(self.bucket_seconds):
@@ -167,13 +203,13 @@ class FleetWork:
                 self.bucket_latest.append(self.longest_rests[name])
                 self.bucket_run.append(step.job.run)
             self.bucket_of.append(bucket)
-            self.missing.append(sum(each in steps for each in step.parents))
-        self.children = [[number[each] for each in forecast.children[name]] for name in self.names]
-        self.begun = self._begun_steps(number)
-        self.critical = longest_of_runs(forecast, self.rests)
-        self._menus: dict[Fleet, Sequence[Bin | None]] = {}
-        self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
-        self.there = self._existing_machines()
+
+    def _draw(self, case: Mapping[str, float]) -> Draw:
+        steps = self.forecast.steps
+        return Draw(
+            [case.get(name, steps[name].seconds) for name in self.names],
+            {each.name: case.get(each.name, each.left) for each in self.begun},
+        )
 
     def _class_like(self, step: WorkflowStep) -> StepClass:
         run, pool = ("run", step.job.run or ""), ("pool", step.pool or "")
@@ -245,6 +281,28 @@ class FleetWork:
     def boot_of(self, kind: str | None) -> float:
         """Seconds from the launch of an instance type to its first job."""
         return self.boots.get(kind or "", self.boot)
+
+    def _expected_rests(self, cases: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+        """The mean remaining paths.
+
+        The longest of several uncertain paths is longer on average than each of them, so a short step with many such
+        paths behind it starts early. Equal steps have equal paths.
+        """
+        if not cases:
+            return self.rests
+        forecast, behind = self.forecast, dict[object, list[float]]()
+
+        def key(name: str) -> object:
+            step = forecast.steps[name]
+            return step.job.run, step.seconds, self.rests[name]
+
+        some = [name for name, after in forecast.children.items() if after and forecast.steps[name].begun is None]
+        for case in cases:
+            rests = forecast.rests(self.now, case)
+            for name in some:
+                behind.setdefault(key(name), []).append(forecast.behind(name, rests))
+        means = {its: math.fsum(each) / len(each) for its, each in behind.items()}
+        return self.rests | {name: forecast.steps[name].seconds + means[key(name)] for name in some}
 
     def _longest_rests(self) -> dict[str, float]:
         """The remaining paths if each step takes as long as it probably does at most: this early a step should start.

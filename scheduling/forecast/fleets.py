@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from operator import ge
 
-from lading.scheduling.forecast.draws import Draw
-from lading.scheduling.forecast.fleet_work import BegunStep, Fleet, FleetWork, StepClass
+from lading.scheduling.forecast.fleet_work import BegunStep, Draw, Fleet, FleetWork, StepClass
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.model.location import Location
 from lading.scheduling.model.quotas import quota, vcpus

@@ -103,7 +103,7 @@ class Planner:
         """
         if not (self.is_chosen_for(forecast) and self.holds(forecast, locations, problem, now)):
             medians = forecast.by_those_at_work(now)
-            work = FleetWork(medians.by_means(), locations, problem, self.boot, now, most_boot_paid=self.most_boot_paid)
+            work = FleetWork(medians, locations, problem, self.boot, now, most_boot_paid=self.most_boot_paid)
             self.adopt(choose(work, medians, self.hurry, spent, self.fleets(forecast)), forecast)
             self.follow(work)
         self.not_ahead = forecast.launched_when_waiting().difference(waiting)

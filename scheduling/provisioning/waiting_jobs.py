@@ -54,7 +54,7 @@ def plan_waiting(
     forecast = Forecast(steps, {job.name: job.queued_at for job in jobs})
     problem = pose([], there, market.catalogue, limits, Objective(), now, None)
     medians = forecast.by_those_at_work(now)
-    work = FleetWork(medians.by_means(), there, problem, market.boot_seconds, now, market.boots)
+    work = FleetWork(medians, there, problem, market.boot_seconds, now, market.boots)
     planner = Planner(market.boot_seconds, market.hurry)
     # For more jobs, fleets are not compared but the usually best one is used, because a tick waits for this.
     fleet = choose(work, medians, market.hurry) if len(owners) <= 200 else Fleet(None)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.choice import beside, choose, sizes_between
+from lading.scheduling.forecast.choice import beside, choose, is_hopeless, sizes_between
 from lading.scheduling.forecast.draws import draws, quantiles
 from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, offers
 from lading.scheduling.forecast.fleets import FleetRun
@@ -47,7 +47,7 @@ def planned(
     fleets: Sequence[Fleet] = (),
 ) -> Schedule:
     """The schedule by the best fleet of all, or of those given."""
-    work = to_do(forecast.by_those_at_work(NOW).by_means(), locations, problem)
+    work = to_do(forecast.by_those_at_work(NOW), locations, problem)
     return FleetRun(work, choose(work, forecast, hurry, fleets=fleets)).schedule()
 
 
@@ -488,17 +488,15 @@ def test_where_lengths_are_uncertain_cases_are_compared_and_are_the_same_again()
         for name, step in wide(12).steps.items()
     }
     forecast = Forecast(steps, {"x": NOW})
-    work = to_do(forecast)
-    cases, again = draws(work, forecast, 4), draws(work, forecast, 4)
+    cases, again = draws(forecast, NOW, 4), draws(forecast, NOW, 4)
     assert cases == again
-    lengths = sorted(seconds for case in cases for seconds in case.seconds)
+    lengths = sorted(seconds for case in cases for name, seconds in case.items() if name != "3")
     assert 200 < lengths[len(lengths) // 2] < 450
     assert lengths[-1] > 2 * 300 > 300 / 2 > lengths[0]
-    assert all(case.left["3"] > 0 for case in cases)
+    assert all(case["3"] > 0 for case in cases)
     without = {name: step for name, step in steps.items() if name != "7"}
-    fewer = to_do(Forecast(without))
-    assert len(draws(fewer, Forecast(without), 4)[0].seconds) == 10
-    assert draws(work, wide(12), 4) == [], "all is known"
+    assert len(draws(Forecast(without), NOW, 4)[0]) == 11
+    assert draws(wide(12), NOW, 4) == [], "all is known"
 
 
 @pytest.mark.parametrize("number", [5, 40, 100])
@@ -517,8 +515,30 @@ def test_a_task_of_different_jobs_is_not_drawn_with_its_whole_spread() -> None:
     """If half of its jobs take a second and half an hour, none takes a day."""
     steps = {name: replace(step, spread=3.0, measured=20) for name, step in wide(12).steps.items()}
     forecast = Forecast(steps, {"x": NOW})
-    longest = max(seconds for case in draws(to_do(forecast), forecast, 4) for seconds in case.seconds)
+    longest = max(seconds for case in draws(forecast, NOW, 4) for seconds in case.values())
     assert longest < 300 * math.exp(3)
+
+
+def test_a_short_step_before_many_uncertain_paths_goes_before_the_start_of_one_of_them() -> None:
+    """The longest of ten paths of 100 s takes longer than one of 110 s."""
+    steps = {"split": one("split", 1.0), "first": one("first", 10.0), "last": one("last", 100.0, "first", spread=0.8)}
+    steps |= {name: one(name, 100.0, "split", spread=0.8) for name in map(str, range(10))}
+    steps = {
+        name: replace(step, alike=name if step.spread == 0.0 else "long", measured=9) for name, step in steps.items()
+    }
+    work = to_do(Forecast(steps, {"x": NOW}))
+    assert work.names[:2] == ["split", "first"]
+    assert len({work.bucket_of[work.names.index(name)] for name in map(str, range(10))}) == 1, "equal steps are a group"
+    known = to_do(Forecast({name: replace(step, spread=0.0) for name, step in steps.items()}, {"x": NOW}))
+    assert known.names[:2] == ["first", "split"]
+
+
+def test_a_fleet_is_tried_in_further_cases_until_it_is_clearly_worse_than_the_best() -> None:
+    assert not is_hopeless([])
+    assert not is_hopeless([0.05])
+    assert is_hopeless([0.2])
+    assert is_hopeless([0.05] * 4), "always as much worse"
+    assert not is_hopeless([0.3, -0.2, 0.3, -0.2]), "the cases differ by more than the fleets"
 
 
 def alone(number: int, seconds: float, cpus: float = 1, **more: object) -> dict[str, WorkflowStep]:
