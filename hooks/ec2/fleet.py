@@ -25,6 +25,7 @@ from lading.hooks.ec2.registration import Registration
 from lading.hooks.ec2.termination import Termination
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.rounds import Poller
 from lading.hooks.site import Order
 from lading.scheduling.model.reasons import Reason, because
 
@@ -33,7 +34,7 @@ SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
 AT_WORK = {LifePhase.UP, LifePhase.DRAINING}
 
 
-class EC2Fleet:
+class EC2Fleet(Poller):
     """The machines of a site. ``round`` belongs to one thread; the rest can be called from another.
 
     :param site: the name of the site
@@ -42,8 +43,6 @@ class EC2Fleet:
     :param api: URL at which jobs reach Airflow's execution API
     :param folder: local folder for the state of machines; ``logs``: Airflow's log folder
     """
-
-    no_api: str | None = None
 
     def __init__(
         self,

@@ -71,15 +71,15 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     @cached_property
     def rounds(self) -> Rounds:
         """The thread that describes and terminates instances."""
-        return Rounds(self.name, self.fleet, None)
+        return Rounds(self.name, self.fleet)
 
     @cached_property
     def launch_rounds(self) -> Rounds:
-        return Rounds(f"{self.name}-launches", self.fleet.launcher, None)
+        return Rounds(f"{self.name}-launches", self.fleet.launcher)
 
     @cached_property
     def price_rounds(self) -> Rounds:
-        return Rounds(f"{self.name}-prices", self.fleet.offers, None)
+        return Rounds(f"{self.name}-prices", self.fleet.offers)
 
     @classmethod
     def refuse(cls, config: EC2Config) -> None:

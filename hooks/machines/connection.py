@@ -37,8 +37,7 @@ class Connection:
     def trouble(self) -> str | None:
         """Why it is unreachable; None: it is reachable."""
         if self.rounds.trouble is None and self.machine.is_loaded:
-            under_way = self.rounds.under_way_since
-            is_late = under_way is not None and time.monotonic() - under_way > SECONDS_UNTIL_LATE
+            is_late = self.rounds.seconds_under_way > SECONDS_UNTIL_LATE
             return f"it has not answered for {SECONDS_UNTIL_LATE:.0f} s" if is_late else None
         return self.rounds.trouble or NO_ANSWER
 
