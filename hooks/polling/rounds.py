@@ -106,11 +106,13 @@ class Rounds:
         self.troubles = Trouble(log)
         self._tasks: deque[tuple[str, Callable[[], None]]] = deque()
         self._next_at = math.inf if on_request else 0.0  # when the next round starts without a request
-        self._lock = threading.Lock()  # of the following two
+        self._change = threading.Condition()  # of the following three
         self._is_requested = False
         self._not_before = 0.0  # when the next round can start
-        self._woken, self._waker = socket.socketpair()
-        for each in (self._woken, self._waker):
+        self._sleeps = False
+        # A thread that waits for news waits for descriptors; any other for the condition, which costs less.
+        self._pair = socket.socketpair() if news is not None else None
+        for each in self._pair or ():
             each.setblocking(False)
         self._answered = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lading-site-{site}", daemon=True)
@@ -145,7 +147,7 @@ class Rounds:
         :param pause: seconds until it can start; a round that is requested already is not put off. None: it can start
             even during the pause after the last round
         """
-        with self._lock:
+        with self._change:
             if pause is None:
                 self._not_before = 0.0
             elif not self._is_requested:
@@ -189,6 +191,7 @@ class Rounds:
 
     def _run(self) -> None:
         while (work := self._next()) is not None:
+            self._sleeps = False
             if self.may_act():
                 work()
             self.under_way_since = None
@@ -196,10 +199,11 @@ class Rounds:
     def _next(self) -> Callable[[], None] | None:
         """Wait for the next task or round; None: the thread is to stop."""
         while True:
-            self._drain()
+            self._sleeps = True  # before it looks for work: what comes later wakes it
             is_ready = self.is_ready()
-            self._look_for_news()
-            with self._lock:
+            has_news = self._listens and self.news is not None and self.news.has_come()
+            with self._change:
+                self._is_requested = self._is_requested or has_news
                 self.under_way_since = time.monotonic()
                 if self._tasks:
                     return partial(self._do, *self._tasks.popleft())
@@ -243,7 +247,7 @@ class Rounds:
 
     def _rest(self, seconds: float) -> None:
         """Let no round start for so long; one may have been requested for later."""
-        with self._lock:
+        with self._change:
             self._not_before = max(self._not_before, time.monotonic() + seconds)
 
     @property
@@ -265,13 +269,14 @@ class Rounds:
 
     def _sleep(self, seconds: float) -> None:
         """Wait until a round can start, or something happens that may be a reason for one."""
-        poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
-        if self._listens and self.news is not None and (descriptor := self.news.fileno()) is not None:
-            poll.register(descriptor, select.POLLIN)
         if self.tunnel is not None:
             seconds = min(seconds, TUNNEL_PAUSE)
-        poll.poll(None if seconds == math.inf else seconds * 1000)
+        timeout = None if seconds == math.inf else seconds
+        if self.news is None or self._pair is None:
+            with self._change:
+                self._change.wait_for(lambda: not self._sleeps, timeout)
+        else:
+            self._await_news(self.news, self._pair[0], timeout)
         if self.tunnel is not None and not self.tunnel.stands:
             try:
                 self._keep_tunnel()
@@ -280,22 +285,28 @@ class Rounds:
             if self.poller.no_api is None:
                 self.wake()
 
+    def _await_news(self, news: WakeSource, woken: socket.socket, timeout: float | None) -> None:
+        poll = select.poll()
+        poll.register(woken, select.POLLIN)
+        if self._listens and (descriptor := news.fileno()) is not None:
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(None if timeout is None else timeout * 1000)
+        with contextlib.suppress(BlockingIOError):
+            woken.recv(READ)
+
     @property
     def _listens(self) -> bool:
         """Whether news are awaited: those that come during the pause after a round are read after it."""
         return self.news is not None and not self._is_requested and time.monotonic() >= self._not_before
 
-    def _look_for_news(self) -> None:
-        if self._listens and self.news is not None and self.news.has_come():
-            self.wake()
-
     def _nudge(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # enough wake-ups are pending
-            self._waker.send(b".")
-
-    def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._woken.recv(READ)
+        """End the sleep of the thread."""
+        with self._change:
+            is_asleep, self._sleeps = self._sleeps, False
+            self._change.notify()
+        if is_asleep and self._pair is not None:
+            with contextlib.suppress(BlockingIOError):  # enough wake-ups are pending
+                self._pair[1].send(b".")
 
 
 # How often a site is polled: often while something changes, and ever less when nothing does.

@@ -300,7 +300,7 @@ def rest(threads: Iterable[SiteThread]) -> None:
         if isinstance(thread.site, FakeSite) and thread.site.hangs:
             return True
         rounds = thread.rounds
-        with rounds._lock:
+        with rounds._change:
             idle = rounds.under_way_since is None and not rounds._tasks
             return rounds._thread.ident is None or (idle and (thread.has_more or not rounds._is_requested))
 
