@@ -194,7 +194,7 @@ class SiteThread(Poller):
         """Whether events were taken since the current observation began."""
         self._is_closing = False
         self._is_closed = threading.Event()
-        site.notify = self.request_observation
+        site.on_news = self.request_observation
 
     # -- called by the controller; only methods with a time limit wait for the site
 

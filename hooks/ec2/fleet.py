@@ -7,7 +7,7 @@ its own), registration, readiness (``reach``) and termination; draining and live
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lading.hooks.ec2 import boot, life
@@ -42,6 +42,7 @@ class EC2Fleet(Poller):
     :param identities: our current identity, then former ones
     :param api: URL at which jobs reach Airflow's execution API
     :param folder: local folder for the state of machines; ``logs``: Airflow's log folder
+    :param notify: called when a machine begins or ceases to take jobs
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class EC2Fleet(Poller):
         api: str,
         folder: Path,
         logs: Path,
+        notify: Callable[[], None] = lambda: None,
     ) -> None:
         self.config, self.ec2, self.identities = config, ec2, identities
         self.event_buffer = EventBuffer()
@@ -66,7 +68,8 @@ class EC2Fleet(Poller):
             ec2, identities[0], scope, self.machines, self.termination.leave, shortages=self.state.shortages
         )
         self.registration = Registration(self.state, self.termination)
-        self.readiness = Readiness(self.state, Connector(site, config, identities, api, folder / "machines", logs))
+        connector = Connector(site, config, identities, api, folder / "machines", logs, notify)
+        self.readiness = Readiness(self.state, connector)
 
     # -- what the controller calls
 

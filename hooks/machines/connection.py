@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 
+from lading.hooks.api_tunnel.tunnel import DirectTunnel
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import LocationState, ObservedLocation, StagingArea, join
@@ -24,10 +24,24 @@ SECONDS_UNTIL_LATE = 20.0
 NO_ANSWER = "it has not answered yet, so its resources are unknown"
 
 
-@dataclass(slots=True)
 class Connection:
-    machine: Machine
-    rounds: Rounds
+    """A machine, and the thread that talks to it.
+
+    :param site: the name of the machine's site
+    :param notify: called when it begins or ceases to take jobs; its events wait for the next observation, because a
+        machine that runs short jobs has some in every round
+    """
+
+    def __init__(self, site: str, machine: Machine, notify: Callable[[], None]) -> None:
+        self.machine = machine
+        self.notify = notify
+        tunnel = None
+        if machine.config.needs_tunnel(machine.api):
+            tunnel = DirectTunnel(machine.transport, machine.api, file=f"{machine.root}/api_address")
+        self.rounds = Rounds(
+            f"{site}-{self.name}", machine, tunnel, machine.spool, machine.tracker.leisure, self._note_round
+        )
+        self._took_jobs = False
 
     @property
     def name(self) -> str:
@@ -125,6 +139,12 @@ class Connection:
                 self.rounds.tunnel.close()
             machine.leave()
             machine.transport.close()
+
+    def _note_round(self) -> None:
+        takes_jobs = self.trouble is None and self.machine.note is None
+        if takes_jobs != self._took_jobs:
+            self._took_jobs = takes_jobs
+            self.notify()
 
     def _end_agent(self, how: str, deadline: float) -> None:
         """Shut the agent down: at once, cancelling its jobs, or once its jobs have finished.

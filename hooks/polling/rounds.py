@@ -37,6 +37,10 @@ TUNNEL_PAUSE = 1.0
 READ = 65536
 
 
+class KnownTrouble(OSError):
+    """Why the rounds of another thread fail, which has logged that."""
+
+
 class Poller(Protocol):
     """The work that is done in the rounds.
 
@@ -136,6 +140,13 @@ class Rounds:
         seconds = self.seconds_under_way
         return None if seconds < SECONDS_UNTIL_SHOWN else f"no answer since {format_moment(time.time() - seconds)}"
 
+    def error(self, otherwise: str) -> OSError:
+        """Return why there is no answer, for the thread that observes the site.
+
+        :param otherwise: the message if no round has failed
+        """
+        return OSError(otherwise) if self.trouble is None else KnownTrouble(self.trouble)
+
     def start(self) -> None:
         """Start the thread unless it was started or stopped before; the first round starts at once."""
         if self._thread.ident is None and not self.stopping:
@@ -204,19 +215,22 @@ class Rounds:
             has_news = self._listens and self.news is not None and self.news.has_come()
             with self._change:
                 self._is_requested = self._is_requested or has_news
-                self.under_way_since = time.monotonic()
+                self.under_way_since = now = time.monotonic()
                 if self._tasks:
                     return partial(self._do, *self._tasks.popleft())
                 if self.stopping:
                     self.under_way_since = None
                     return None
-                due_at = max(self._not_before, 0.0 if self._is_requested else self._next_at)
-                pause = due_at - self.under_way_since if is_ready else math.inf
-                if pause <= 0:
+                due_at = max(self._not_before, now if self._is_requested else self._next_at)
+                if is_ready and due_at <= now:
                     self._is_requested = False
                     return self._poll
                 self.under_way_since = None
-            self._sleep(pause)
+                if not is_ready:
+                    due_at = math.inf
+                elif self.news is not None and now < self._not_before:
+                    due_at = self._not_before  # from then on it listens
+            self._sleep(due_at - now)
 
     def _do(self, failure: str, task: Callable[[], None]) -> None:
         try:
@@ -256,7 +270,8 @@ class Rounds:
 
     def _complain(self, failure: str, error: Exception) -> None:
         """Log a failure, with its traceback unless it is an OSError: any other error may be a bug."""
-        self.troubles.begin(failure, error, traceback=not isinstance(error, OSError))
+        if not isinstance(error, KnownTrouble):
+            self.troubles.begin(failure, error, traceback=not isinstance(error, OSError))
 
     def _keep_tunnel(self) -> None:
         """Rebuild a lost tunnel to Airflow's API, and tell the poller why that failed."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 import time
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,6 +46,23 @@ def test_what_comes_while_there_is_leisure_comes_in_one_round() -> None:
     assert len(looks.at) == 2
 
 
+def test_news_that_comes_while_there_is_leisure_is_read_after_it() -> None:
+    looks, reported = Looks(), threading.Semaphore(0)
+    ours, theirs = socket.socketpair()
+    news = SimpleNamespace(
+        fileno=ours.fileno, has_come=lambda: bool(select.select([ours], [], [], 0)[0] and ours.recv(9))
+    )
+    with ours, theirs:
+        rounds = Rounds("lab", looks, news=news, leisure=lambda: 1.0, finished=reported.release)
+        rounds.start()
+        for number in (1, 2, 3):
+            assert reported.acquire(timeout=120)
+            assert len(looks.at) == number
+            theirs.send(b"news")
+        rounds.stop(120)
+    assert min(after - before for before, after in pairwise(looks.at)) >= 1.0
+
+
 def test_without_leisure_a_round_begins_at_once() -> None:
     looks = Looks()
     rounds = Rounds("lab", looks)
@@ -65,6 +86,21 @@ def test_a_failed_round_is_not_repeated_at_once_however_often_it_is_requested(mo
     assert reported.acquire(timeout=120)
     assert looks.at[1] - looks.at[0] >= 1.0
     rounds.stop(120)
+
+
+def test_a_trouble_is_logged_by_the_thread_that_has_met_it_alone(caplog: Any) -> None:
+    """A site is observed in one thread and talks to its login node in another, and both know why it does not answer."""
+    reported = threading.Semaphore(0)
+    login = Rounds("hpc", Looks(OSError("no route")), finished=reported.release)
+    login.start()
+    assert reported.acquire(timeout=120)
+    site = Rounds("hpc", Looks(login.error("no answer yet")), finished=reported.release)
+    site.start()
+    assert reported.acquire(timeout=120)
+    assert site.trouble == "no route"
+    assert len(caplog.records) == 1
+    for each in (login, site):
+        each.stop(120)
 
 
 def test_tasks_are_done_in_order_before_the_next_round_and_even_if_it_is_not_due(caplog: Any) -> None:
