@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from lading.hooks.files.logs import Trouble
+from lading.hooks.ssh.answer import TransportError
 from lading.scheduling.text.printable import storable
 from lading.scheduling.text.units import format_moment
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Least seconds until the next round after a failed one; a connection has its own back-off.
+# Least seconds until the next round after a failed one. While a connection backs off, there is none.
 PAUSE_AFTER_TROUBLE = 2.0
 # A round that takes longer than this is shown to users, because the site may be unreachable, seconds.
 SECONDS_UNTIL_SHOWN = 5.0
@@ -174,14 +175,17 @@ class Rounds:
         self._tasks.append((failure, task))
         self._nudge()
 
-    def note_failure(self, failure: str, error: Exception) -> None:
-        """Note why a round failed, or why its result is of no use; the next one starts after a pause.
+    def note_failure(self, failure: str, error: Exception) -> float:
+        """Note why a round failed, or why its result is of no use.
 
         :param failure: the log message
+        :returns: seconds during which no round starts
         """
         self._complain(failure, error)
         self.trouble = storable(str(error)) or type(error).__name__
-        self._rest(PAUSE_AFTER_TROUBLE)
+        pause = max(PAUSE_AFTER_TROUBLE, error.retry_in if isinstance(error, TransportError) else 0.0)
+        self._rest(pause)
+        return pause
 
     def note_silence(self, message: str) -> None:
         """Log that a round or a task gets no answer."""
@@ -248,8 +252,7 @@ class Rounds:
             self._keep_tunnel()
             pause = self.poller.pause()
         except Exception as error:  # a third party's site or batch system can raise anything
-            self.note_failure(self._failure, error)
-            pause = PAUSE_AFTER_TROUBLE
+            pause = self.note_failure(self._failure, error)
         else:
             self.trouble = None
             self.troubles.end(self._failure)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.polling.rounds import Rounds
+from lading.hooks.ssh.answer import TransportError
 
 
 class Looks:
@@ -75,9 +76,14 @@ def test_without_leisure_a_round_begins_at_once() -> None:
     assert looks.at[1] - looks.at[0] < 120
 
 
-def test_a_failed_round_is_not_repeated_at_once_however_often_it_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", 1.0)
-    looks, reported = Looks(OSError("no route\0")), threading.Semaphore(0)
+@pytest.mark.parametrize(("pause", "back_off"), [(1.0, 0.0), (0.0, 1.0)], ids=["its own", "of the connection"])
+def test_a_failed_round_is_not_repeated_at_once_however_often_it_is_requested(
+    monkeypatch: pytest.MonkeyPatch, pause: float, back_off: float
+) -> None:
+    monkeypatch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", pause)
+    error = TransportError("no route\0")
+    error.retry_in = back_off
+    looks, reported = Looks(error), threading.Semaphore(0)
     rounds = Rounds("hpc", looks, finished=reported.release)
     rounds.start()
     assert reported.acquire(timeout=120)
