@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from lading.hooks.files.logs import Trouble
+from lading.hooks.polling.rounds import Poller, Rounds
 from lading.hooks.site import ElasticSite, Holding, Observation, Order, Site
 from lading.hooks.spool import events
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.model.reasons import Reason
-from lading.scheduling.text.printable import storable
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +27,6 @@ LAST_NEWS_SECONDS = 2.0
 SECONDS_UNTIL_SILENT = 10.0
 # Least time between two observations of a site, however often events ring the controller's bell, seconds.
 SECONDS_BETWEEN_LOOKS = 0.1
-# A failed observation is repeated after this, seconds.
-SECONDS_AFTER_TROUBLE = 2.0
 # The most events of a site that one tick stores, so that a site with many does not delay the others.
 MOST_EVENTS = 500
 
@@ -54,7 +50,7 @@ class SiteThreads:
         may_act: Callable[[], bool],
         beat: Callable[[], None],
     ) -> None:
-        self.threads = {name: SiteThread(site, ring, may_act, Trouble(log)) for name, site in sites.items()}
+        self.threads = {name: SiteThread(site, ring, may_act) for name, site in sites.items()}
         self.beat = beat
         self.silent: dict[str, str] = {}
         """Why sites count as not answering, as text, by name."""
@@ -156,12 +152,12 @@ class SiteThreads:
             self.silent.pop(name, None)
             return False
         if why == SILENT:  # the call still hangs, so the thread has not logged a failure
-            thread.trouble.begin(thread.failure, OSError(why))
+            thread.rounds.note_silence(why)
         self.silent[name] = why
         return True
 
 
-class SiteThread:
+class SiteThread(Poller):
     """Observes one site and runs the controller's tasks on it, one at a time.
 
     Tasks run before the next observation. Events are read again only after the controller has acknowledged those that
@@ -169,35 +165,36 @@ class SiteThread:
 
     :param ring: called when an observation has found something that the controller does not know
     :param may_act: whether the controller holds its lease; without it, the site is not called
-    :param trouble: logs a repeated failure once
     """
 
-    def __init__(
-        self, site: Site[Any], ring: Callable[[], None], may_act: Callable[[], bool], trouble: Trouble
-    ) -> None:
+    def __init__(self, site: Site[Any], ring: Callable[[], None], may_act: Callable[[], bool]) -> None:
         self.site = site
         self.ring = ring
-        self.may_act = may_act
-        self.trouble = trouble
-        self.failure = f"Site {site.name!r} could not be polled"
-        """The log message while the site does not answer."""
         self.last: Observation | None = None
         """The observation that was taken last."""
         self.has_news = False
         """Whether the latest observation differs from the one before and was not taken yet."""
+        self.rounds = Rounds(
+            site.name,
+            self,
+            leisure=self.pause,
+            finished=self._note_round,
+            on_request=True,
+            is_ready=self._can_observe,
+            may_act=may_act,
+        )
+        self._lock = threading.Lock()  # of all below
         self._found: Observation | None = None
         self._events: list[dict[str, Any]] = []
         self._trouble: str | None = NOT_YET
-        self._change = threading.Condition()
-        self._tasks: deque[tuple[str, Callable[[], None]]] = deque()
+        """The trouble after the round before."""
         self._is_new = False
         self._is_taken = False
-        self._is_wanted = False
-        self._next_look = 0.0
-        self._busy_since: float | None = None
-        self._phase = "open"
-        self._thread = threading.Thread(target=self._run, name=f"site-{site.name}", daemon=True)
-        site.notify = self.request_observation
+        self._is_outdated = False
+        """Whether events were taken since the current observation began."""
+        self._is_closing = False
+        self._is_closed = threading.Event()
+        site.on_news = self.request_observation
 
     # -- called by the controller; only methods with a time limit wait for the site
 
@@ -206,36 +203,28 @@ class SiteThread:
 
         :param pause: least number of seconds from now
         """
-        with self._change:
-            # Ticks may follow each other faster than the pause; if each set it again, the observation would never come.
-            if not self._is_wanted:
-                self._next_look = max(self._next_look, time.monotonic() + pause)
-            self._is_wanted = True
-            self._change.notify_all()
-        if self._thread.ident is None:
-            self._thread.start()
+        self.rounds.wake(pause)
+        self.rounds.start()
 
     def answers_within(self, seconds: float) -> bool:
         """Wait for the first answer or failure of the site; returns whether either has arrived."""
-        with self._change:
-            return self._change.wait_for(lambda: self._trouble != NOT_YET, max(seconds, 0.0))
+        return self.rounds.answered_within(seconds)
 
     def silence(self) -> str | None:
         """Return why the site counts as not answering, as text; None: it answers."""
-        since = self._busy_since
-        if since is not None and time.monotonic() - since > SECONDS_UNTIL_SILENT:
+        if self.rounds.seconds_under_way > SECONDS_UNTIL_SILENT:
             return SILENT
-        return self._trouble
+        return self.rounds.trouble if self.answers_within(0.0) else NOT_YET
 
     def take(self) -> Sequence[dict[str, Any]] | None:
         """Return the next events to store; None: no new observation since the last call.
 
         Returns the same events until :meth:`settle` is called.
         """
-        with self._change:
+        with self._lock:
             self.has_news = False
             if self._is_new:
-                self._is_new, self._is_taken, self.last = False, True, self._found
+                self._is_new, self._is_taken, self._is_outdated, self.last = False, True, True, self._found
             return self._events[:MOST_EVENTS] if self._is_taken else None
 
     @property
@@ -249,21 +238,21 @@ class SiteThread:
         :param error: why they could not be stored; the next observation finds them again
         :returns: whether all events of the observation are stored
         """
-        with self._change:
-            if self._is_taken and error is None:
+        failure = f"What site {self.site.name!r} reported could not be stored"
+        with self._lock:
+            if error is not None:
+                self.rounds.note_failure(failure, error)
+                self.last, self._trouble = None, self.rounds.trouble
+            elif self._is_taken:
                 del self._events[:MOST_EVENTS]
                 if self._events:
                     return False
-            if self._is_taken and error is None and self.last is not None:
-                self._tasks.append(("acknowledge its events", self.last.acknowledge))
+                if self.last is not None:
+                    self._add("acknowledge its events", self.last.acknowledge)
             self._is_taken = False
-            if error is None:
-                self.trouble.end(self.failure)
-            else:
-                self.last, self._trouble = None, self._log_trouble(error)
-                self._next_look = time.monotonic() + SECONDS_AFTER_TROUBLE
-            self._change.notify_all()
-            return error is None
+        if error is None:
+            self.rounds.troubles.end(failure)
+        return error is None
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         """Have jobs given to locations of the site. A later observation reveals failures."""
@@ -307,99 +296,59 @@ class SiteThread:
 
     def closes_within(self, seconds: float) -> bool:
         """Wait until the site has been closed and observed once more; returns whether that is done."""
-        with self._change:
-            return self._change.wait_for(lambda: self._phase == "closed", max(seconds, 0.0))
+        return self._is_closed.wait(max(seconds, 0.0))
 
     def end(self, seconds: float) -> None:
         """Have the thread run its remaining tasks and stop; wait up to this many seconds for that."""
-        with self._change:
-            self._phase = "ended"
-            self._change.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(max(seconds, 0.0))
+        self.rounds.stop(seconds)
+
+    def _add(self, what: str, do: Callable[[], None]) -> None:
+        self.rounds.add(f"Site {self.site.name!r} could not {what}", do)
 
     # -- the thread
 
-    def _add(self, what: str, do: Callable[[], None]) -> None:
-        with self._change:
-            self._tasks.append((what, do))
-            self._change.notify_all()
+    def round(self) -> None:
+        """Observe the site.
 
-    def _run(self) -> None:
-        while (task := self._next()) is not None:
-            what, do = task
-            failure = f"Site {self.site.name!r} could not {what}"
-            try:
-                if self.may_act():
-                    do()
-            except Exception as error:  # a third party's site can raise anything
-                self._log(failure, error)
-            else:
-                self.trouble.end(failure)
+        :raises Exception: it could not be observed; a third party's site can return or raise anything
+        """
+        found = self.site.observe()
+        sifted, faults = events.sift(found.events)
+        what = f"Site {self.site.name!r} reported something that is not an event"
+        self.rounds.troubles.note(what, ValueError(faults[0]) if faults else None)
+        with self._lock:
+            if self._is_outdated:  # it may have the events that were taken meanwhile, and would acknowledge others
+                return
+            if found.events or self._found is None or not found.looks_like(self._found):
+                self.has_news = True
+            self._found, self._events, self._is_new = found, sifted, True
 
-    def _next(self) -> tuple[str, Callable[[], None]] | None:
-        """Wait for the next task or observation; None: the thread is to stop."""
-        with self._change:
-            self._busy_since = None
-            while not self._tasks:
-                if self._phase == "ended":
-                    return None
-                pause = self._next_look - time.monotonic()
-                can_look = self._is_wanted and not self._is_taken and self._phase != "closed"
-                if can_look and pause <= 0:
-                    self._is_wanted = False
-                    self._busy_since = time.monotonic()
-                    return "be observed", self._observe
-                self._change.wait(pause if can_look else None)
-            self._busy_since = time.monotonic()
-            return self._tasks.popleft()
+    def pause(self) -> float:
+        return SECONDS_BETWEEN_LOOKS
 
-    def _observe(self) -> None:
-        observation, trouble = None, None
-        sifted: list[dict[str, Any]] = []
-        try:
-            observation = self.site.observe()
-            sifted, faults = events.sift(observation.events)
-            self._complain(faults)
-        except Exception as error:  # a third party's site can return or raise anything
-            observation, trouble = None, self._log_trouble(error)
-        pause = SECONDS_BETWEEN_LOOKS if trouble is None else SECONDS_AFTER_TROUBLE
-        with self._change:
-            is_news = trouble != self._trouble or (observation is not None and self._has_news(observation))
-            self._trouble = trouble
-            self.has_news = self.has_news or is_news
-            if observation is not None:
-                self._found, self._events, self._is_new = observation, sifted, True
-            if self._phase == "closing":
-                self._phase = "closed"
-            # A tick may already have requested the next observation, with a longer pause.
-            self._next_look = max(self._next_look, time.monotonic() + pause)
-            self._change.notify_all()
+    def _can_observe(self) -> bool:
+        with self._lock:
+            self._is_outdated = False
+            return not (self._is_taken or self._is_closed.is_set())
+
+    def _note_round(self) -> None:
+        """Tell the controller if an observation has found something new; repeat one that is outdated."""
+        with self._lock:
+            if self._is_outdated:
+                self.rounds.wake()
+                return
+            if self.rounds.trouble != self._trouble:
+                self.has_news = True
+            self._trouble = self.rounds.trouble
+            is_news = self.has_news
+        if self._is_closing:
+            self._is_closed.set()
         if is_news:
             self.ring()
-
-    def _log_trouble(self, error: Exception) -> str:
-        self._log(self.failure, error)
-        return storable(str(error)) or type(error).__name__
-
-    def _log(self, what: str, error: Exception) -> None:
-        """Log a failure, with its traceback unless it is an OSError: any other error may be a bug."""
-        self.trouble.begin(what, error, traceback=not isinstance(error, OSError))
-
-    def _complain(self, faults: Sequence[str]) -> None:
-        what = f"Site {self.site.name!r} reported something that is not an event"
-        if faults:
-            self.trouble.begin(what, ValueError(faults[0]))
-        else:
-            self.trouble.end(what)
-
-    def _has_news(self, found: Observation) -> bool:
-        return bool(found.events) or self._found is None or not found.looks_like(self._found)
 
     def _close(self, how: str, seconds: float) -> None:
         try:
             self.site.close(how, seconds)
         finally:
-            with self._change:
-                if self._phase == "open":
-                    self._phase, self._is_wanted, self._next_look = "closing", True, 0.0
+            self._is_closing = True
+            self.rounds.wake(None)

@@ -162,7 +162,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             raise OSError("no answer yet")
         poller = self.poller
         if poller.user is None:
-            raise OSError(self.rounds.trouble or "no answer yet")
+            raise self.rounds.error("no answer yet")
         events = poller.unread()
         barred = poller.submitter.barred.reasons()
 

@@ -7,7 +7,7 @@ its own), registration, readiness (``reach``) and termination; draining and live
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lading.hooks.ec2 import boot, life
@@ -26,6 +26,7 @@ from lading.hooks.ec2.registration import Registration
 from lading.hooks.ec2.termination import Termination
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.rounds import Poller
 from lading.hooks.site import Order
 from lading.scheduling.model.reasons import Reason, because
 
@@ -34,7 +35,7 @@ SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
 AT_WORK = {LifePhase.UP, LifePhase.DRAINING}
 
 
-class EC2Fleet:
+class EC2Fleet(Poller):
     """The machines of a site. ``round`` belongs to one thread; the rest can be called from another.
 
     :param site: the name of the site
@@ -42,9 +43,8 @@ class EC2Fleet:
     :param identities: our current identity, then former ones
     :param api: URL at which jobs reach Airflow's execution API
     :param folder: local folder for the state of machines; ``logs``: Airflow's log folder
+    :param notify: called when a machine begins or ceases to take jobs
     """
-
-    no_api: str | None = None
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class EC2Fleet:
         folder: Path,
         logs: Path,
         limits: EC2Limits = EC2Limits(),
+        notify: Callable[[], None] = lambda: None,
     ) -> None:
         self.config, self.ec2, self.identities = config, ec2, identities
         self.event_buffer = EventBuffer()
@@ -69,7 +70,8 @@ class EC2Fleet:
             ec2, identities[0], scope, self.machines, self.termination.leave, shortages=self.state.shortages
         )
         self.registration = Registration(self.state, self.termination)
-        self.readiness = Readiness(self.state, Connector(site, config, identities, api, folder / "machines", logs))
+        connector = Connector(site, config, identities, api, folder / "machines", logs, notify)
+        self.readiness = Readiness(self.state, connector)
 
     # -- what the controller calls
 

@@ -21,6 +21,7 @@ from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import INSTANCES, REQUESTS, Shortages, TokenBucket
 from lading.hooks.ec2.refusals import TRANSIENT, said_by
+from lading.hooks.polling.rounds import Poller
 from lading.scheduling.model.catalogue import bundled
 from lading.scheduling.model.reasons import Reason, because
 
@@ -56,7 +57,7 @@ class NoSubnetOpen(Exception):
 
 
 @dataclass(eq=False)
-class Launcher:
+class Launcher(Poller):
     """Launches orders. ``round`` belongs to one thread; the rest can be called from another.
 
     :param identity: that of the deployment that owns the machines
@@ -77,7 +78,6 @@ class Launcher:
     batches: deque[LaunchBatch] = field(default_factory=deque)
     unanswered: dict[str, UnansweredLaunch] = field(default_factory=dict)
     looked_at: float | None = None
-    no_api: str | None = None
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()

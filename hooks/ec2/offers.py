@@ -20,6 +20,7 @@ from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
+from lading.hooks.polling.rounds import Poller
 from lading.hooks.site import join
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
@@ -39,14 +40,12 @@ LARGEST_VOLUME = 64 * 2**20
 ROOTS = "roots.json"
 
 
-class EC2Offers:
+class EC2Offers(Poller):
     """What can be launched. ``round`` waits for AWS, so it has a thread of its own and delays no machine.
 
     :param folder: for prices, which outlive this process
     :param report: called with an event for each bill
     """
-
-    no_api: str | None = None
 
     def __init__(
         self,

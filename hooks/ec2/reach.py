@@ -6,13 +6,12 @@ import errno
 import select
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from lading.hooks.api_tunnel.tunnel import DirectTunnel
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet_state import FleetPart, FleetState
 from lading.hooks.ec2.identity import Identity, matching
@@ -21,7 +20,6 @@ from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.machines.connection import Connection
 from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.machines.machine import Machine
-from lading.hooks.polling.rounds import Rounds
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.transport import Server
 from lading.scheduling.model.quotas import is_burstable
@@ -115,6 +113,7 @@ class Connector:
     :param identities: our current identity, then former ones
     :param api: URL at which jobs reach Airflow's execution API
     :param folder: local folder for the state of machines; ``logs``: Airflow's log folder
+    :param notify: called when a machine begins or ceases to take jobs
     """
 
     site: str
@@ -123,6 +122,7 @@ class Connector:
     api: str
     folder: Path
     logs: Path
+    notify: Callable[[], None] = lambda: None
 
     def connect(self, ec2_machine: EC2Machine, host: str) -> Connection:
         """Create the connection to a machine at an address, without starting its rounds.
@@ -158,8 +158,4 @@ class Connector:
             table |= {"cpus": ec2_machine.capacity.cpus}
         host_table = HostConfig.model_validate({**table, "usd_per_hour": ec2_machine.usd_per_hour or 0.0})
         machine = Machine(self.site, config, host_table, transport, self.api, self.folder / ec2_machine.name, self.logs)
-        tunnel = None
-        if config.needs_tunnel(self.api):
-            tunnel = DirectTunnel(transport, self.api, file=f"{machine.root}/api_address")
-        rounds = Rounds(f"{self.site}-{ec2_machine.name}", machine, tunnel, machine.spool, machine.tracker.leisure)
-        return Connection(machine, rounds)
+        return Connection(self.site, machine, self.notify)

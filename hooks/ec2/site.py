@@ -64,20 +64,24 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         here = self.config.deployment
         logs, ours = here.log_folder(), identities(here.identity().secret)
         api, ec2 = self.config.execution_api, EC2(self.config, limits=self.limits)
-        return EC2Fleet(self.name, self.scope, self.config, ec2, ours, api, self.folder, logs, self.limits)
+        return EC2Fleet(self.name, self.scope, self.config, ec2, ours, api, self.folder, logs, self.limits, self.notify)
 
     @cached_property
     def rounds(self) -> Rounds:
         """The thread that describes and terminates instances."""
-        return Rounds(self.name, self.fleet, None)
+        return Rounds(self.name, self.fleet, finished=self._note_round)
 
     @cached_property
     def launch_rounds(self) -> Rounds:
-        return Rounds(f"{self.name}-launches", self.fleet.launcher, None)
+        return Rounds(f"{self.name}-launches", self.fleet.launcher, finished=self._note_round)
 
     @cached_property
     def price_rounds(self) -> Rounds:
-        return Rounds(f"{self.name}-prices", self.fleet.offers, None)
+        return Rounds(f"{self.name}-prices", self.fleet.offers)
+
+    def _note_round(self) -> None:
+        if self.fleet.event_buffer.unread():
+            self.notify()
 
     @classmethod
     def refuse(cls, config: EC2Config) -> None:
@@ -112,7 +116,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         self._first_answer = 0.0
         fleet = self.fleet
         if not fleet.is_loaded:
-            raise OSError(self.rounds.trouble or "AWS has not answered yet")
+            raise self.rounds.error("AWS has not answered yet")
         fleet.promote_ready()
         buffers = [fleet.event_buffer, *(each.machine.event_buffer for each in fleet.connections)]
         seen = [each.seen(self.name) for each in list(fleet.machines.values())]

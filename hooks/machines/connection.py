@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 
+from lading.hooks.api_tunnel.tunnel import DirectTunnel
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import LocationState, ObservedLocation, StagingArea, join
@@ -22,12 +22,27 @@ log = logging.getLogger(__name__)
 NO_ANSWER = "it has not answered yet, so its resources are unknown"
 
 
-@dataclass(slots=True)
 class Connection:
-    machine: Machine
-    rounds: Rounds
+    """A machine, and the thread that talks to it.
+
+    :param site: the name of the machine's site
+    :param notify: called when it begins or ceases to take jobs; its events wait for the next observation, because a
+        machine that runs short jobs has some in every round
+    """
+
     seconds_until_late = 20.0
     """A machine whose answer takes longer gets no jobs until it has answered."""
+
+    def __init__(self, site: str, machine: Machine, notify: Callable[[], None]) -> None:
+        self.machine = machine
+        self.notify = notify
+        tunnel = None
+        if machine.config.needs_tunnel(machine.api):
+            tunnel = DirectTunnel(machine.transport, machine.api, file=f"{machine.root}/api_address")
+        self.rounds = Rounds(
+            f"{site}-{self.name}", machine, tunnel, machine.spool, machine.tracker.leisure, self._note_round
+        )
+        self._took_jobs = False
 
     @property
     def name(self) -> str:
@@ -37,8 +52,7 @@ class Connection:
     def trouble(self) -> str | None:
         """Why it is unreachable; None: it is reachable."""
         if self.rounds.trouble is None and self.machine.is_loaded:
-            under_way = self.rounds.under_way_since
-            is_late = under_way is not None and time.monotonic() - under_way > self.seconds_until_late
+            is_late = self.rounds.seconds_under_way > self.seconds_until_late
             return f"it has not answered for {self.seconds_until_late:.0f} s" if is_late else None
         return self.rounds.trouble or NO_ANSWER
 
@@ -126,6 +140,12 @@ class Connection:
                 self.rounds.tunnel.close()
             machine.leave()
             machine.transport.close()
+
+    def _note_round(self) -> None:
+        takes_jobs = self.trouble is None and self.machine.note is None
+        if takes_jobs != self._took_jobs:
+            self._took_jobs = takes_jobs
+            self.notify()
 
     def _end_agent(self, how: str, deadline: float) -> None:
         """Shut the agent down: at once, cancelling its jobs, or once its jobs have finished.

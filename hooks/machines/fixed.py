@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
-from lading.hooks.api_tunnel.tunnel import DirectTunnel
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files.owner import Owner
@@ -19,7 +18,6 @@ from lading.hooks.machines.connection import Connection
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
 from lading.hooks.machines.introduction import RESIDENTS
 from lading.hooks.machines.machine import Machine
-from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Holding, Observation, RemovedLeftovers, Site, StagingArea, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
@@ -65,11 +63,7 @@ class FixedSite(Site[SSHConfig], Holding):
             logs,
             Owner.from_key(*self.config.deployment.identity()),
         )
-        tunnel = None
-        if self.config.needs_tunnel(api):
-            tunnel = DirectTunnel(transport, api, file=f"{machine.root}/api_address")
-        rounds = Rounds(f"{self.name}-{host.ssh_conn_id}", machine, tunnel, machine.spool, machine.tracker.leisure)
-        return Connection(machine, rounds)
+        return Connection(self.name, machine, self.notify)
 
     def connect(self, host: HostConfig) -> Transport:
         return connect(host.ssh_conn_id, setup=self.config.login_setup, deployment=self.config.deployment)

@@ -1,17 +1,27 @@
-"""The thread that polls a site, or one of its machines, in rounds, and keeps the tunnel to Airflow's API open."""
+"""The threads that talk to sites and to their machines: rounds of polling, and tasks between them.
+
+Every thread between a controller and the outside world is a :class:`Rounds`: that of each site, in which the controller
+has it observed and given jobs; those in which a site polls its login node, its provider or each of its machines. So one
+that hangs holds up no other.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from lading.hooks.files.logs import Trouble
+from lading.hooks.ssh.answer import TransportError
+from lading.scheduling.text.printable import storable
 from lading.scheduling.text.units import format_moment
 
 if TYPE_CHECKING:
@@ -19,13 +29,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds until the next round after a failed one; the connection has its own back-off.
-PAUSE_AFTER_TROUBLE = 5.0
+# Least seconds until the next round after a failed one. While a connection backs off, there is none.
+PAUSE_AFTER_TROUBLE = 2.0
 # A round that takes longer than this is shown to users, because the site may be unreachable, seconds.
 SECONDS_UNTIL_SHOWN = 5.0
 # A lost tunnel is rebuilt within this time, because running tasks need it, seconds.
 TUNNEL_PAUSE = 1.0
 READ = 65536
+
+
+class KnownTrouble(OSError):
+    """Why the rounds of another thread fail, which has logged that."""
 
 
 class Poller(Protocol):
@@ -34,7 +48,7 @@ class Poller(Protocol):
     :param no_api: why jobs cannot reach Airflow's API now; None: they can
     """
 
-    no_api: str | None
+    no_api: str | None = None
 
     def round(self) -> None:
         """Poll once.
@@ -43,7 +57,7 @@ class Poller(Protocol):
         """
 
     def pause(self) -> float:
-        """Return the seconds until the next round."""
+        """Return the seconds until the next round, unless it is requested earlier."""
 
 
 class WakeSource(Protocol):
@@ -55,23 +69,30 @@ class WakeSource(Protocol):
 
 
 class Rounds:
-    """The rounds of a poller, until they are stopped.
+    """The rounds of a poller, and tasks between them, in one thread until they are stopped.
 
     :param site: the name of the site or machine
     :param tunnel: None: jobs reach Airflow's API without one
     :param news: triggers a round early; None: only :meth:`wake` does
     :param leisure: seconds after a round during which no round starts, so that news is collected
     :param finished: called after each round
+    :param on_request: whether a round starts only when it is requested
+    :param is_ready: whether a round can start; once it is ready again, a task has to be added or a round requested
+    :param may_act: whether the site may be contacted; rounds and tasks that are due while it may not are left out
     """
 
     def __init__(
         self,
         site: str,
         poller: Poller,
-        tunnel: ApiTunnel | None,
+        tunnel: ApiTunnel | None = None,
         news: WakeSource | None = None,
         leisure: Callable[[], float] = float,
         finished: Callable[[], None] = lambda: None,
+        *,
+        on_request: bool = False,
+        is_ready: Callable[[], bool] = lambda: True,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self.site = site
         self.poller = poller
@@ -79,17 +100,29 @@ class Rounds:
         self.news = news
         self.leisure = leisure
         self.finished = finished
+        self.on_request = on_request
+        self.is_ready = is_ready
+        self.may_act = may_act
         self.trouble: str | None = None
         """Why the last round failed; None: it did not."""
         self.under_way_since: float | None = None
-        """When the current round started, on the monotonic clock; None: none is running."""
+        """When the current round or task started, on the monotonic clock; None: none is running."""
         self.stopping = False
-        self._troubles = Trouble(log)
-        self._woken, self._waker = socket.socketpair()
-        for each in (self._woken, self._waker):
+        self.troubles = Trouble(log)
+        self._tasks: deque[tuple[str, Callable[[], None]]] = deque()
+        self._next_at = math.inf if on_request else 0.0  # when the next round starts without a request
+        self._change = threading.Condition()  # of the following three
+        self._is_requested = False
+        self._not_before = 0.0  # when the next round can start
+        self._sleeps = False
+        # A thread that waits for news waits for descriptors; any other for the condition, which costs less.
+        self._pair = socket.socketpair() if news is not None else None
+        for each in self._pair or ():
             each.setblocking(False)
         self._answered = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lading-site-{site}", daemon=True)
+
+    # -- called by other threads; only methods with a time limit wait
 
     @property
     def is_alive(self) -> bool:
@@ -97,97 +130,201 @@ class Rounds:
         return self._thread.is_alive()
 
     @property
+    def seconds_under_way(self) -> float:
+        """For how long the current round or task has been running; 0: none is."""
+        since = self.under_way_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
     def silence(self) -> str | None:
         """Since when an answer is pending, as text; None: only for a short time, or no answer is pending."""
-        since = self.under_way_since
-        if since is None or (seconds := time.monotonic() - since) < SECONDS_UNTIL_SHOWN:
-            return None
-        return f"no answer since {format_moment(time.time() - seconds)}"
+        seconds = self.seconds_under_way
+        return None if seconds < SECONDS_UNTIL_SHOWN else f"no answer since {format_moment(time.time() - seconds)}"
+
+    def error(self, otherwise: str) -> OSError:
+        """Return why there is no answer, for the thread that observes the site.
+
+        :param otherwise: the message if no round has failed
+        """
+        return OSError(otherwise) if self.trouble is None else KnownTrouble(self.trouble)
 
     def start(self) -> None:
-        """Start the thread unless it was started or stopped before."""
+        """Start the thread unless it was started or stopped before; the first round starts at once."""
         if self._thread.ident is None and not self.stopping:
             self._thread.start()
 
-    def wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # enough wake-ups are pending
-            self._waker.send(b".")
+    def wake(self, pause: float | None = 0.0) -> None:
+        """Request a round.
+
+        :param pause: seconds until it can start; a round that is requested already is not put off. None: it can start
+            even during the pause after the last round
+        """
+        with self._change:
+            if pause is None:
+                self._not_before = 0.0
+            elif not self._is_requested:
+                self._not_before = max(self._not_before, time.monotonic() + pause)
+            self._is_requested = True
+        self._nudge()
+
+    def add(self, failure: str, task: Callable[[], None]) -> None:
+        """Have a task done before the next round; :meth:`stop` waits for it.
+
+        :param failure: the log message if it fails
+        """
+        self._tasks.append((failure, task))
+        self._nudge()
+
+    def note_failure(self, failure: str, error: Exception) -> float:
+        """Note why a round failed, or why its result is of no use.
+
+        :param failure: the log message
+        :returns: seconds during which no round starts
+        """
+        self._complain(failure, error)
+        self.trouble = storable(str(error)) or type(error).__name__
+        pause = max(PAUSE_AFTER_TROUBLE, error.retry_in if isinstance(error, TransportError) else 0.0)
+        self._rest(pause)
+        return pause
+
+    def note_silence(self, message: str) -> None:
+        """Log that a round or a task gets no answer."""
+        self._complain(self._failure, OSError(message))
 
     def answered_within(self, seconds: float) -> bool:
         """Wait for the first round to finish; return whether it has."""
-        return self._answered.wait(seconds)
+        return self._answered.wait(max(seconds, 0.0))
 
     def stop(self, timeout: float) -> None:
-        """Stop after the current round, and wait for that at most ``timeout`` seconds."""
+        """Stop after the current round and all tasks, and wait for that at most ``timeout`` seconds."""
         self.stopping = True
-        self.wake()
+        self._nudge()
         if self._thread.ident is not None:
-            self._thread.join(timeout)
+            self._thread.join(max(timeout, 0.0))
+
+    # -- the thread
 
     def _run(self) -> None:
-        what = f"Site {self.site!r} could not be polled"
-        while not self.stopping:
-            self._was_woken()
-            self.under_way_since = time.monotonic()
-            try:
-                self.poller.no_api = self._without_tunnel()
-                self.poller.round()
-                self.trouble = None
-                self._troubles.end(what)
-                # A lost connection has been reopened by now, without its tunnel.
-                self.poller.no_api = self._without_tunnel()
-                pause = self.poller.pause()
-            except OSError as error:
-                self._troubles.begin(what, error)
-                self.trouble, pause = str(error), PAUSE_AFTER_TROUBLE
-            except Exception as error:  # a third party's batch system may raise anything
-                self._troubles.begin(what, error, traceback=True)
-                self.trouble, pause = f"{type(error).__name__}: {error}", PAUSE_AFTER_TROUBLE
+        while (work := self._next()) is not None:
+            self._sleeps = False
+            if self.may_act():
+                work()
             self.under_way_since = None
-            self._answered.set()
-            self.finished()
-            time.sleep(min(self.leisure(), pause))
-            self._sleep(pause)
 
-    def _without_tunnel(self) -> str | None:
-        """Rebuild a lost tunnel to Airflow's API; return why that failed, or None."""
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for the next task or round; None: the thread is to stop."""
+        while True:
+            self._sleeps = True  # before it looks for work: what comes later wakes it
+            is_ready = self.is_ready()
+            has_news = self._listens and self.news is not None and self.news.has_come()
+            with self._change:
+                self._is_requested = self._is_requested or has_news
+                self.under_way_since = now = time.monotonic()
+                if self._tasks:
+                    return partial(self._do, *self._tasks.popleft())
+                if self.stopping:
+                    self.under_way_since = None
+                    return None
+                due_at = max(self._not_before, now if self._is_requested else self._next_at)
+                if is_ready and due_at <= now:
+                    self._is_requested = False
+                    return self._poll
+                self.under_way_since = None
+                if not is_ready:
+                    due_at = math.inf
+                elif self.news is not None and now < self._not_before:
+                    due_at = self._not_before  # from then on it listens
+            self._sleep(due_at - now)
+
+    def _do(self, failure: str, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except Exception as error:  # a third party's site can raise anything
+            self._complain(failure, error)
+        else:
+            self.troubles.end(failure)
+
+    def _poll(self) -> None:
+        try:
+            self._keep_tunnel()
+            self.poller.round()
+            # A lost connection has been reopened by now, without its tunnel.
+            self._keep_tunnel()
+            pause = self.poller.pause()
+        except Exception as error:  # a third party's site or batch system can raise anything
+            pause = self.note_failure(self._failure, error)
+        else:
+            self.trouble = None
+            self.troubles.end(self._failure)
+        self._next_at = math.inf if self.on_request else time.monotonic() + pause
+        self.under_way_since = None
+        self._answered.set()
+        self._do(f"The end of a round of site {self.site!r} could not be reported", self.finished)
+        self._rest(min(self.leisure(), pause))
+
+    def _rest(self, seconds: float) -> None:
+        """Let no round start for so long; one may have been requested for later."""
+        with self._change:
+            self._not_before = max(self._not_before, time.monotonic() + seconds)
+
+    @property
+    def _failure(self) -> str:
+        return f"Site {self.site!r} could not be polled"
+
+    def _complain(self, failure: str, error: Exception) -> None:
+        """Log a failure, with its traceback unless it is an OSError: any other error may be a bug."""
+        if not isinstance(error, KnownTrouble):
+            self.troubles.begin(failure, error, traceback=not isinstance(error, OSError))
+
+    def _keep_tunnel(self) -> None:
+        """Rebuild a lost tunnel to Airflow's API, and tell the poller why that failed."""
         if self.tunnel is not None:
             try:
                 self.tunnel.keep()
+                self.poller.no_api = None
             except OSError:
-                return f"no tunnel leads to Airflow's API: {self.tunnel.backoff.message}"
-        return None
+                self.poller.no_api = f"no tunnel leads to Airflow's API: {self.tunnel.backoff.message}"
 
-    def _sleep(self, pause: float) -> None:
-        """Wait until the pause is over, :meth:`wake` is called, or a lost tunnel has been rebuilt."""
-        deadline = time.monotonic() + pause
-        while (left := deadline - time.monotonic()) > 0:
-            if self._wait(left if self.tunnel is None else min(left, TUNNEL_PAUSE)):
-                return
-            if self.tunnel is not None and not self.tunnel.stands:
-                try:
-                    self.poller.no_api = self._without_tunnel()
-                except Exception as error:  # the next round reports it
-                    self.poller.no_api = f"{type(error).__name__}: {error}"
-                if self.poller.no_api is None:
-                    return
+    def _sleep(self, seconds: float) -> None:
+        """Wait until a round can start, or something happens that may be a reason for one."""
+        if self.tunnel is not None:
+            seconds = min(seconds, TUNNEL_PAUSE)
+        timeout = None if seconds == math.inf else seconds
+        if self.news is None or self._pair is None:
+            with self._change:
+                self._change.wait_for(lambda: not self._sleeps, timeout)
+        else:
+            self._await_news(self.news, self._pair[0], timeout)
+        if self.tunnel is not None and not self.tunnel.stands:
+            try:
+                self._keep_tunnel()
+            except Exception as error:  # the next round reports it
+                self.poller.no_api = f"{type(error).__name__}: {error}"
+            if self.poller.no_api is None:
+                self.wake()
 
-    def _wait(self, seconds: float) -> bool:
-        """Wait at most ``seconds``; return whether the next round is to start."""
-        if self.news is not None and self.news.has_come():
-            return True
+    def _await_news(self, news: WakeSource, woken: socket.socket, timeout: float | None) -> None:
         poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
-        if self.news is not None and (descriptor := self.news.fileno()) is not None:
+        poll.register(woken, select.POLLIN)
+        if self._listens and (descriptor := news.fileno()) is not None:
             poll.register(descriptor, select.POLLIN)
-        poll.poll(seconds * 1000)
-        return self._was_woken()
+        poll.poll(None if timeout is None else timeout * 1000)
+        with contextlib.suppress(BlockingIOError):
+            woken.recv(READ)
 
-    def _was_woken(self) -> bool:
-        try:
-            return bool(self._woken.recv(READ))
-        except BlockingIOError:
-            return False
+    @property
+    def _listens(self) -> bool:
+        """Whether news are awaited: those that come during the pause after a round are read after it."""
+        return self.news is not None and not self._is_requested and time.monotonic() >= self._not_before
+
+    def _nudge(self) -> None:
+        """End the sleep of the thread."""
+        with self._change:
+            is_asleep, self._sleeps = self._sleeps, False
+            self._change.notify()
+        if is_asleep and self._pair is not None:
+            with contextlib.suppress(BlockingIOError):  # enough wake-ups are pending
+                self._pair[1].send(b".")
 
 
 # How often a site is polled: often while something changes, and ever less when nothing does.

@@ -63,8 +63,12 @@ class Site(ABC, Generic[Config]):
         self.name = name
         self.config = config
         self.folder = folder
-        self.notify: Callable[[], None] = lambda: None
-        """Called when an observation may show something new; set by whoever observes the site."""
+        self.on_news: Callable[[], None] = lambda: None
+        """Called by :meth:`notify`; set by whoever observes the site."""
+
+    def notify(self) -> None:
+        """Have the site observed soon, because an observation may show something new; any thread can call this."""
+        self.on_news()
 
     @property
     def admission(self) -> Admission:

@@ -45,3 +45,6 @@ def whole_number(text: str) -> int | None:
 
 class TransportError(OSError):
     """A site could not be asked, or did not do what was requested. No other conclusion may be drawn from it."""
+
+    retry_in: float = 0.0
+    """Seconds until the connection can be tried again."""

@@ -49,7 +49,7 @@ class Backoff:
         :raises TransportError: it is too early; with the last failure
         """
         if (message := self.held) is not None:
-            raise TransportError(f"{message}{COUNTDOWN}{self.left:.0f} s")
+            raise self._error(f"{message}{COUNTDOWN}{self.left:.0f} s")
 
     def failed(self, message: str, *, at_least: float = 0.0) -> TransportError:
         """Note a failure, and return the error to raise.
@@ -62,7 +62,12 @@ class Backoff:
         self.message = message.partition(COUNTDOWN)[0]
         seconds = max(pause(self.failures, self.first, self.longest), at_least * random.uniform(0.5, 1.0))
         self.not_before = time.monotonic() + seconds
-        return TransportError(self.message)
+        return self._error(self.message)
+
+    def _error(self, message: str) -> TransportError:
+        error = TransportError(message)
+        error.retry_in = self.left
+        return error
 
     def succeeded(self) -> None:
         self.failures = 0

@@ -283,11 +283,8 @@ def close_all_but(monkeypatch: pytest.MonkeyPatch, threads: SiteThreads, hanging
     awaited = [thread for name, thread in threads.threads.items() if name not in hanging]
 
     def is_done(thread: SiteThread) -> bool:
-        """Whether it is closed and at rest: at a jump of the clock one that is busy would look as if it hung.
-
-        No lock is taken for that: the threads ask for the time while they have theirs.
-        """
-        return thread._phase == "closed" and thread._busy_since is None
+        """Whether it is closed and at rest: at a jump of the clock one that is busy would look as if it hung."""
+        return thread.closes_within(0.0) and thread.rounds.under_way_since is None
 
     def monotonic() -> float:
         awaited[:] = [thread for thread in awaited if not is_done(thread)]
@@ -302,8 +299,9 @@ def rest(threads: Iterable[SiteThread]) -> None:
     def at_rest(thread: SiteThread) -> bool:
         if isinstance(thread.site, FakeSite) and thread.site.hangs:
             return True
-        with thread._change:
-            idle = thread._busy_since is None and not thread._tasks
-            return thread._thread.ident is None or (idle and (thread.has_more or not thread._is_wanted))
+        rounds = thread.rounds
+        with rounds._change:
+            idle = rounds.under_way_since is None and not rounds._tasks
+            return rounds._thread.ident is None or (idle and (thread.has_more or not rounds._is_requested))
 
     assert wait_until(lambda: all(at_rest(thread) for thread in threads), 10, 0.005)

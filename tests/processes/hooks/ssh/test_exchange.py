@@ -184,8 +184,9 @@ def test_pauses_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(6):
         backoff.failed("down")
         pauses.append(backoff.not_before - now)
-        with pytest.raises(TransportError, match="down; tried again in"):
+        with pytest.raises(TransportError, match="down; tried again in") as raised:
             backoff.check()
+        assert raised.value.retry_in == pauses[-1]
         now = backoff.not_before
         backoff.check()
     assert all(most / 2 <= pause <= most for pause, most in zip(pauses, [1, 2, 4, 8, 8, 8], strict=True))

@@ -25,7 +25,7 @@ from uuid6 import uuid7
 
 from lading.executors import store
 from lading.executors.accounting import bill_days, task_usage
-from lading.executors.controller import answers, controller, housekeeping, site_memory, site_threads
+from lading.executors.controller import answers, controller, housekeeping, site_memory
 from lading.executors.controller.answers import SiteAnswer
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.site_threads import MOST_EVENTS
@@ -48,7 +48,7 @@ from tests.reasons import told
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", 0.0)
     return make_store(tmp_path)
 
 

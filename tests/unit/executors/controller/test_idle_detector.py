@@ -124,7 +124,7 @@ def test_what_a_site_has_found_is_stored_at_once(house: House) -> None:
 
 
 def test_a_site_that_cannot_be_asked_is_asked_as_often_as_ever(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", 0.0)
     house.site.trouble = OSError("away")
     house.controller.threads.request_observations()
     rest(house.controller.threads)

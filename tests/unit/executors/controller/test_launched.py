@@ -133,7 +133,7 @@ def make_house(
 ) -> Iterator[Callable[..., House]]:
     """A controller that looks at its sites in each tick."""
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", 0.0)
     monkeypatch.setattr(site_plans, "PAUSE_BETWEEN_LOOKS", 0.0)
     made: list[House] = []
 

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import placing, site_threads
+from lading.executors.controller import placing
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Extensions, PlacementAttempts, Placing
 from lading.executors.store import JobRow, State, strikes
@@ -95,7 +95,7 @@ class House:
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", 0.0)
     return make_store(tmp_path)
 
 

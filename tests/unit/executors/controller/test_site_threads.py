@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import traceback
@@ -23,7 +22,6 @@ from lading.executors.controller.controller import Controller
 from lading.executors.controller.site_threads import SiteThread
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State
-from lading.hooks.files.logs import Trouble
 from lading.plugin.host import AirflowHost
 from lading.scheduling.model.reasons import free_text
 from tests.clusters.sites import FakeSite, close_all_but, make_settings, rest
@@ -40,7 +38,7 @@ def engine(airflow_database: Engine) -> Engine:
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has failed is tried again soon, and a tick has all that there is to be seen."""
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.2)
+    monkeypatch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", 0.2)
     monkeypatch.setattr(site_threads, "LAST_NEWS_SECONDS", 1.0)
 
 
@@ -167,18 +165,18 @@ def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
 def test_ticks_that_follow_each_other_put_off_no_look(tmp_path: Path) -> None:
     """While one site has much to say, or many jobs come, a tick asks for the next look again before the last is due."""
     site = FakeSite("s", tmp_path, known=True)
-    thread = SiteThread(site, lambda: None, lambda: True, Trouble(logging.getLogger(__name__)))
+    thread = SiteThread(site, lambda: None, lambda: True)
     thread.request_observation(3600.0)
-    due_at = thread._next_look
+    due_at = thread.rounds._not_before
     for _ in range(3):
         thread.request_observation(7200.0)
-    assert thread._next_look == due_at
+    assert thread.rounds._not_before == due_at
     thread.end(60.0)
 
 
 def test_a_site_that_has_found_something_is_observed_before_the_next_tick(tmp_path: Path) -> None:
     site, rung = FakeSite("s", tmp_path), threading.Event()
-    thread = SiteThread(site, rung.set, lambda: True, Trouble(logging.getLogger()))
+    thread = SiteThread(site, rung.set, lambda: True)
     thread.request_observation()
     assert rung.wait(120)
     thread.take()
@@ -187,6 +185,41 @@ def test_a_site_that_has_found_something_is_observed_before_the_next_tick(tmp_pa
     site.events = [{"event": "started", "token": "t", "at": 1.0}]
     site.notify()
     assert rung.wait(120), "no tick has requested an observation"
+    thread.end(120)
+
+
+def test_no_event_is_lost_that_came_while_others_were_stored(tmp_path: Path) -> None:
+    """An acknowledgement says how many events it covers: that of an observation made meanwhile would cover others."""
+    site, rung = FakeSite("s", tmp_path), threading.Event()
+    thread = SiteThread(site, rung.set, lambda: True)
+
+    def store() -> list[str]:
+        assert rung.wait(120)
+        rung.clear()
+        taken = [event["token"] for event in thread.take() or ()]
+        thread.settle()
+        return taken
+
+    def report(token: str) -> None:
+        site.events.append({"event": "started", "token": token, "at": 1.0})
+
+    report("a")
+    thread.request_observation()
+    assert rung.wait(120)
+    site.hang.add("observe")
+    thread.request_observation()
+    assert wait_until(lambda: site.hangs, 120, 0.005)
+    stored = store()
+    report("b")
+    rung.clear()
+    site.go_on()
+    assert wait_until(lambda: sum(site.acknowledged) == 1, 120, 0.005)
+    report("c")
+    stored += store()
+    while "c" not in stored:
+        thread.request_observation()
+        stored += store()
+    assert stored == ["a", "b", "c"]
     thread.end(120)
 
 

@@ -31,7 +31,7 @@ class Faults(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.folder = tempfile.TemporaryDirectory()
         folder = Path(self.folder.name)
-        self.patch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
+        self.patch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", 0.0)
         self.patch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
         self.patch.setattr(tick, "SECONDS_UNTIL_ANSWERED", 0.02)
         engine = make_store(folder)

@@ -37,7 +37,7 @@ def lab(tmp_path: Path) -> HoldingSite:
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: HoldingSite) -> House:
-    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", 0.0)
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     engine = make_store(tmp_path)
     Log.__table__.create(engine)  # in which it is said by which rule a job has less

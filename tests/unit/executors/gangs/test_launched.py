@@ -49,8 +49,8 @@ def hpc(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hpc: Cluster) -> House:
-    for name in ("SECONDS_AFTER_TROUBLE", "SECONDS_BETWEEN_LOOKS"):
-        monkeypatch.setattr(site_threads, name, 0.0)
+    monkeypatch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     engine = make_store(tmp_path)
     Log.__table__.create(engine)
     return House(engine, make_settings(tmp_path / "state"), [hpc])

@@ -152,6 +152,25 @@ def test_one_whose_answer_takes_long_is_given_no_jobs(site: FixedSite) -> None:
     )
 
 
+def test_whoever_observes_the_site_hears_when_a_machine_begins_or_ceases_to_take_jobs(site: FixedSite) -> None:
+    heard: list[str] = []
+    connection = site.connections["lab1"]
+    site.on_news = lambda: heard.append("news")
+
+    def after_a_round() -> int:
+        heard.clear()
+        connection.rounds.finished()
+        return len(heard)
+
+    assert after_a_round() == 0, "it has not answered yet, as before"
+    answer(site, "lab1")
+    assert [after_a_round(), after_a_round()] == [1, 0], "it takes jobs"
+    connection.machine.no_api = "no tunnel leads to Airflow's API"
+    assert [after_a_round(), after_a_round()] == [1, 0], "it takes none"
+    connection.machine.event_buffer.add({"event": "started", "token": "t", "at": 1.0})
+    assert after_a_round() == 0, "where jobs are short, that is so after every round"
+
+
 def test_what_keeps_a_machine_from_taking_jobs_is_said(site: FixedSite) -> None:
     answer(site, "lab1")
     machine = site.connections["lab1"].machine
