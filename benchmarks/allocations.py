@@ -26,6 +26,9 @@ from pathlib import Path
 
 from benchmarks.packing import machine
 from benchmarks.workflows import behind
+from lading.plugin.offline.simulation import wfformat
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import expected_lengths
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.forecast.spending import Spending
@@ -48,9 +51,6 @@ from lading.scheduling.provisioning.allocation_plan import (
     sure_steps,
 )
 from lading.scheduling.provisioning.launch import AllocationPlan
-from lading.scheduling.simulation import wfformat
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import expected_lengths
 
 DATA = Path(__file__).parent / "data"
 NODE = Resources(16, 128 * 1024)

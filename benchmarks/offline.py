@@ -36,6 +36,7 @@ from benchmarks.graphs import fan
 from benchmarks.packing import FAMILIES, different, machine, pipeline
 from benchmarks.traces import KNOWN, UNKNOWN, poisson
 from benchmarks.workflows import BOOT, goods
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, parts_at, site_forecast
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.model.job import PlannedJob
@@ -44,7 +45,6 @@ from lading.scheduling.model.plan import InstanceLimits, Objective
 from lading.scheduling.model.prediction import Prediction
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.simulation.trace import Arrival
 
 # Printed by the process itself: what the system counts for a child has in it what its parent had.
 CODE = """

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from lading.plugin.offline.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUESTS, REQUIRED, RUNNING, TRACE
 from lading.scheduling.hints.values import parse_hurry
 from lading.scheduling.model.plan import AUTO, EFFORTS, FORECAST, HURRIES, LENGTHS, POLICY_NAMES, SIZES
-from lading.scheduling.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUESTS, REQUIRED, RUNNING, TRACE
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 

@@ -17,6 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.report import Report, Tally, least
+from lading.plugin.offline.simulation.simulated_machines import Queue, SimulatedMachine
+from lading.plugin.offline.simulation.sized_tries import SizedTries
+from lading.plugin.offline.simulation.supply import KnownSupply
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import Dependencies
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.forecast.spending import Spending
@@ -31,13 +38,6 @@ from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL
 from lading.scheduling.provisioning.machines import with_kept
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.provisioning.scale_in import ScaleIn, next_boundary, releases
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.report import Report, Tally, least
-from lading.scheduling.simulation.simulated_machines import Queue, SimulatedMachine
-from lading.scheduling.simulation.sized_tries import SizedTries
-from lading.scheduling.simulation.supply import KnownSupply
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import Dependencies
 
 # Seconds between two plans unless conditions give an interval: those of a controller or, with more than TICKS jobs, the
 # trace's length divided by TICKS.
