@@ -28,7 +28,7 @@ from lading.scheduling.model.resources import Resources
 from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
-DATA = Path(__file__).parents[4] / "benchmarks/data"
+DATA = Path(__file__).parents[5] / "benchmarks/data"
 
 
 def task(name: str, *parents: str, **ran: Any) -> tuple[dict[str, Any], dict[str, Any]]:
