@@ -315,6 +315,13 @@ SIMULATE_OPTIONS = (
         help="seconds between plans (1; for more than 10,000 jobs: a 10,000th of the length of the trace; with "
         "--workflow or --dag: 0.1)",
     ),
+    option(
+        "--plan-seconds",
+        type=number(),
+        metavar="S",
+        help=f"with the policy {FORECAST}: seconds from the start of a search for the best machines until its result "
+        "is used (as long as the search takes on this machine; give a number to get the same result each time)",
+    ),
     option("--seed", type=whole(), default=0, metavar="N", help="seed of the random numbers (0)"),
     option(
         "--plot",

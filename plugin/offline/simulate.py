@@ -187,6 +187,7 @@ def simulate_each(
                             capacity_errors=args.capacity_errors,
                             reclaims_per_hour=args.reclaims_per_hour,
                             tick_seconds=given.tick_seconds,
+                            plan_seconds=args.plan_seconds,
                             seed=args.seed,
                         ),
                         hurry=1.0 if args.hurry is None else args.hurry,
@@ -319,6 +320,10 @@ def refuse_idle_options(args: argparse.Namespace, policies: Sequence[str]) -> No
     """
     if args.hurry is not None and FORECAST not in policies:
         raise UsageError(f"--hurry needs the policy {FORECAST}; add it to --compare, or leave --hurry out")
+    if args.plan_seconds is not None and FORECAST not in policies:
+        raise UsageError(
+            f"--plan-seconds needs the policy {FORECAST}; add it to --compare, or leave --plan-seconds out"
+        )
     if args.per_instance_cost and FORECAST in policies:
         raise UsageError(
             f"--per-instance-cost has no effect on the policy {FORECAST}; compare other policies, or leave it out"

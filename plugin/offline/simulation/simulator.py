@@ -1,9 +1,11 @@
-"""A discrete-event simulation over the planner: what a trace of jobs would have cost, and how long it would have taken.
+"""A discrete-event simulation of a site that launches machines: what a trace of jobs would have cost, and how long it
+would have taken.
 
-Jobs arrive, are planned at fixed intervals as by a controller (:class:`lading.scheduling.forecast.policy.Planner`),
-wait until no more arrive and for instances to boot, run for their durations, and leave. Instances fail to launch, are
-reclaimed, and are released after being idle. As in a controller, a job keeps its place on a booting instance, except
-for a short job, which starts wherever there is room first. All randomness comes from the seed.
+Jobs arrive, are planned at fixed intervals, wait for instances to boot, run for their durations, and leave. Instances
+fail to launch, are reclaimed, and are released after being idle. The forecast is followed by the same functions as in a
+controller: :class:`lading.executors.forecast.site_plan.SitePlan`, :class:`lading.scheduling.placing.choosing.Choice`
+and :func:`lading.scheduling.provisioning.decision.decide`. With another policy, a job keeps its place on a booting
+instance, except for a short job, which starts wherever there is room first. All randomness comes from the seed.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from lading.scheduling.model.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHI
 from lading.scheduling.packing.problem import Vector, vector
 from lading.scheduling.placing.choosing import Choice, with_jobs
 from lading.scheduling.provisioning.decision import decide
-from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
+from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.provisioning.scale_in import ScaleIn, next_boundary, releases
 
@@ -360,6 +362,18 @@ class Simulation:
         live = with_jobs(there, list(jobs.values()), placed)
         provision = decide(left, live, market, None, its.groups, now=now, foreseen=foreseen)
         self.tally.plans = self.plan.planner.plans
+        self.provide(provision, now)
+        for name, location in placed.items():
+            self.start(self.machines[location], int(name), 1, now)
+        for name, reason in provision.refused.items():
+            queue = self.queues[int(name)]
+            queue.refused = True
+            self.tally.refusals.append((queue.first, reason))
+        if (look := foreseen.actions.look) is not None:
+            self.later(look, "look")
+
+    def provide(self, provision: Provision, now: float) -> None:
+        """Release and launch machines, and note which of the others are idle or have been promised to a job."""
         for name in provision.releases:
             self.release(self.machines[name], now + self.conditions.lag_seconds)
         promised: dict[str, set[str]] = {}
@@ -371,28 +385,19 @@ class Simulation:
                 self.later(now + self.scale_in.idle_seconds, "look")
             since = (now if machine.idle_since is None else machine.idle_since) if is_spare else None
             machine.note(since, frozenset(promised.get(name, ())))
-        for number, launch in enumerate(provision.launches):
-            ordered = PlannedLaunch(
-                str(number), launch.kind, launch.capacity_type, launch.zone, launch.usd_per_hour or 0.0
-            )
-            if (launched := self.launch(ordered, now)) is not None:
+        for launch in provision.launches:
+            price = launch.usd_per_hour or 0.0
+            launched = self.launch(PlannedLaunch("", launch.kind, launch.capacity_type, launch.zone, price), now)
+            if launched is not None:
                 launched.note(None, frozenset(launch.jobs))
                 self.later(launched.ready_at, "look")
         self.tally.peak = max(self.tally.peak, len(self.machines))
-        for name, location in placed.items():
-            self.start(self.machines[location], int(name), 1, now)
-        for name, reason in provision.refused.items():
-            queue = self.queues[int(name)]
-            queue.refused = True
-            self.tally.refusals.append((queue.first, reason))
-        if (look := foreseen.actions.look) is not None:
-            self.later(look, "look")
 
     def search(self, here: PlanningInput, fleets: Sequence[Fleet]) -> Future[Fleet | None]:
         """Choose a fleet, which is known once the search for it has taken its time."""
-        begun = time.process_time()
-        found = chosen(here, fleets, lambda: None)
         seconds, future = self.conditions.plan_seconds, Future[Fleet | None]()
+        begun = time.process_time() if seconds is None else 0.0
+        found = chosen(here, fleets, lambda: None)
         if seconds is None:
             seconds = time.process_time() - begun
         if seconds:
