@@ -43,7 +43,7 @@ from lading.scheduling.model.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHI
 from lading.scheduling.packing.problem import Vector, vector
 from lading.scheduling.placing.choosing import Choice, with_jobs
 from lading.scheduling.provisioning.decision import decide
-from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision
+from lading.scheduling.provisioning.launch import Provision, is_due
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.provisioning.scale_in import ScaleIn, next_boundary, releases
 
@@ -503,14 +503,15 @@ class Simulation:
         (see :func:`lading.scheduling.provisioning.launch.settled`).
         """
         names = {launch.name for launch in decision.launches}
-        if not names or now - self.youngest > SECONDS_UNTIL_SETTLED:
+        youngest = self.youngest if names else now
+        if not names or is_due(now, youngest, now):  # whenever their jobs arrived
             return names
-        late, passed, due = now - LONGEST_ARRIVAL, Counter[str](), set[str]()
+        passed, due = Counter[str](), set[str]()
         for placement in sorted(decision.placements, key=lambda each: each.location in names):
             # Sorted by location: jobs placed on existing machines come first and take the head of their queues.
             first = self.queues[int(placement.job)].waiting[passed[placement.job]]
             passed[placement.job] += placement.count
-            if placement.location in names and self.arrivals[first] < late:
+            if placement.location in names and is_due(self.arrivals[first], youngest, now):
                 due.add(placement.location)
         return due
 
