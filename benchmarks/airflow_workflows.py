@@ -41,14 +41,14 @@ from lading.executors.store import JobRow
 from lading.executors.store.instances import InstanceRow
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
+from lading.plugin.offline.simulation import wfformat
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.report import Report
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import expected_lengths
 from lading.scheduling.accounting import billing
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.simulation import wfformat
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.report import Report
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import expected_lengths
 from tests.clusters.workflow_runs import task_id
 from tests.services import node_python, processes
 from tests.services.airflow import Airflow
@@ -321,7 +321,7 @@ def simulated(
 ) -> Report:
     """What the simulator says of a workflow.
 
-    :param lag: see :class:`lading.scheduling.simulation.conditions.Conditions`, as ``latency``
+    :param lag: see :class:`lading.plugin.offline.simulation.conditions.Conditions`, as ``latency``
     """
     return simulate(
         trace,

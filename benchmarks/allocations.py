@@ -26,6 +26,9 @@ from pathlib import Path
 
 from benchmarks.packing import machine
 from benchmarks.workflows import behind
+from lading.plugin.offline.simulation import wfformat
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import expected_lengths
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.forecast.spending import Spending
@@ -48,9 +51,7 @@ from lading.scheduling.provisioning.allocation_plan import (
     sure_steps,
 )
 from lading.scheduling.provisioning.launch import AllocationPlan
-from lading.scheduling.simulation import wfformat
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import expected_lengths
+from tests.services.planned import planned_actions
 
 DATA = Path(__file__).parent / "data"
 NODE = Resources(16, 128 * 1024)
@@ -122,7 +123,7 @@ class Cluster:
         hurry: float = 1.0,
     ) -> None:
         self.random, self.spread = random.Random(0), spread
-        self.planner = Planner(queue, hurry, most_boot_paid=SECONDS_PAID)
+        self.planner = Planner(queue, hurry)
         self.spending = Spending()
         seconds = HOURS - 130
         self.market = Market(NODE, OVERHEAD, seconds, seconds / 2, MOST, idle_seconds=IDLE, queue_seconds=queue)
@@ -258,7 +259,9 @@ class Cluster:
         problem = pose([], there, market.catalogue, market.limits, Objective(), now, None)
         spent = self.spending.usd(forecast, now)
         names = [each.name for each in waiting]
-        actions = self.planner.decide(forecast, names, there, problem, spent=spent, now=now)
+        actions = planned_actions(
+            self.planner, forecast, names, there, problem, spent=spent, now=now, most_boot_paid=SECONDS_PAID
+        )
         plan = allocation_plan(
             actions,
             frozenset(names) - actions.refused.keys(),

@@ -63,15 +63,15 @@ from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Spool
 from lading.plugin.host import AirflowHost
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.report import Report
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model import prediction
 from lading.scheduling.model.plan import Objective
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.scale_in import ScaleIn
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.report import Report
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.sites import make_settings
 from tests.services import processes
 from tests.services.ec2 import FakeEC2

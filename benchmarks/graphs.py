@@ -11,10 +11,10 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.machine_traits import DEFAULT_ARCH
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.trace import Arrival
 
 
 class Graph:

@@ -31,14 +31,14 @@ import pytest
 
 from benchmarks.packing import machine
 from benchmarks.workflows import BOOT, DATA, goods
+from lading.plugin.offline.simulation import wfformat
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import expected_lengths
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.model.plan import FORECAST, InstanceLimits
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation import wfformat
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import expected_lengths
 from tests.clusters.workflow_runs import SaidRuns
 from tests.services.airflow_tables import create_database, in_airflows_place
 

@@ -9,16 +9,16 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.report import Report
+from lading.plugin.offline.simulation.simulated_machines import SimulatedMachine
+from lading.plugin.offline.simulation.simulator import Simulation
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.plan import InstanceLimits, Objective
 from lading.scheduling.packing.bound import relax
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.provisioning.scale_in import ScaleIn
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.report import Report
-from lading.scheduling.simulation.simulated_machines import SimulatedMachine
-from lading.scheduling.simulation.simulator import Simulation
-from lading.scheduling.simulation.trace import Arrival
 
 
 @dataclass(frozen=True, slots=True)

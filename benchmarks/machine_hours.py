@@ -22,14 +22,14 @@ from dataclasses import replace
 from benchmarks.losses import watched
 from benchmarks.packing import general_purpose, machine
 from benchmarks.traces import UNKNOWN, bursts, poisson, scatters
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.model.catalogue import Catalogue, bundled
 from lading.scheduling.model.machine_traits import SPOT
 from lading.scheduling.model.plan import EFFORTS, FORECAST, InstanceLimits, Objective
 from lading.scheduling.packing.bound import bound_of_hours, relax
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
 
 # The tenth part of the seconds for which one instance per job lets the jobs of a burst wait.
 LATE = 6.3

@@ -36,6 +36,7 @@ from benchmarks.graphs import fan
 from benchmarks.packing import FAMILIES, different, machine, pipeline
 from benchmarks.traces import KNOWN, UNKNOWN, poisson
 from benchmarks.workflows import BOOT, goods
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, parts_at, site_forecast
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.model.job import PlannedJob
@@ -44,7 +45,7 @@ from lading.scheduling.model.plan import InstanceLimits, Objective
 from lading.scheduling.model.prediction import Prediction
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.simulation.trace import Arrival
+from tests.services.planned import planned_actions
 
 # Printed by the process itself: what the system counts for a child has in it what its parent had.
 CODE = """
@@ -142,7 +143,7 @@ def plan_first(number: int, kind: str) -> None:
     runs, problem = upcoming(number, kind), pose([], [], goods(), InstanceLimits(), Objective(), 0.0, None)
     begin = time.process_time()
     its = site_forecast(parts_at(runs, "cloud", {}).values())
-    Planner(BOOT).decide(its.forecast, list(its.waiting), [], problem, now=0.0)
+    planned_actions(Planner(BOOT), its.forecast, list(its.waiting), [], problem, now=0.0)
     seconds = time.process_time() - begin
     status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     peak = next(line.split()[1] for line in status if line.startswith("VmHWM"))

@@ -26,14 +26,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.model.catalogue import BUNDLED_SOURCE, Catalogue, InstanceType, Offering, bundled
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.location import Location
 from lading.scheduling.model.plan import InstanceLimits, Plan
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.planner import plan
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
 
 # Cpus and GiB of twenty steps as nf-core pipelines have them.
 SHAPES = (

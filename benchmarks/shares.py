@@ -34,6 +34,7 @@ from lading.executors.controller.shares import Budgets, FairShares
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, queue, run_rows  # noqa: F401 - each has tables
 from lading.plugin.host import AirflowHost
+from lading.plugin.offline.simulation.contention import ContendingJob, contend
 from lading.scheduling.accounting.share_table import Share, Shares
 from lading.scheduling.accounting.who import Who
 from lading.scheduling.matching.sites import SiteView
@@ -41,7 +42,6 @@ from lading.scheduling.model.location import Location
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.simulation.contention import ContendingJob, contend
 from tests.services import processes
 from tests.services.airflow import Airflow
 from tests.services.postgres import Postgres

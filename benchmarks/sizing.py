@@ -32,16 +32,16 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.workflows import goods
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.report import Report
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.sized_tries import SHORT, SizedTries
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.machine_traits import DEFAULT_ARCH
 from lading.scheduling.model.plan import ASKED, SIZES
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.placing.policies import GREEDY
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.report import Report
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.sized_tries import SHORT, SizedTries
-from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.sizing.right_size import Sizes, quantile, sizes
 from lading.scheduling.sizing.usage import SHORTEST_SECONDS, Usage, Use
 

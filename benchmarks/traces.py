@@ -10,9 +10,9 @@ import math
 import random
 from collections.abc import Sequence
 
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.trace import Arrival
 
 # Cpus and GiB of twenty steps as nf-core pipelines have them.
 SHAPES = (

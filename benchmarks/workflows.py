@@ -41,18 +41,18 @@ from pathlib import Path
 
 from benchmarks.graphs import GENERATED
 from benchmarks.packing import machine
+from lading.plugin.offline.simulation import wfformat
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.fixed_fleet import fleets, reference
+from lading.plugin.offline.simulation.report import Report
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import Dependencies, expected_lengths, run_at
 from lading.scheduling.model.catalogue import Catalogue, bundled
 from lading.scheduling.model.machine_traits import SPOT
 from lading.scheduling.model.plan import FORECAST, LENGTHS, InstanceLimits
 from lading.scheduling.model.prediction import Prediction
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation import wfformat
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.fixed_fleet import fleets, reference
-from lading.scheduling.simulation.report import Report
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import Dependencies, expected_lengths, run_at
 from lading.scheduling.starts.queueing import QueuedJob, next_starts
 
 DATA = Path(__file__).parent / "data"

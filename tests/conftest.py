@@ -87,7 +87,7 @@ LONGEST = (
     "tests/unit/scheduling/packing/test_priced.py",
     "tests/unit/test_demo.py",
     "tests/unit/executors/forecast/test_allocation_work.py",
-    "tests/unit/scheduling/simulation/test_contention.py",
+    "tests/unit/plugin/offline/simulation/test_contention.py",
     "tests/unit/executors/controller/test_share_launches.py",
     "tests/unit/executors/forecast/test_live.py",
     "tests/unit/hooks/api_tunnel/test_gate.py",
@@ -103,7 +103,7 @@ LONGEST = (
     "tests/unit/executors/controller/test_launched.py",
     "tests/unit/plugin/offline/test_plan.py",
     "tests/unit/executors/controller/test_simulated.py",
-    "tests/unit/scheduling/simulation/test_simulator.py",
+    "tests/unit/plugin/offline/simulation/test_simulator.py",
 )
 
 

@@ -14,14 +14,14 @@ from lading.executors.store import JobRow
 from lading.plugin.database import read_connections, reading_store
 from lading.plugin.host import AirflowHost
 from lading.plugin.offline.dag_cost import market_of
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.plugin.sites import load_sites
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.scale_in import ScaleIn
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
 
 POLICIES = ("forecast", "greedy", "alone")
 

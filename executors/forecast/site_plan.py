@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lading.executors.forecast.held_up import HeldUpSteps
 from lading.scheduling.forecast.choice import choose, on_sale
@@ -32,7 +33,7 @@ from lading.scheduling.provisioning.machines import as_planned, left_of, with_ke
 SECONDS_PENDING = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlanningInput:
     """The immutable input of a plan.
 
@@ -58,14 +59,15 @@ class PlanningInput:
         """The maximum number of machines."""
         return math.inf if self.problem.limits.instances is None else self.problem.limits.instances
 
-    @property
+    @cached_property
     def medians(self) -> Forecast:
         """The forecast, corrected by the jobs at work."""
         return self.forecast.by_those_at_work(self.now)
 
-    def to_do(self, medians: Forecast) -> FleetWork:
+    @cached_property
+    def work(self) -> FleetWork:
         return FleetWork(
-            medians,
+            self.medians,
             self.locations,
             self.problem,
             self.boot,
@@ -74,7 +76,7 @@ class PlanningInput:
             self.most_boot_paid,
         )
 
-    @property
+    @cached_property
     def on_sale(self) -> frozenset[tuple[str, str, str]]:
         """What can be launched, as instance type, capacity type and zone."""
         bins = self.problem.bins
@@ -169,7 +171,7 @@ class SitePlan:
         elif now - self.chosen_at < SECONDS_PENDING:
             self.planner.not_ahead |= here.forecast.steps.keys() - self.planner.chosen_for
         if self.planner.schedule is None:
-            self.planner.follow(here.to_do(here.medians))
+            self.planner.follow(here.work)
             assert self.planner.schedule is not None
             self.planned_ends = self.planner.schedule.expected_ends(here.forecast)
         if is_blind or not is_of_now:
@@ -323,8 +325,7 @@ def chosen(here: PlanningInput, fleets: Sequence[Fleet], pause: Callable[[], Non
     :param fleets: the fleets to try; empty: all
     :param pause: called frequently to let other threads run
     """
-    medians = here.medians
-    return choose(here.to_do(medians), medians, here.hurry, here.spent, fleets, pause)
+    return choose(here.work, here.medians, here.hurry, here.spent, fleets, pause)
 
 
 def with_steps(location: Location, names: Mapping[str, str]) -> Location:

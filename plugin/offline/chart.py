@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import ParamSpec
 
 from lading.plugin.offline.options import UsageError
-from lading.scheduling.simulation.frontier import FrontierPoint
-from lading.scheduling.simulation.report import Report
+from lading.plugin.offline.simulation.frontier import FrontierPoint
+from lading.plugin.offline.simulation.report import Report
 from lading.scheduling.text.printable import shortened
 
 P = ParamSpec("P")

@@ -36,6 +36,8 @@ from lading.plugin.database import read_connections, reading_store
 from lading.plugin.host import AirflowHost
 from lading.plugin.offline import frontier, task_script
 from lading.plugin.offline.options import UsageError
+from lading.plugin.offline.simulation.run_cost import RunTask, as_workflow, begins, on_machines
+from lading.plugin.offline.simulation.trace import MOST_SIMULATED, Arrival
 from lading.plugin.sites import SitesError, load_sites
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import Hints
@@ -43,8 +45,6 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model.job import PlannedJob as Planned
 from lading.scheduling.model.plan import InstanceLimits
 from lading.scheduling.model.resources import format_resources
-from lading.scheduling.simulation.run_cost import RunTask, as_workflow, begins, on_machines
-from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_time, in_zone
 

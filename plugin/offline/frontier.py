@@ -11,11 +11,11 @@ from typing import IO
 
 from lading.plugin.offline import chart
 from lading.plugin.offline.inputs import read_workflow
+from lading.plugin.offline.simulation.frontier import HURRIES, FrontierPoint, by_hurry, on_equal_machines
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.plan import InstanceLimits
-from lading.scheduling.simulation.frontier import HURRIES, FrontierPoint, by_hurry, on_equal_machines
-from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_time
 

@@ -11,13 +11,13 @@ from fnmatch import fnmatchcase
 
 from lading.hooks.files import safe_files
 from lading.plugin.offline.options import UsageError
+from lading.plugin.offline.simulation import wfformat
+from lading.plugin.offline.simulation.trace import LEAST_CPUS, MOST_CPUS, REQUESTS, Arrival
 from lading.scheduling.model import catalogue
 from lading.scheduling.model.catalogue import Catalogue, Overhead
 from lading.scheduling.model.plan import InstanceLimits, Objective
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.simulation import wfformat
-from lading.scheduling.simulation.trace import LEAST_CPUS, MOST_CPUS, REQUESTS, Arrival
 from lading.scheduling.text import csv_tables
 from lading.scheduling.text.csv_tables import TableError
 from lading.scheduling.text.printable import printable, shortened

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from lading.plugin.offline.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUESTS, REQUIRED, RUNNING, TRACE
 from lading.scheduling.hints.values import parse_hurry
 from lading.scheduling.model.plan import AUTO, EFFORTS, FORECAST, HURRIES, LENGTHS, POLICY_NAMES, SIZES
-from lading.scheduling.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUESTS, REQUIRED, RUNNING, TRACE
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 
@@ -314,6 +314,13 @@ SIMULATE_OPTIONS = (
         metavar="S",
         help="seconds between plans (1; for more than 10,000 jobs: a 10,000th of the length of the trace; with "
         "--workflow or --dag: 0.1)",
+    ),
+    option(
+        "--plan-seconds",
+        type=number(),
+        metavar="S",
+        help=f"with the policy {FORECAST}: seconds from the start of a search for the best machines until its result "
+        "is used (as long as the search takes on this machine; give a number to get the same result each time)",
     ),
     option("--seed", type=whole(), default=0, metavar="N", help="seed of the random numbers (0)"),
     option(

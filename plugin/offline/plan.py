@@ -16,12 +16,12 @@ from typing import IO, TYPE_CHECKING
 
 from lading.plugin.offline.inputs import market, read_table
 from lading.plugin.offline.options import UsageError
+from lading.plugin.offline.simulation import trace
 from lading.plugin.offline.watch import INTERRUPTED, ProgressWatch
 from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.location import Location
 from lading.scheduling.model.plan import FilledMachines, Objective, Plan, Wait
 from lading.scheduling.provisioning.planner import plan, planning_missing
-from lading.scheduling.simulation import trace
 from lading.scheduling.text.printable import printable
 
 if TYPE_CHECKING:

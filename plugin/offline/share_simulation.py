@@ -10,12 +10,12 @@ from typing import IO, Any
 from lading.hooks.files.sites_file import SitesError, read_sites_document
 from lading.hooks.site.share_tables import parse_shares
 from lading.plugin.offline.options import UsageError
+from lading.plugin.offline.simulation.contention import ContendingJob, ContentionReport, contend
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.accounting.share_table import HALF_LIFE, Shares
 from lading.scheduling.accounting.who import Tenant
 from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.contention import ContendingJob, ContentionReport, contend
-from lading.scheduling.simulation.trace import Arrival
 
 
 def simulate_shares(

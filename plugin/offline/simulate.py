@@ -17,6 +17,15 @@ from lading.plugin.offline.frontier import BOOT_SECONDS
 from lading.plugin.offline.inputs import OfflineMarket, market, read_table, read_workflow, with_requests
 from lading.plugin.offline.options import UsageError
 from lading.plugin.offline.share_simulation import simulate_shares
+from lading.plugin.offline.simulation import trace, wfformat
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.fixed_fleet import SLACK, CheapestFleets, EqualMachines, reference
+from lading.plugin.offline.simulation.frontier import TICK
+from lading.plugin.offline.simulation.report import Report
+from lading.plugin.offline.simulation.simulator import NoEnd, simulate
+from lading.plugin.offline.simulation.sized_tries import SizedTries, earlier_runs
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import expected_lengths, run_at
 from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.plan import ASKED, AUTO, FORECAST, InstanceLimits, Objective
@@ -24,15 +33,6 @@ from lading.scheduling.model.prediction import Prediction
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.provisioning.planner import planning_missing
 from lading.scheduling.provisioning.scale_in import ScaleIn
-from lading.scheduling.simulation import trace, wfformat
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.fixed_fleet import SLACK, CheapestFleets, EqualMachines, reference
-from lading.scheduling.simulation.frontier import TICK
-from lading.scheduling.simulation.report import Report
-from lading.scheduling.simulation.simulator import NoEnd, simulate
-from lading.scheduling.simulation.sized_tries import SizedTries, earlier_runs
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import expected_lengths, run_at
 from lading.scheduling.text.printable import printable
 
 # Draws reports as a chart.
@@ -187,6 +187,7 @@ def simulate_each(
                             capacity_errors=args.capacity_errors,
                             reclaims_per_hour=args.reclaims_per_hour,
                             tick_seconds=given.tick_seconds,
+                            plan_seconds=args.plan_seconds,
                             seed=args.seed,
                         ),
                         hurry=1.0 if args.hurry is None else args.hurry,
@@ -319,6 +320,10 @@ def refuse_idle_options(args: argparse.Namespace, policies: Sequence[str]) -> No
     """
     if args.hurry is not None and FORECAST not in policies:
         raise UsageError(f"--hurry needs the policy {FORECAST}; add it to --compare, or leave --hurry out")
+    if args.plan_seconds is not None and FORECAST not in policies:
+        raise UsageError(
+            f"--plan-seconds needs the policy {FORECAST}; add it to --compare, or leave --plan-seconds out"
+        )
     if args.per_instance_cost and FORECAST in policies:
         raise UsageError(
             f"--per-instance-cost has no effect on the policy {FORECAST}; compare other policies, or leave it out"

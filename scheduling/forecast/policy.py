@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from lading.scheduling.forecast.choice import beside, choose, on_sale
+from lading.scheduling.forecast.choice import beside, on_sale
 from lading.scheduling.forecast.fleet_work import Fleet, FleetWork
 from lading.scheduling.forecast.fleets import FleetRun
 from lading.scheduling.forecast.forecast import Forecast
@@ -63,15 +63,14 @@ class Planner:
 
     :param boot: seconds from a launch to the first job
     :param hurry: the value of time (:mod:`lading.scheduling.forecast.choice`)
-    :param most_boot_paid: how many seconds of a boot are billed at most
     :ivar plans: how often a fleet was chosen
     :ivar fleet: the fleet that was chosen last; None: nothing is launched
     :ivar chosen_for: the steps for which it was chosen
     :ivar not_ahead: the steps for which machines are launched only once they wait, and which do not wait yet
     """
 
-    def __init__(self, boot: float, hurry: float = 1.0, *, most_boot_paid: float = math.inf) -> None:
-        self.boot, self.hurry, self.most_boot_paid, self.plans = boot, hurry, most_boot_paid, 0
+    def __init__(self, boot: float, hurry: float = 1.0) -> None:
+        self.boot, self.hurry, self.plans = boot, hurry, 0
         self.fleet: Fleet | None = None
         self.chosen_for: frozenset[str] = frozenset()
         self.schedule: Schedule | None = None
@@ -80,34 +79,6 @@ class Planner:
         self.worth: Mapping[str, tuple[float | None, float | None]] = {}
         self.open: frozenset[str] = frozenset()
         self.not_ahead: frozenset[str] = frozenset()
-
-    def decide(
-        self,
-        forecast: Forecast,
-        waiting: Sequence[str],
-        locations: Sequence[Location],
-        problem: Problem,
-        *,
-        spent: float = 0.0,
-        kept: Collection[str] = (),
-        now: float,
-    ) -> Actions:
-        """Decide what to do now.
-
-        :param waiting: the steps that can start
-        :param locations: the machines that accept jobs or are booting, oldest first
-        :param problem: what can be launched
-        :param spent: USD that the live runs have cost so far
-        :param kept: the machines that stay in any case
-        :param now: epoch seconds
-        """
-        if not (self.is_chosen_for(forecast) and self.holds(forecast, locations, problem, now)):
-            medians = forecast.by_those_at_work(now)
-            work = FleetWork(medians, locations, problem, self.boot, now, most_boot_paid=self.most_boot_paid)
-            self.adopt(choose(work, medians, self.hurry, spent, self.fleets(forecast)), forecast)
-            self.follow(work)
-        self.not_ahead = forecast.launched_when_waiting().difference(waiting)
-        return self.act(forecast, waiting, problem, now, kept)
 
     def fleets(self, forecast: Forecast) -> list[Fleet]:
         """The neighbours of the last fleet, if they are the only candidates because all new jobs are runs of their own;

@@ -95,7 +95,9 @@ def decide(
         job for job in jobs if job.name in dropped or not (job.name in foreseen.planned or job.name in foreseen.pending)
     ]
     # Jobs that a plan has given to a machine have their place there and are not planned again.
-    there = live if market.policy != FORECAST else [replace(each, prefetched=()) for each in live]
+    there = live
+    if market.policy == FORECAST:
+        there = [replace(each, prefetched=()) if each.prefetched else each for each in live]
     there = [*there, *map(as_ordered, paid)]
     found = machines.decide(others, there, market, since, limits, now=now)
     kinds = {each.name: each.instance_type for each in live}

@@ -120,7 +120,14 @@ def settled(
     arrived = {job.name: job.queued_at for job in jobs} | {**(since or {})}
     # A job with a count stands for jobs that came after it; when the last of them came is unknown.
     last = max(now if job.count > 1 else arrived[job.name] for job in jobs)
-    if now - last > SECONDS_UNTIL_SETTLED:
-        return launches
-    late = now - LONGEST_ARRIVAL
-    return tuple(each for each in launches if is_whole(each) or min(arrived[name] for name in each.jobs) < late)
+    return tuple(
+        each for each in launches if is_whole(each) or is_due(min(arrived[name] for name in each.jobs), last, now)
+    )
+
+
+def is_due(first: float, last: float, now: float) -> bool:
+    """Return whether a launch that later jobs could change is due.
+
+    :param first: when the first of its jobs arrived; ``last``: when the last of all jobs did
+    """
+    return now - last > SECONDS_UNTIL_SETTLED or now - first > LONGEST_ARRIVAL

@@ -129,11 +129,11 @@ def planned_arrivals(
     :raises lading.plugin.offline.options.UsageError: the duration of a job is unknown
     """
     from lading.plugin.offline.options import UsageError
+    from lading.plugin.offline.simulation.run_cost import LEAST_SECONDS
+    from lading.plugin.offline.simulation.trace import Arrival
     from lading.scheduling.hints.hints import Hints
     from lading.scheduling.model.job import PlannedJob
     from lading.scheduling.model.machine_traits import DEFAULT_ARCH
-    from lading.scheduling.simulation.run_cost import LEAST_SECONDS
-    from lading.scheduling.simulation.trace import Arrival
 
     names = {id(job): f"{name_of(job)}[{number_of(job)}]" for job, *_ in jobs}
     arrivals = []

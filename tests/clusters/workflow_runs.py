@@ -35,10 +35,10 @@ from lading.executors.starts.expected_starts import Accuracy
 from lading.executors.store import JobRow, State
 from lading.operators import resources
 from lading.plugin.host import AirflowHost
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.accounting.billing import LEAST_SECONDS
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import BoughtSite, Clock
 from tests.clusters.queued import QueuedSite
 from tests.clusters.sites import make_settings, rest

@@ -23,7 +23,6 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
         ("scheduling/forecast",),
         ("scheduling/gangs", "scheduling/provisioning"),
         ("scheduling/placing",),
-        ("scheduling/simulation",),
     ),
     "hooks": (
         ("hooks/deployment", "hooks/files"),
@@ -58,6 +57,7 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
     ),
     "plugin": (
         ("plugin", "plugin/ui/queries"),
+        ("plugin/offline/simulation",),
         ("plugin/offline", "plugin/ui", "plugin/airflow_lading"),
         ("plugin/subcommands",),
     ),

@@ -21,12 +21,12 @@ from lading.hooks.job_scripts.script import JobScript
 from lading.plugin.manager import site_kinds
 from lading.plugin.offline.command import main
 from lading.plugin.offline.options import COMMANDS
+from lading.plugin.offline.simulation import trace
 from lading.plugin.sites import faults, load_sites
 from lading.scheduling.hints.expressions import Expression
 from lading.scheduling.hints.hints import Hints, merge, of_the_run
 from lading.scheduling.model import catalogue
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation import trace
 from lading.scheduling.text import toml, units
 from tests.services.examples import part
 

@@ -17,15 +17,15 @@ from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow as Row
 from lading.executors.store import State
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.simulated_machines import SimulatedMachine
+from lading.plugin.offline.simulation.simulator import Simulation
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.plan import InstanceLimits, Objective, PlannedLaunch
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.scale_in import ScaleIn
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.simulated_machines import SimulatedMachine
-from lading.scheduling.simulation.simulator import Simulation
-from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import BoughtSite, Clock, Diary
 from tests.clusters.sites import StoreHost, make_settings, make_store, rest
 from tests.services.at_once import AtOnce

@@ -25,6 +25,7 @@ from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.plugin.host import AirflowHost
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, SiteForecast, alone
 from lading.scheduling.forecast.fleet_work import Fleet
 from lading.scheduling.gangs.room import Ways
@@ -40,7 +41,6 @@ from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning import allocation_plan
 from lading.scheduling.provisioning.foreseen import Foreseen, ForeseenActions
 from lading.scheduling.provisioning.launch import AllocationPlan
-from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.starts.expected_starts import StartSource
 from tests.clusters import workflow_runs
 from tests.clusters.bought import Clock

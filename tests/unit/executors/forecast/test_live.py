@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import Engine
 
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import expected_lengths
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.plan import FORECAST
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import expected_lengths
 from tests.clusters.workflow_runs import WorkflowRuns
 from tests.services.packing import catalogue
 

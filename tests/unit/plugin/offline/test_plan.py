@@ -14,9 +14,9 @@ from xml.etree import ElementTree
 import pytest
 
 from lading.plugin.offline.command import main
+from lading.plugin.offline.simulation import simulator, trace
 from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.model.catalogue import BUNDLED_DATE, COLUMNS, bundled
-from lading.scheduling.simulation import simulator, trace
 
 CATALOGUE = "\n".join(
     [

@@ -10,10 +10,10 @@ import pytest
 
 from lading.plugin.offline.options import UsageError
 from lading.plugin.offline.share_simulation import simulate_shares
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.trace import Arrival
 
 OFFERED = Catalogue(
     {

@@ -24,6 +24,7 @@ from lading.scheduling.model.prediction import Prediction
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import Problem, pose
 from tests.services.packing import catalogue
+from tests.services.planned import planned_actions
 
 NOW = 1_800_000_000.0
 # Hints take less than 68 years, and a million cpus.
@@ -100,11 +101,13 @@ def test_there_is_a_plan_for_whatever_is_valid(
     case: tuple[SiteForecast, list[Location], Problem], hurry: float, boot: float, spent: float, paid: float
 ) -> None:
     its, locations, problem = case
-    planner = Planner(boot, hurry, most_boot_paid=paid)
+    planner = Planner(boot, hurry)
     waiting = list(its.waiting)
     for seconds in (0.0, 1.0, 1000.0):
         now = NOW + seconds
-        actions = planner.decide(its.forecast, waiting, locations, problem, spent=spent, now=now)
+        actions = planned_actions(
+            planner, its.forecast, waiting, locations, problem, spent=spent, now=now, most_boot_paid=paid
+        )
         assert {*(each.job for each in actions.placements), *(each.job for each in actions.waits)} <= set(waiting)
         if planner.schedule is not None:
             assert all(math.isfinite(end) for end in planner.schedule.expected_ends(its.forecast).values())
@@ -116,6 +119,6 @@ def test_of_plans_that_all_cost_more_than_can_be_reckoned_one_is_taken() -> None
     problem = pose([], [], catalogue(small=(2, 4096, 0.36)), InstanceLimits(), Objective(), NOW, None)
     for spent in (math.inf, math.nan):
         planner = Planner(60.0)
-        planner.decide(its.forecast, ["a"], [], problem, spent=spent, now=NOW)
+        planned_actions(planner, its.forecast, ["a"], [], problem, spent=spent, now=NOW)
         assert planner.schedule is not None
         assert planner.schedule.starts == {"a": NOW + 60.0}

@@ -16,6 +16,7 @@ from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import pose
 from tests.reasons import clauses
 from tests.services.packing import catalogue
+from tests.services.planned import planned_actions
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
 PROBLEM = pose([], [], GOODS, InstanceLimits(), Objective(), 0.0, None)
@@ -46,7 +47,9 @@ class Workflow:
             for name, each in self.steps.items()
             if each.begun is None and not self.steps.keys() & set(each.parents)
         ]
-        return self.planner.decide(Forecast(self.steps, {"r": 0.0}), waiting, self.locations, PROBLEM, now=now)
+        return planned_actions(
+            self.planner, Forecast(self.steps, {"r": 0.0}), waiting, self.locations, PROBLEM, now=now
+        )
 
     def begin(self, name: str, location: str, now: float) -> None:
         its = self.steps[name]
@@ -85,7 +88,7 @@ def test_a_run_that_begins_awaits_what_comes_free_within_a_boot() -> None:
     def launches(free_in: float, began: float) -> int:
         steps = {"x": replace(busy, seconds=free_in), "a": step("a", 300)}
         forecast = Forecast(steps, {"q": 0.0, "r": began})
-        return len(Planner(BOOT).decide(forecast, ["a"], [up], PROBLEM, now=0.0).launches)
+        return len(planned_actions(Planner(BOOT), forecast, ["a"], [up], PROBLEM, now=0.0).launches)
 
     assert launches(50.0, began=0.0) == 0
     assert launches(200.0, began=0.0) == 1

@@ -35,6 +35,7 @@ from lading.scheduling.provisioning.allocation_plan import (
     sure_steps,
 )
 from lading.scheduling.provisioning.launch import AllocationPlan, Launch
+from tests.services.planned import planned_actions
 
 NOW, WAIT = 100_000.0, 600.0
 KIND = kind(None, {})
@@ -72,8 +73,10 @@ def planned(
     there = [as_machine(each, NOW - 50.0, None if each.booting else NOW - 50.0, wait, NOW) for each in live]
     on_sale = as_machines(market, waits)
     problem = pose([], there, on_sale.catalogue, on_sale.limits, Objective(), NOW, None)
-    planner = Planner(wait, on_sale.hurry, most_boot_paid=SECONDS_PAID)
-    actions = planner.decide(forecast, waiting, there, problem, now=NOW, kept=kept)
+    planner = Planner(wait, on_sale.hurry)
+    actions = planned_actions(
+        planner, forecast, waiting, there, problem, now=NOW, kept=kept, most_boot_paid=SECONDS_PAID
+    )
     plan = allocation_plan(
         actions,
         frozenset(waiting) - actions.refused.keys(),

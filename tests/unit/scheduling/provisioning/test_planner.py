@@ -249,7 +249,7 @@ def test_an_unknown_policy_or_effort_is_an_error() -> None:
 def test_importing_the_planner_does_not_import_numpy() -> None:
     code = (
         "import sys; import lading.scheduling, lading.scheduling.provisioning.planner;"
-        "import lading.scheduling.simulation.simulator;"
+        "import lading.plugin.offline.simulation.simulator;"
         "import lading.plugin.offline.command;"
         "print([m for m in ('numpy', 'highspy', 'airflow', 'rich') if m in sys.modules])"
     )

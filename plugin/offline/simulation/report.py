@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from lading.plugin.offline.simulation.capacity_timeline import CapacityTimeline
+from lading.plugin.offline.simulation.simulated_machines import Queue, SimulatedMachine
 from lading.scheduling.accounting.billing import LEAST_SECONDS
 from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.reasons import Reason
 from lading.scheduling.packing.problem import UNIT
-from lading.scheduling.simulation.capacity_timeline import CapacityTimeline
-from lading.scheduling.simulation.simulated_machines import Queue, SimulatedMachine
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from lading.plugin.offline.simulation.simulated_machines import SimulatedMachine
 from lading.scheduling.packing.problem import UNIT
-from lading.scheduling.simulation.simulated_machines import SimulatedMachine
 
 
 class AverageAmounts(NamedTuple):

@@ -11,6 +11,10 @@ from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import Any
 
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import expected_lengths
 from lading.scheduling.accounting import billing
 from lading.scheduling.forecast.choice import choose
 from lading.scheduling.forecast.fleet_work import FleetWork
@@ -27,10 +31,6 @@ from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import Shape, pose, refusal, vector
 from lading.scheduling.placing.policies import GREEDY
 from lading.scheduling.provisioning.scale_in import ScaleIn
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import expected_lengths
 
 # Limit on the dependencies between jobs: if each of 1,000 jobs waits for 1,000, there are a million.
 MOST_WAITS = 2_000_000

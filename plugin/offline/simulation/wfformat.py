@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from lading.plugin.offline.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.forecast.forecast import CycleError, Forecast, WorkflowStep
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.machine_traits import DEFAULT_ARCH
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.sizing.usage import Use
 from lading.scheduling.text.nesting import parse_json
 from lading.scheduling.text.printable import shortened

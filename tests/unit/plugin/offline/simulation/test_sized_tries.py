@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.report import Report
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.sized_tries import SizedTries, earlier_runs
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.plan import ASKED, AUTO, EXACT, FORECAST, SIZES
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.report import Report
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.sized_tries import SizedTries, earlier_runs
-from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.sizing.right_size import ROUNDED, sizes
 from lading.scheduling.sizing.usage import Usage, Use
 from tests.services.packing import catalogue

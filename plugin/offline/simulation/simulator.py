@@ -1,9 +1,11 @@
-"""A discrete-event simulation over the planner: what a trace of jobs would have cost, and how long it would have taken.
+"""A discrete-event simulation of a site that launches machines: what a trace of jobs would have cost, and how long it
+would have taken.
 
-Jobs arrive, are planned at fixed intervals as by a controller (:class:`lading.scheduling.forecast.policy.Planner`),
-wait until no more arrive and for instances to boot, run for their durations, and leave. Instances fail to launch, are
-reclaimed, and are released after being idle. As in a controller, a job keeps its place on a booting instance, except
-for a short job, which starts wherever there is room first. All randomness comes from the seed.
+Jobs arrive, are planned at fixed intervals, wait for instances to boot, run for their durations, and leave. Instances
+fail to launch, are reclaimed, and are released after being idle. The forecast is followed by the same functions as in a
+controller: :class:`lading.executors.forecast.site_plan.SitePlan`, :class:`lading.scheduling.placing.choosing.Choice`
+and :func:`lading.scheduling.provisioning.decision.decide`. With another policy, a job keeps its place on a booting
+instance, except for a short job, which starts wherever there is room first. All randomness comes from the seed.
 """
 
 from __future__ import annotations
@@ -11,33 +13,39 @@ from __future__ import annotations
 import heapq
 import math
 import random
+import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
 
+from lading.executors.forecast.site_plan import PlanningInput, SitePlan, chosen
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.report import Report, Tally, least
+from lading.plugin.offline.simulation.simulated_machines import Queue, SimulatedMachine
+from lading.plugin.offline.simulation.sized_tries import SizedTries
+from lading.plugin.offline.simulation.supply import KnownSupply
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import Dependencies
+from lading.scheduling.forecast.coming import SiteForecast
+from lading.scheduling.forecast.fleet_work import Fleet
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.forecast.policy import Planner
-from lading.scheduling.forecast.spending import Spending
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.location import AssignedJob
 from lading.scheduling.model.machine_traits import SPOT
 from lading.scheduling.model.plan import FORECAST, InstanceLimits, Objective, Plan, PlannedLaunch
 from lading.scheduling.model.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, History, Prediction, is_short
-from lading.scheduling.packing.problem import Vector, pose, vector
-from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
-from lading.scheduling.provisioning.machines import with_kept
+from lading.scheduling.packing.problem import Vector, vector
+from lading.scheduling.placing.choosing import Choice, with_jobs
+from lading.scheduling.provisioning.decision import decide
+from lading.scheduling.provisioning.launch import Provision, is_due
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.provisioning.scale_in import ScaleIn, next_boundary, releases
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.report import Report, Tally, least
-from lading.scheduling.simulation.simulated_machines import Queue, SimulatedMachine
-from lading.scheduling.simulation.sized_tries import SizedTries
-from lading.scheduling.simulation.supply import KnownSupply
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import Dependencies
 
 # Seconds between two plans unless conditions give an interval: those of a controller or, with more than TICKS jobs, the
 # trace's length divided by TICKS.
@@ -46,6 +54,10 @@ TICKS = 10_000
 # After this many plans in a row with failed launches or reclaimed instances, and no job arriving or finishing, the
 # simulation gives up.
 MOST_VAIN_PLANS = 1000
+
+
+# The simulation has a single site.
+SITE = "simulated"
 
 
 class NoEnd(ValueError):
@@ -101,8 +113,10 @@ class Simulation:
         self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
         self.objective = objective
         self.random = random.Random(conditions.seed)
-        self.lengths, self.planner = lengths or {}, Planner(conditions.boot_seconds, hurry)
-        self.spending, self.tries = Spending(), tries
+        self.lengths, self.hurry, self.tries = lengths or {}, hurry, tries
+        self.plan = SitePlan(MachineMarket(catalogue, boot_seconds=conditions.boot_seconds), self.search, lambda: None)
+        self.searched: tuple[Future[Fleet | None], Fleet | None] | None = None
+        """The search that is not over yet, and what it finds."""
         self.arrivals = array("d")
         self.durations = array("d")
         self.shape_of = array("l")
@@ -169,7 +183,9 @@ class Simulation:
             lost, coming = self.tally.lost, self.next_time()
             if coming is None:
                 break
-            now = max(coming, math.ceil(coming / self.tick - 1e-9) * self.tick)
+            # A controller decides as soon as a search is over.
+            is_search = bool(self.events) and self.events[0][0] == coming and self.events[0][2] == "plan"
+            now = coming if is_search else max(coming, math.ceil(coming / self.tick - 1e-9) * self.tick)
             self.advance(now)
             self.decide(now)
             progress(self.tally.ended)
@@ -195,6 +211,10 @@ class Simulation:
             self.next_arrival += 1
         while self.events and self.events[0][0] <= now:
             time, _, what, name, job = heapq.heappop(self.events)
+            if what == "plan" and self.searched is not None:
+                (future, found), self.searched = self.searched, None
+                future.set_result(found)
+                continue
             if what == "come":
                 self.come(job, time)
                 continue
@@ -258,7 +278,7 @@ class Simulation:
     def idle(self, machine: SimulatedMachine, time: float) -> None:
         """Record that a machine is empty, and when it is due for release."""
         machine.idle_since, machine.location = time, None
-        boundary = next_boundary(machine.seen(self.queues), self.scale_in, time)
+        boundary = next_boundary(machine.seen(self.queues, time), self.scale_in, time)
         due = time + self.scale_in.idle_seconds if boundary is None else boundary - self.scale_in.margin_seconds
         self.later(max(due, time), "look")
 
@@ -298,7 +318,7 @@ class Simulation:
             if limits.instances is not None:
                 limits = replace(limits, instances=limits.instances - full)
             scale_in = replace(scale_in, min_instances=max(0, scale_in.min_instances - full))
-        there = [machine.seen(self.queues) for machine in machines]
+        there = [machine.seen(self.queues, now) for machine in machines]
         on_sale = self.supply.available(now)
         decision = plan(
             jobs,
@@ -317,38 +337,81 @@ class Simulation:
         self.act(decision, {job.name: job for job in jobs}, now)
 
     def decide_ahead(self, now: float) -> None:
-        machines = list(self.machines.values())
-        there = [machine.seen(self.queues) for machine in machines]
-        forecast = self.forecast(now)
-        self.spending.see({each.name: (each.launched_at, each.launch.usd_per_hour) for each in machines}, now)
-        seen, _ = with_kept(there, self.scale_in.min_instances)
-        actions = self.planner.decide(
-            forecast,
-            [str(job) for queue in self.busy.values() if not queue.refused for job in queue.waiting],
-            seen,
-            pose([], [], self.supply.available(now), self.limits, self.objective, now, None),
-            spent=self.spending.usd(forecast, now),
-            kept=[each.name for each, before in zip(seen, there, strict=True) if each is not before],
-            now=now,
+        """Do what a controller does at a site that launches machines by a forecast."""
+        there = [machine.seen(self.queues, now) for machine in self.machines.values()]
+        jobs = {
+            str(job): replace(self.queues[job].job, queued_at=self.arrivals[job], expected=self.predicted(queue))
+            for queue in self.busy.values()
+            if not queue.refused
+            for job in queue.waiting
+        }
+        market = MachineMarket(
+            self.supply.available(now),
+            self.limits,
+            idle_seconds=self.scale_in.idle_seconds,
+            min_instances=self.scale_in.min_instances,
+            boot_seconds=self.conditions.boot_seconds,
+            hurry=self.hurry,
         )
-        self.tally.plans = self.planner.plans
-        for released in actions.releases:
-            self.release(self.machines[released.location], now + self.conditions.lag_seconds)
-        for launch in actions.launches:
-            if (machine := self.launch(launch, now)) is not None:
-                self.later(machine.ready_at, "look")
-        self.tally.peak = max(self.tally.peak, len(self.machines))
-        for placement in actions.placements:
-            self.start(self.machines[placement.location], int(placement.job), 1, now)
-        for name, reason in actions.refused.items():
+        up = [each for each in there if not each.booting]
+        site = SiteView(name=SITE, locations=up, market=market, launched=there, launches=True)
+        its = self.forecast(now, jobs)
+        foreseen = self.plan.next_actions(its, site, market, now, unsure=its.forecast.launched_when_waiting())
+        placed = Choice(now, foreseen={SITE: foreseen}).run(site, list(jobs.values()), its.groups)
+        left = [job for name, job in jobs.items() if name not in placed]
+        live = with_jobs(there, list(jobs.values()), placed)
+        provision = decide(left, live, market, None, its.groups, now=now, foreseen=foreseen)
+        self.tally.plans = self.plan.planner.plans
+        self.provide(provision, now)
+        for name, location in placed.items():
+            self.start(self.machines[location], int(name), 1, now)
+        for name, reason in provision.refused.items():
             queue = self.queues[int(name)]
             queue.refused = True
             self.tally.refusals.append((queue.first, reason))
-        if actions.look is not None:
-            self.later(actions.look, "look")
+        if (look := foreseen.actions.look) is not None:
+            self.later(look, "look")
 
-    def forecast(self, now: float) -> Forecast:
-        """Return what all runs that have begun still have to do."""
+    def provide(self, provision: Provision, now: float) -> None:
+        """Release and launch machines, and note which of the others are idle or have been promised to a job."""
+        for name in provision.releases:
+            self.release(self.machines[name], now + self.conditions.lag_seconds)
+        promised: dict[str, set[str]] = {}
+        for job, name in provision.homes.items():
+            promised.setdefault(name, set()).add(job)
+        for name, machine in self.machines.items():
+            is_spare = name in provision.spare
+            if is_spare and machine.idle_since is None:
+                self.later(now + self.scale_in.idle_seconds, "look")
+            since = (now if machine.idle_since is None else machine.idle_since) if is_spare else None
+            machine.note(since, frozenset(promised.get(name, ())))
+        for launch in provision.launches:
+            price = launch.usd_per_hour or 0.0
+            launched = self.launch(PlannedLaunch("", launch.kind, launch.capacity_type, launch.zone, price), now)
+            if launched is not None:
+                launched.note(None, frozenset(launch.jobs))
+                self.later(launched.ready_at, "look")
+        self.tally.peak = max(self.tally.peak, len(self.machines))
+
+    def search(self, here: PlanningInput, fleets: Sequence[Fleet]) -> Future[Fleet | None]:
+        """Choose a fleet, which is known once the search for it has taken its time."""
+        seconds, future = self.conditions.plan_seconds, Future[Fleet | None]()
+        begun = time.process_time() if seconds is None else 0.0
+        found = chosen(here, fleets, lambda: None)
+        if seconds is None:
+            seconds = time.process_time() - begun
+        if seconds:
+            self.searched = future, found
+            self.later(here.now + seconds, "plan")
+        else:
+            future.set_result(found)
+        return future
+
+    def forecast(self, now: float, waiting: Collection[str]) -> SiteForecast:
+        """Return what all runs that have begun still have to do.
+
+        :param waiting: the jobs that can start
+        """
         at = {job: (each.name, its.begun) for each in self.machines.values() for job, its in each.running.items()}
         steps: dict[str, WorkflowStep] = {}
         began: dict[str, float] = {}
@@ -370,7 +433,11 @@ class Simulation:
             if (known := self.live[job]) is None or known[0] != made_of:
                 known = self.live[job] = made_of, self.step(job, *made_of)
             steps[str(job)] = known[1]
-        return Forecast(steps, began)
+        forecast = Forecast(steps, began)
+        begun = (name for name, step in steps.items() if step.begun is not None)
+        groups = InstanceLimits(tasks=self.limits.tasks, runs=self.limits.runs)
+        ready = frozenset(forecast.ready().difference(waiting))
+        return SiteForecast(forecast, {name: name for name in waiting}, frozenset(begun).union(waiting), ready, groups)
 
     def step(self, job: int, asked: PlannedJob, expected: Prediction, at: tuple[str, float] | None) -> WorkflowStep:
         """Return an unfinished job as a step of a forecast.
@@ -436,14 +503,15 @@ class Simulation:
         (see :func:`lading.scheduling.provisioning.launch.settled`).
         """
         names = {launch.name for launch in decision.launches}
-        if not names or now - self.youngest > SECONDS_UNTIL_SETTLED:
+        youngest = self.youngest if names else now
+        if not names or is_due(now, youngest, now):  # whenever their jobs arrived
             return names
-        late, passed, due = now - LONGEST_ARRIVAL, Counter[str](), set[str]()
+        passed, due = Counter[str](), set[str]()
         for placement in sorted(decision.placements, key=lambda each: each.location in names):
             # Sorted by location: jobs placed on existing machines come first and take the head of their queues.
             first = self.queues[int(placement.job)].waiting[passed[placement.job]]
             passed[placement.job] += placement.count
-            if placement.location in names and self.arrivals[first] < late:
+            if placement.location in names and is_due(self.arrivals[first], youngest, now):
                 due.add(placement.location)
         return due
 

@@ -18,6 +18,8 @@ class Conditions:
     :param unavailable_seconds: how long the planner avoids an offering after such a failure
     :param reclaims_per_hour: how often a spot instance is reclaimed on average; its jobs restart elsewhere
     :param tick_seconds: between two plans; None: 1, or with many jobs a 10,000th of the trace
+    :param plan_seconds: how long the search for the best fleet takes, during which jobs and machines change; None: as
+        long as it takes here, so no two simulations are alike
     :param seed: of all random numbers
     """
 
@@ -29,4 +31,5 @@ class Conditions:
     unavailable_seconds: float = 180.0
     reclaims_per_hour: float = 0.0
     tick_seconds: float | None = None
+    plan_seconds: float | None = 0.0
     seed: int = 0

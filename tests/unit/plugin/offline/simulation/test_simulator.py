@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.plan import InstanceLimits
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.provisioning.scale_in import ScaleIn
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
 from tests.reasons import told
 from tests.services.examples import part
 from tests.services.packing import catalogue

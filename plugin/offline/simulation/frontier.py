@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from lading.plugin.offline.simulation import wfformat
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.fixed_fleet import fleets
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.workflow import expected_lengths
 from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.plan import FORECAST, InstanceLimits
-from lading.scheduling.simulation import wfformat
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.fixed_fleet import fleets
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import expected_lengths
 
 HURRIES = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 # Seconds between two plans: short, because a controller wakes as soon as a task has finished.

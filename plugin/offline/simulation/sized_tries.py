@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.hints.hints import Hints, JobLimits
 from lading.scheduling.hints.retries import EarlierTry, Factors, learn
 from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.plan import ASKED, AUTO
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.sizing.auto import sized
 from lading.scheduling.sizing.right_size import ROUNDED, Sizes, sizes
 from lading.scheduling.sizing.usage import Usage, Use

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median, pstdev
 
+from lading.plugin.offline.simulation.trace import Arrival
 from lading.scheduling.model.prediction import Prediction
-from lading.scheduling.simulation.trace import Arrival
 
 
 def run_at(workflow: Sequence[Arrival], run: str, seconds: float) -> list[Arrival]:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lading.plugin.offline.simulation.contention import ContendingJob, contend, jain
 from lading.scheduling.accounting.share_table import Kept, Share, Shares
 from lading.scheduling.accounting.who import Who
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.contention import ContendingJob, contend, jain
 
 MACHINES = [Resources(8, 32_000, 0, 1) for _ in range(4)]
 HOUR = 3600.0

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from lading.plugin.offline.simulation.run_cost import MOST_REPLANNED, Bill, RunTask, begins, least_price, on_machines
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.model.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.plan import FORECAST
 from lading.scheduling.model.prediction import Prediction
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation.run_cost import MOST_REPLANNED, Bill, RunTask, begins, least_price, on_machines
 from tests.reasons import told
 
 SMALL = InstanceType("small", Resources(2, 8000), (Offering(1.0), Offering(0.5, "spot")))

@@ -13,22 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lading.plugin.offline.simulation import wfformat
+from lading.plugin.offline.simulation.conditions import Conditions
+from lading.plugin.offline.simulation.fixed_fleet import reference
+from lading.plugin.offline.simulation.report import Report
+from lading.plugin.offline.simulation.simulator import simulate
+from lading.plugin.offline.simulation.trace import Arrival
+from lading.plugin.offline.simulation.wfformat import WorkflowError
+from lading.plugin.offline.simulation.workflow import expected_lengths, run_at
 from lading.scheduling.model.catalogue import Catalogue
 from lading.scheduling.model.machine_traits import SPOT
 from lading.scheduling.model.plan import FORECAST, LENGTHS, InstanceLimits
 from lading.scheduling.model.resources import Resources
-from lading.scheduling.simulation import wfformat
-from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.fixed_fleet import reference
-from lading.scheduling.simulation.report import Report
-from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.wfformat import WorkflowError
-from lading.scheduling.simulation.workflow import expected_lengths, run_at
 from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
-DATA = Path(__file__).parents[4] / "benchmarks/data"
+DATA = Path(__file__).parents[5] / "benchmarks/data"
 
 
 def task(name: str, *parents: str, **ran: Any) -> tuple[dict[str, Any], dict[str, Any]]:

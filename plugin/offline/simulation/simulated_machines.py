@@ -29,6 +29,7 @@ class SimulatedMachine:
     jobs: dict[int, int] = field(default_factory=dict)  # job: shape
     running: dict[int, AssignedJob] = field(default_factory=dict)  # job: its start, and its predicted length
     idle_since: float | None = None
+    promised: frozenset[str] = frozenset()  # the waiting jobs for which it boots
     location: Location | None = None  # as the planner sees it; None: outdated, rebuilt on demand
 
     def put(self, sign: int, need: Vector) -> None:
@@ -39,8 +40,12 @@ class SimulatedMachine:
     def takes(self, least: Vector) -> bool:
         return all(have - used >= need for have, used, need in zip(self.capacity, self.used, least, strict=True))
 
-    def seen(self, queues: Sequence[Queue]) -> Location:
-        if self.location is None:
+    def note(self, idle_since: float | None, promised: frozenset[str]) -> None:
+        if (idle_since, promised) != (self.idle_since, self.promised):
+            self.idle_since, self.promised, self.location = idle_since, promised, None
+
+    def seen(self, queues: Sequence[Queue], now: float) -> Location:
+        if self.location is None or self.location.booting != (self.ready_at > now):
             cpus, memory, disk, gpus = self.used
             self.location = Location(
                 name=self.name,
@@ -57,6 +62,9 @@ class SimulatedMachine:
                 runs=frozenset(queues[shape].job.run or "" for shape in self.jobs.values()),
                 running_jobs=tuple(self.running.values()),
                 ready_at=self.ready_at,
+                booting=self.ready_at > now,
+                jobs=len(self.jobs),
+                promised=self.promised,
             )
         return self.location
 
