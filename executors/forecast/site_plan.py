@@ -65,7 +65,7 @@ class PlanningInput:
         return self.forecast.by_those_at_work(self.now)
 
     @cached_property
-    def work(self) -> FleetWork:
+    def fleet_work(self) -> FleetWork:
         return FleetWork(
             self.medians,
             self.locations,
@@ -171,7 +171,7 @@ class SitePlan:
         elif now - self.chosen_at < SECONDS_PENDING:
             self.planner.not_ahead |= here.forecast.steps.keys() - self.planner.chosen_for
         if self.planner.schedule is None:
-            self.planner.follow(here.work)
+            self.planner.follow(here.fleet_work)
             assert self.planner.schedule is not None
             self.planned_ends = self.planner.schedule.expected_ends(here.forecast)
         if is_blind or not is_of_now:
@@ -325,7 +325,7 @@ def chosen(here: PlanningInput, fleets: Sequence[Fleet], pause: Callable[[], Non
     :param fleets: the fleets to try; empty: all
     :param pause: called frequently to let other threads run
     """
-    return choose(here.work, here.medians, here.hurry, here.spent, fleets, pause)
+    return choose(here.fleet_work, here.medians, here.hurry, here.spent, fleets, pause)
 
 
 def with_steps(location: Location, names: Mapping[str, str]) -> Location:
