@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.line import Line, Rank
-from lading.executors.gangs.tick import SECONDS_UNTIL_ANSWERED, Files, GangMemory, ReadRoster, Taken, Tick
+from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Taken, Tick
 from lading.executors.store import State
 from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.gangs.rows import EndedMember, GangMember, GangRecords
@@ -564,7 +564,7 @@ class GangTick:
             return []
         for stops in places:
             site = tick.room.sites[stops[left[0].name].site]
-            if site.is_new or (site.launches and site.market is None and site.in_trouble < SECONDS_UNTIL_ANSWERED):
+            if site.is_new or (site.launches and site.market is None and site.in_trouble < tick.seconds_until_answered):
                 return []  # the site is about to answer, or to report what it can launch
             if site.market is not None and site.trouble is None and site.market.held is None:
                 if (why := self._spent()) is not None:

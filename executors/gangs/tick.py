@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 # Errors raised for invalid JSON, or JSON of another shape.
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)
 
-# A site that has not answered for this long counts as refusing, seconds.
-SECONDS_UNTIL_ANSWERED = 60.0
 
 # Returns why a job's files are missing at a location, and whether they always will be; None: they are there. Arguments:
 # session, site, location, the job's ``stage`` column, and the job.
@@ -64,6 +62,8 @@ class Tick:
     """By site, the function that returns what a job takes there from its share."""
     shortages: dict[object, Reason | None] = field(default_factory=dict)
     """Why gangs of these shapes can never get room; None: they may get some."""
+    seconds_until_answered = 60.0
+    """Until a site that has not answered counts as refusing."""
 
     def __post_init__(self) -> None:
         jobs = {each.token: each.job for each in self.known.members}
@@ -166,8 +166,8 @@ class Tick:
                 return because("hold_lost", **where).with_also(*filter(None, (row.reason,)))
             if not self.is_there(row):
                 return because("location_gone", **where)
-            if row.state == "asked" and abs(self.now - row.created_at) > SECONDS_UNTIL_ANSWERED:
-                return because("hold_unanswered", seconds=SECONDS_UNTIL_ANSWERED, **where)
+            if row.state == "asked" and abs(self.now - row.created_at) > self.seconds_until_answered:
+                return because("hold_unanswered", seconds=self.seconds_until_answered, **where)
         return None
 
     def is_there(self, row: HoldRow) -> bool:

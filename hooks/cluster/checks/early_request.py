@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from lading.hooks.api_tunnel.address import NO_TOKEN, VARIABLE, Address, endpoint, line
 
 URL = "AIRFLOW__CORE__EXECUTION_API_SERVER_URL"
-TIMEOUT = 10.0
 # Start of the output line that explains a failure.
 MARK = "lading-early-request: "
 
@@ -27,10 +26,11 @@ class NoAnswerError(Exception):
     """The API does not answer this node; the message ends with the remedy, such as the line to change."""
 
 
-def ask(url: str, tunnel: Path | None) -> None:
+def ask(url: str, tunnel: Path | None, timeout: float = 10.0) -> None:
     """Request the API's health.
 
     :param tunnel: the file with the address of the tunnel to it; None: there is no tunnel
+    :param timeout: seconds to connect, and to answer
     :raises NoAnswerError: the API does not answer
     """
     here, change = f"node {socket.gethostname()}", line(url)
@@ -48,28 +48,28 @@ def ask(url: str, tunnel: Path | None) -> None:
         raise NoAnswerError(f"{text}: {change}") from error
     asked = f"{url} ({host} port {port})"
     try:
-        connection = socket.create_connection((host, port), TIMEOUT)
+        connection = socket.create_connection((host, port), timeout)
     except (OSError, ValueError) as error:
         text = f"{here} gets no answer from Airflow's API at {asked}: {error or type(error).__name__}"
         raise NoAnswerError(f"{text}; start the API server, or set {change}") from error
     with connection:
         try:
             if urlsplit(url).scheme == "http":
-                _health(connection, url)
+                _health(connection, url, timeout)
         except TimeoutError as error:
             text = (
                 f"Airflow's API at {asked} is up but slow: it has accepted the connection of {here}, but not answered"
             )
             advice = "check the load and the log of the API server, and give it more processes ([api] workers)"
-            raise NoAnswerError(f"{text} within {TIMEOUT:g} s; {advice}") from error
+            raise NoAnswerError(f"{text} within {timeout:g} s; {advice}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             text = f"{here} gets an answer that is not from Airflow's API at {asked}: {error or type(error).__name__}"
             raise NoAnswerError(f"{text}; set {change}") from error
 
 
-def _health(connection: socket.socket, url: str) -> None:
+def _health(connection: socket.socket, url: str, timeout: float) -> None:
     parts = urlsplit(url)
-    client = http.client.HTTPConnection(parts.netloc.rpartition("@")[2], timeout=TIMEOUT)
+    client = http.client.HTTPConnection(parts.netloc.rpartition("@")[2], timeout=timeout)
     client.sock = connection
     client.request("GET", f"{parts.path.rstrip('/')}/health", headers={"Connection": "close", **NO_TOKEN})
     answer = client.getresponse()

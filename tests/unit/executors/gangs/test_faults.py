@@ -33,7 +33,7 @@ class Faults(RuleBasedStateMachine):
         folder = Path(self.folder.name)
         self.patch.setattr("lading.hooks.polling.rounds.PAUSE_AFTER_TROUBLE", 0.0)
         self.patch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
-        self.patch.setattr(tick, "SECONDS_UNTIL_ANSWERED", 0.02)
+        self.patch.setattr(tick.Tick, "seconds_until_answered", 0.02)
         engine = make_store(folder)
         self.sites = [HoldingSite(name, folder, ("m1",), cpus=9) for name in ("a", "b")]
         self.house = House(engine, make_settings(folder / "state"), self.sites, seconds_until_repeated=0.0)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import request_rows, store
 from lading.executors.controller import site_threads
-from lading.executors.gangs import gang_controller
+from lading.executors.gangs import tick
 from lading.executors.request_rows import RequestKind
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs import rows
@@ -363,7 +363,7 @@ class Shop(FakeElasticSite, Holding):
 def test_a_gang_waits_a_minute_for_a_site_that_does_not_say_yet_what_it_can_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, is_late: bool
 ) -> None:
-    monkeypatch.setattr(gang_controller, "SECONDS_UNTIL_ANSWERED", 0.0 if is_late else 600.0)
+    monkeypatch.setattr(tick.Tick, "seconds_until_answered", 0.0 if is_late else 600.0)
     shop = Shop("shop", tmp_path)
     market, shop.says = shop.says, None
     house.sites = [shop]
@@ -380,13 +380,12 @@ def test_a_gang_waits_a_minute_for_a_site_that_does_not_say_yet_what_it_can_laun
 def test_a_site_that_lies_or_hangs_costs_the_gang_its_time_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, lab: HoldingSite, lies: str
 ) -> None:
-    from lading.executors.gangs import tick
     from lading.executors.store.gangs.tables import HoldRow
 
     def keep_silence() -> None:
         """Let time pass for what a site was asked for."""
         with Session(house.engine) as session:
-            asked_at = HoldRow.created_at - 2 * tick.SECONDS_UNTIL_ANSWERED
+            asked_at = HoldRow.created_at - 2 * tick.Tick.seconds_until_answered
             session.execute(update(HoldRow).values(created_at=asked_at))
             session.commit()
 

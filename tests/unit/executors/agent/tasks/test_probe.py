@@ -76,12 +76,9 @@ def test_the_probe(
 
 
 @CASES
-def test_the_early_request(
-    monkeypatch: pytest.MonkeyPatch, server: Callable[[], AbstractContextManager[int]], said: str, unsaid: str
-) -> None:
-    monkeypatch.setattr(early_request, "TIMEOUT", 4.0)
+def test_the_early_request(server: Callable[[], AbstractContextManager[int]], said: str, unsaid: str) -> None:
     with server() as port, pytest.raises(early_request.NoAnswerError, match=said) as caught:
-        early_request.ask(f"http://127.0.0.1:{port}/execution/", None)
+        early_request.ask(f"http://127.0.0.1:{port}/execution/", None, timeout=4.0)
     assert unsaid not in str(caught.value)
 
 
