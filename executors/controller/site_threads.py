@@ -152,7 +152,7 @@ class SiteThreads:
             self.silent.pop(name, None)
             return False
         if why == SILENT:  # the call still hangs, so the thread has not logged a failure
-            thread.rounds.note_silence(why)
+            thread.rounds.troubles.begin(thread.rounds.failure, OSError(why))
         self.silent[name] = why
         return True
 

@@ -109,6 +109,8 @@ class Rounds:
         """When the current round or task started, on the monotonic clock; None: none is running."""
         self.stopping = False
         self.troubles = Trouble(log)
+        self.failure = f"Site {site!r} could not be polled"
+        """The log message while rounds fail."""
         self._tasks: deque[tuple[str, Callable[[], None]]] = deque()
         self._next_at = math.inf if on_request else 0.0  # when the next round starts without a request
         self._change = threading.Condition()  # of the following three
@@ -187,10 +189,6 @@ class Rounds:
         self._rest(pause)
         return pause
 
-    def note_silence(self, message: str) -> None:
-        """Log that a round or a task gets no answer."""
-        self._complain(self._failure, OSError(message))
-
     def answered_within(self, seconds: float) -> bool:
         """Wait for the first round to finish; return whether it has."""
         return self._answered.wait(max(seconds, 0.0))
@@ -252,10 +250,10 @@ class Rounds:
             self._keep_tunnel()
             pause = self.poller.pause()
         except Exception as error:  # a third party's site or batch system can raise anything
-            pause = self.note_failure(self._failure, error)
+            pause = self.note_failure(self.failure, error)
         else:
             self.trouble = None
-            self.troubles.end(self._failure)
+            self.troubles.end(self.failure)
         self._next_at = math.inf if self.on_request else time.monotonic() + pause
         self.under_way_since = None
         self._answered.set()
@@ -266,10 +264,6 @@ class Rounds:
         """Let no round start for so long; one may have been requested for later."""
         with self._change:
             self._not_before = max(self._not_before, time.monotonic() + seconds)
-
-    @property
-    def _failure(self) -> str:
-        return f"Site {self.site!r} could not be polled"
 
     def _complain(self, failure: str, error: Exception) -> None:
         """Log a failure, with its traceback unless it is an OSError: any other error may be a bug."""

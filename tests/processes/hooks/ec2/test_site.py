@@ -31,8 +31,10 @@ def test_a_machine_is_launched_runs_jobs_and_goes_when_it_is_empty(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
 ) -> None:
     api.gates[HEALTH] = threading.Event()
-    drive = make()
+    drive, has_news = make(), threading.Event()
+    drive.site.on_news = has_news.set
     [name] = drive.up()
+    assert has_news.wait(PATIENCE), "its first job does not wait for the next tick"
     assert drive.last is not None
     [seen] = drive.last.locations
     assert (seen.location.instance_type, seen.location.usd_per_hour) == (KIND, 0.096)
