@@ -45,6 +45,13 @@ OF_USE = (
 )  # fmt: skip
 
 
+def complete_since(session: Session) -> float:
+    """Return the beginning of the first day of whose jobs and machines none has been deleted, epoch seconds; 0: none
+    has ever been."""
+    last = session.scalar(select(func.max(UsageRow.day)))
+    return 0.0 if last is None else (last + 1) * float(SECONDS_PER_DAY)
+
+
 def forget_ended(session: Session, before: float) -> int:
     """Delete at most :data:`MOST_FORGOTTEN` jobs that ended before a time and have been reported.
 

@@ -16,7 +16,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sqlalchemy import Integer, and_, bindparam, case, cast, func, null, or_, select, union_all, update
+from sqlalchemy import Integer, and_, bindparam, case, cast, func, not_, null, or_, select, union_all, update
 
 from lading.executors.accounting import share_rows
 from lading.executors.store.jobs import QUEUED, chunks
@@ -150,7 +150,7 @@ class Outlook:
 
     def is_unsaid(self, job: Any) -> bool:
         """Whether neither a plan nor a batch system predicts the start of a job."""
-        return job.planned_start is None and not is_still_expected(self.now, job.native_start)
+        return not any(is_still_expected(self.now, start) for start in (job.planned_start, job.native_start))
 
     def learn(self, jobs: Iterable[Any]) -> None:
         """Read how long earlier tries like these jobs waited."""
@@ -381,8 +381,16 @@ def turn_of(row: Any) -> tuple[bool, int, float]:
 
 def unsaid_at(now: float) -> ColumnElement[bool]:
     """Return the condition for jobs whose start is not predicted by a plan or batch system."""
-    is_silent = or_(JobRow.native_start.is_(None), JobRow.native_start < now - LATE_SECONDS)
-    return and_(JobRow.planned_start.is_(None), is_silent)
+    return and_(*(is_passed(start, now) for start in (JobRow.planned_start, JobRow.native_start)))
+
+
+def is_passed(start: Any, now: float) -> ColumnElement[bool]:
+    """Return the condition that there is no predicted start, or that it is not usable any more (see
+    :func:`is_still_expected`).
+
+    :param start: the column of the start
+    """
+    return or_(start.is_(None), start < now - LATE_SECONDS)
 
 
 def together(session: Session, now: float, whose: Mapping[str, Any], *conditions: Any) -> Sequence[Any]:
@@ -399,13 +407,13 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
         cast(JobRow.queued_at / SECONDS_OF_A_BURST, Integer).label("since"),
         case((JobRow.state == State.PLACED, cast(JobRow.placed_at / SECONDS_TOGETHER, Integer))).label("placed"),
     )  # fmt: skip
-    is_unsaid = unsaid_at(now)
+    is_unsaid, is_planned = unsaid_at(now), not_(is_passed(JobRow.planned_start, now))
     amounts = (
         JobRow.queued_at,
         JobRow.native_id,
         JobRow.placed_at,
-        JobRow.planned_start,
-        case((JobRow.planned_start.is_(None), JobRow.native_start)).label("native_start"),
+        case((is_planned, JobRow.planned_start)).label("planned_start"),
+        case((not_(is_planned), JobRow.native_start)).label("native_start"),
         case((is_unsaid, 1), else_=0).label("unsaid"),
         CPUS.label("cpus"),
     )

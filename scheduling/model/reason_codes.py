@@ -234,7 +234,7 @@ CAUSES: Mapping[str, Cause] = {
         ),
         Cause("lost", "Its outcome is unknown", f"Clear the task to run it again. {_CHECK}", _OPERATOR),
         Cause("cancelled", "It was cancelled", "Clear the task to run it again.", _AUTHOR),
-        Cause("error", "It failed", "Read the log of the task and the reason.", _AUTHOR),
+        Cause("error", "It failed", "Read the log of the task.", _AUTHOR),
         Cause(
             "no_capacity",
             "There was no capacity for the machine",
@@ -597,7 +597,7 @@ _TABLE = (
     Code(
         "max_usd_per_hour",
         "max_usd_per_hour",
-        "One more machine would exceed the hourly budget of the site",
+        "One more machine would exceed the spending limit per hour of the site",
         (
             "{type} costs {price:g} USD per hour, and machines already cost {used:g} of at most {most:g} USD "
             "per hour (max_usd_per_hour)"

@@ -39,10 +39,14 @@ SMALLEST_PACKED_MEMORY = 32
 FEWEST_TO_PACK = 2
 
 
+# The cause of tries that had too little of a resource.
+SHORT = {"memory": "out_of_memory", "time": "time_limit"}
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The amount that 95 % of the tries needed at most (``most``), and the amount that the next try should request
-    regardless of its inputs (``nearly_all``); None: unknown.
+    """The amount that 95 % of the tries with enough of it used at most (``most``), and the amount that the next try
+    should request regardless of its inputs (``nearly_all``); None: unknown.
     """
 
     most: float | None
@@ -55,6 +59,7 @@ class RightSize:
 
     :param tries: how many tries it is based on
     :param short: how many of them had too little memory or time
+    :param short_of: what the last of these had too little of: ``memory``, ``time``
     :param waited: seconds within which 95 % of them started; None: there are no tries
     :param saved_cpu_hours: how much less these tries would have requested with the advice; negative: more
     :param saved_gib_hours: the same for memory
@@ -69,6 +74,7 @@ class RightSize:
     memory: Size
     cpus: Size
     time: Size
+    short_of: tuple[str, ...] = ()
     waited: float | None = None
     saved_cpu_hours: float = 0.0
     saved_gib_hours: float = 0.0
@@ -218,6 +224,7 @@ def right_size(usage: Usage) -> RightSize:
     return RightSize(
         tries=usage.tries,
         short=usage.short,
+        short_of=tuple(name for name, cause in SHORT.items() if any(use.cause == cause for use in sample)),
         waited=quantile([use.waited for use in sample], 0.95),
         saved_cpu_hours=_saved(usage.cpu_hours, sample, fitted, "cpus"),
         saved_gib_hours=_saved(usage.gib_hours, sample, fitted, "memory"),

@@ -213,7 +213,7 @@ def expected_start(
     :param past: the waits of earlier tries, most similar first
     :param backlog: the jobs ahead; None: unknown
     """
-    if planned is not None:
+    if planned is not None and is_still_expected(now, planned):
         early = max(PLAN_EARLY_SECONDS, PLAN_EARLY_PART * (planned - now))
         return around(now, planned, StartSource.FORECAST, "Lading's plan", early)
     if native is not None and is_still_expected(now, native):
@@ -245,10 +245,12 @@ def end_interval(now: float, at: float) -> tuple[float, float]:
     return now + left / math.sqrt(WIDEST), now + max(left * math.sqrt(WIDEST), left + NARROWEST_SECONDS / 2)
 
 
-def is_still_expected(now: float, native: float | None) -> bool:
-    """Whether the batch system's estimate is usable: if it has passed, the batch system has not looked at the job
-    again."""
-    return native is not None and native >= now - LATE_SECONDS
+def is_still_expected(now: float, start: float | None) -> bool:
+    """Whether the start in a plan, or the one that a batch system expects, is usable.
+
+    If it has passed, neither has looked at the job again.
+    """
+    return start is not None and start >= now - LATE_SECONDS
 
 
 def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedStart:
@@ -300,7 +302,7 @@ def _pace(backlog: Backlog, seconds: float) -> str | None:
     between = seconds / (jobs + 1)
     if between < 1:
         return f"about {1 / max(between, 0.001):,.0f} start per second"
-    return f"about one starts every {format_time(round(between))}"
+    return f"about one start every {format_time(round(between))}"
 
 
 def around(now: float, at: float, source: StartSource, text: str, early: float = 0.0) -> ExpectedStart:

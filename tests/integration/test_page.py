@@ -409,7 +409,7 @@ def test_five_thousand_that_wait_are_a_row_for_each_reason(full: Airflow, admin:
         _, _, start, oldest, cpus, dags, remedy = row.locator("td").all_inner_texts()
         assert re.match(
             rf"about {moment}; between {moment} and {moment}\s+"
-            r"[\d,]+ jobs ahead of it .*; (about one starts every \d+ (s|min|h)|the start allows for)",
+            r"[\d,]+ jobs ahead of it .*; (about one start every \d+ (s|min|h)|the start allows for)",
             start,
         ), start
         assert re.fullmatch(r"[\d.]+ (s|min|h)( \d+ (min|s))?", oldest), oldest
@@ -548,7 +548,7 @@ def test_without_chakra_the_tables_are_plain(full: Airflow, admin: str, browser:
     view(page, "Machines")
     drawn(page)
     page.get_by_role("table", name="Machines").get_by_role("button", name="Drain").first.click()
-    page.get_by_role("button", name="Yes", exact=True).click()
+    page.get_by_role("alertdialog").get_by_role("button").first.click()
     expect(page.get_by_role("table", name="Requests")).to_contain_text("the controller has not processed it yet")
     picture(window, "plain")
     assert [fault for fault in window.faults if "lading" in fault.lower()] == []
@@ -798,8 +798,8 @@ def test_home_has_a_tile_and_the_navigation_an_entry(real: tuple[Airflow, str], 
     local = page.get_by_role("table", name="Sites").locator("tbody tr", has_text="local")
     for label, words in (("Pause", "it gets no more jobs"), ("Resume", "it gets jobs again")):
         local.get_by_role("button", name=f"{label} local", exact=True).click()
-        expect(page.get_by_role("button", name="No", exact=True)).to_be_focused()
-        page.get_by_role("button", name="Yes", exact=True).press("Enter")
+        expect(page.get_by_role("button", name="Cancel", exact=True)).to_be_focused()
+        page.get_by_role("alertdialog").get_by_role("button").first.press("Enter")
         expect(asked).to_contain_text(words)
     assert window.faults == []
     page.close()
@@ -813,7 +813,7 @@ def test_a_budget_is_lifted_on_the_page_and_holds_again(real: tuple[Airflow, str
     expect(budget).to_contain_text("of $1,000", timeout=120_000)
     for label in ("Lift", "Restore"):
         budget.get_by_role("button", name=f"{label} all", exact=True).click()
-        page.get_by_role("button", name="Yes", exact=True).press("Enter")
+        page.get_by_role("alertdialog").get_by_role("button").first.press("Enter")
         if label == "Lift":
             expect(budget).to_contain_text("lifted by", timeout=120_000)
         else:
@@ -857,7 +857,7 @@ def test_machines_that_were_bought_say_what_they_cost_and_are_let_go(
     asked = page.get_by_role("table", name="Requests")
     for kind, label, words in (("on-demand", "Drain", "takes no more jobs"), ("spot", "Terminate", "it has ended")):
         of[kind].get_by_role("button", name=label).click()
-        page.get_by_role("button", name="Yes", exact=True).click()
+        page.get_by_role("alertdialog").get_by_role("button").first.click()
         if kind == "on-demand":  # the row of the other one goes
             expect(of[kind]).to_contain_text(re.compile("drain requested by|draining"))
         expect(asked).to_contain_text(words)
@@ -907,7 +907,7 @@ def test_who_holds_what_and_what_sleeps_is_woken(
     facts = page.locator("[data-testid=lading] dl")
     expect(facts).to_contain_text("attempted")
     page.get_by_role("button", name="Wake").click()
-    page.get_by_role("button", name="Yes", exact=True).click()
+    page.get_by_role("alertdialog").get_by_role("button").first.click()
     expect(facts).to_contain_text("attempt 2 of 9")
     picture(window, "woken")
     (tmp_path / "began").unlink()

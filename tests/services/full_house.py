@@ -454,9 +454,11 @@ class House:
             "cpu_seconds": seconds * task.cpus * min(1.0, used * self.chance.uniform(0.8, 1.1)),
             "peak_memory": int(task.memory * peak * self.chance.uniform(0.6, 1.0)),
             "said_at": queued + 30, "said_since": start - 200,
-            "said_until": start + self.chance.choice([200, 200, -50]),
-            "said_source": self.chance.choice(["forecast", "batch_system", "past_waits"]),
         }  # fmt: skip
+        late = self.chance.choice([200, 200, -50])
+        source = self.chance.choice(["forecast", "batch_system", "past_waits"])
+        # Only the waits of earlier tries are below the goal.
+        row |= {"said_until": start + (late if source == "past_waits" else 200), "said_source": source}
         return row | reason_values(reason)
 
     def place(self, site: str, cpus: float, queued: float, seconds: float) -> tuple[Machine | None, float]:

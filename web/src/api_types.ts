@@ -468,6 +468,8 @@ export interface components {
             by: components["schemas"]["Period"];
             expected: components["schemas"]["ExpectedBill"] | null;
             idle_advice: components["schemas"]["IdleAdvice"] | null;
+            /** Idle Since */
+            idle_since: number;
             /** Idle Sites */
             idle_sites: components["schemas"]["IdleSite"][];
             /** Is Partial */
@@ -758,6 +760,18 @@ export interface components {
             state: string;
         };
         /**
+         * FoundTask
+         * @description A Dag or a task that the search names.
+         */
+        FoundTask: {
+            /** Dag Id */
+            dag_id: string;
+            /** Run Id */
+            run_id: string | null;
+            /** Task Id */
+            task_id: string | null;
+        };
+        /**
          * FreedAmounts
          * @description How much less jobs request because Lading sizes them; negative: they request more.
          *
@@ -919,6 +933,8 @@ export interface components {
             cpu_hours: number;
             /** Cpu Hours Machines */
             cpu_hours_machines: number | null;
+            /** Cpu Hours Site */
+            cpu_hours_site: number;
             /** Idle Seconds */
             idle_seconds: number | null;
             /** Machines */
@@ -929,6 +945,8 @@ export interface components {
             usd: number | null;
             /** Usd Machines */
             usd_machines: number | null;
+            /** Usd Site */
+            usd_site: number | null;
         };
         /**
          * InputSizes
@@ -997,6 +1015,8 @@ export interface components {
             matching: number;
             /** Now */
             now: number;
+            /** Tasks */
+            tasks: components["schemas"]["FoundTask"][];
         };
         /**
          * LastRun
@@ -1494,7 +1514,7 @@ export interface components {
         };
         /**
          * Size
-         * @description The amount that 95 % of the tries needed at most (``most``), and the amount that the next try should request
+         * @description The amount that 95 % of the tries with enough of it used at most (``most``), and the amount that the next try should request
          *     regardless of its inputs (``nearly_all``); None: unknown.
          */
         Size: {
@@ -1614,6 +1634,8 @@ export interface components {
             saved_gib_hours: number;
             /** Short */
             short: number;
+            /** Short Of */
+            short_of: string[];
             /** Task Id */
             task_id: string;
             time: components["schemas"]["Size"];
@@ -1874,6 +1896,7 @@ export type FailedTask = components['schemas']['FailedTask'];
 export type FailureGroup = components['schemas']['FailureGroup'];
 export type FailureGroups = components['schemas']['FailureGroups'];
 export type FoundMachine = components['schemas']['FoundMachine'];
+export type FoundTask = components['schemas']['FoundTask'];
 export type FreedAmounts = components['schemas']['FreedAmounts'];
 export type GanttTask = components['schemas']['GanttTask'];
 export type GanttTry = components['schemas']['GanttTry'];

@@ -13,7 +13,7 @@ const summary: Summary = {
   shares: [{name: "genomics", who: "team genomics", entitled: 0.5, used: 0.75, lately: 0.4, guarantees: [{site: "hpc", what: "cpus", kept: 8, used: 12}], dags: [{dag_id: "etl", jobs: 3}], dags_total: 1, hidden: false, is_over: true, lends: true, borrows: true, at: NOW - 10}],
 };
 const bill: BillPage = {
-  now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: {...amounts, jobs: 1, usd: 2, usd_used: 2, usd_unused: 0, usd_idle: 0, usd_boot: 0}, is_partial: false, idle_sites: [{site: "hpc", usd: 5, cpu_hours: 100, usd_machines: 3, cpu_hours_machines: 60, idle_seconds: 300, machines: 4}], idle_advice: {cost: 5, changes: [{site: "hpc", now: 300, then: 150, saved: 2.6}], saved: 2.6, is_halved: true, rest: []},
+  now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: {...amounts, jobs: 1, usd: 2, usd_used: 2, usd_unused: 0, usd_idle: 0, usd_boot: 0}, is_partial: false, idle_since: NOW - 86400, idle_sites: [{site: "hpc", usd: 5, usd_site: 10, cpu_hours_site: 100, cpu_hours: 100, usd_machines: 3, cpu_hours_machines: 60, idle_seconds: 300, machines: 4}], idle_advice: {cost: 5, changes: [{site: "hpc", now: 300, then: 150, saved: 2.6}], saved: 2.6, is_halved: true, rest: []},
   expected: {until: NOW + 5 * 86400, usd: 1234.5, cpu_hours: 600, since: NOW - 7 * 86400, usd_per_day: 100, cpu_hours_per_day: 80, hours: 0, usd_per_hour: 16.25, cpus: 40},
   rows: [{kind: "named", dag_id: "etl", task_id: null, run_id: null, site: null, team: null, total: amounts, usd: [10], cpu_hours: [100]}],
 };
@@ -22,10 +22,10 @@ export const job: TrySummary = {
   site: "hpc", location: "L1", node: "n1", native_id: "4711", placed_because: null, queue: null, cpus: 2, nodes: 1, memory: 2048, gpus: 0, memory_limit: null, time_limit: null, peak_memory: null, cpu_seconds: null, exit_code: null, usd: null,
   queued_at: NOW - 60, started_at: null, ended_at: null, phases: [{key: "airflow", title: "waits for a place", since: NOW - 60, until: null}],
 };
-const jobs: JobPage = {now: NOW, jobs: [job], machines: [], map_indexes: [], after: null, matching: 1, is_more: false, is_partial: false};
+const jobs: JobPage = {now: NOW, jobs: [job], machines: [], tasks: [], map_indexes: [], after: null, matching: 1, is_more: false, is_partial: false};
 const waits: WaitGroups = {
   now: NOW, jobs: 5, groups: [{
-    key: "machine_full", kind: "room", title: "All machines are busy", remedy: "Wait", actors: [], site: "hpc", limit: null, params: {}, jobs: 5, share: 1, start: {since: NOW + 300, at: NOW + 500, until: NOW + 900, source: "backlog", text: "5 jobs ahead of it at site hpc; about one starts every 1 min"}, cpus: 20, oldest: NOW - 600, sentences: ["waits: no room"],
+    key: "machine_full", kind: "room", title: "All machines are busy", remedy: "Wait", actors: [], site: "hpc", limit: null, params: {}, jobs: 5, share: 1, start: {since: NOW + 300, at: NOW + 500, until: NOW + 900, source: "backlog", text: "5 jobs ahead of it at site hpc; about one start every 1 min"}, cpus: 20, oldest: NOW - 600, sentences: ["waits: no room"],
     dags: [{dag_id: "etl", jobs: 5}], dags_total: 1, hidden: false, held: [],
   }],
 };
@@ -56,7 +56,7 @@ const liveRuns: LiveRunList = {now: NOW, runs_left_out: 0, runs: [{...totals, da
 const runs: RunPage = {now: NOW, runs: [{...totals, run_id: "r1", billed: amounts}]};
 const size = {most: 2000, nearly_all: 4000};
 const advice: Advice = {fewest: 5, tasks: [{
-  task_id: "load", tries: 1200, short: 3, cpus_asked: 4, memory_asked: 8192, memory: size, cpus: size, time: size, waited: 700, by_input: [], saved_cpu_hours: 1200, saved_gib_hours: 3, line: "resources(cpus=1)", wasted: 12, wasted_by_line: 1,
+  task_id: "load", tries: 1200, short_of: ["memory"], short: 3, cpus_asked: 4, memory_asked: 8192, memory: size, cpus: size, time: size, waited: 700, by_input: [], saved_cpu_hours: 1200, saved_gib_hours: 3, line: "resources(cpus=1)", wasted: 12, wasted_by_line: 1,
 }]};
 const tries: TryPage = {now: NOW, jobs: [job], after: null};
 const gantt: RunGantt = {now: NOW, began_at: NOW - 900, ended_at: null, expected_end: NOW + 600, expected_end_span: {since: NOW + 350, until: NOW + 1040}, expected_end_basis: "Lading's plan", end_unknown: null, critical: ["load"], last_run: {run_id: "r0", seconds: 800}, tasks: [{

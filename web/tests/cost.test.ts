@@ -57,7 +57,7 @@ it("says what the cost expected of the month assumes", () => {
 
 it("says at each site its part of the advice for all sites", () => {
   const advice = {cost: 100, changes: [{site: "hpc", now: 1800, then: 0, saved: 30}], saved: 30, is_halved: false, rest: [{kind: "busy" as const, sites: ["hpc"], cost: 50}, {kind: "fixed" as const, sites: ["lab", "local"], cost: 20}]};
-  expect(adviceAt(advice, "hpc", usd)).toMatch(/^Lower idle_seconds from 1,800 to 0: saves \$30\.00\. The rest are idle cpus of busy machines: hurry = "cheap" uses fewer machines/);
+  expect(adviceAt(advice, "hpc", usd)).toMatch(/^Lower idle_seconds from 1,800 to 0: saves \$30\.00\. The rest is for idle cpus of busy machines: hurry = "cheap" uses fewer machines/);
   expect(adviceAt(advice, "lab", usd)).toBe("These are machines that Lading does not release: they cost the same without jobs, so send more jobs there.");
   expect(adviceAt(advice, "tiny", usd)).toBe("Too little to matter.");
   expect(adviceAt({...advice, is_halved: true, rest: []}, "lab", usd)).toBe("Not needed to halve the cost of all sites.");

@@ -126,7 +126,7 @@ test("Cost says in order of saving which settings halve the cost of idle cpus, a
   const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows, [hpc] = bill.idle_sites, day = {since: NOW - 10 * 86400, until: NOW, is_whole: true};
   const at = (site: string, usd: number) => ({...row, kind: "named", site, dag_id: null, total: {...row.total, usd_idle: usd}});
   const lab = {...hpc, site: "lab", usd: 1, cpu_hours: 20, usd_machines: null, cpu_hours_machines: null, idle_seconds: null, machines: 0};
-  const of = (advice: BillPage["idle_advice"]) => { answer = async (route) => (route.startsWith("bill") ? json({...bill, periods: [day], split: "site", rows: [at("hpc", 5), at("lab", 1)], idle_sites: [hpc, lab], idle_advice: advice}) : good(route)); };
+  const of = (advice: BillPage["idle_advice"]) => { answer = async (route) => (route.startsWith("bill") ? json({...bill, periods: [day], idle_since: day.since, split: "site", rows: [at("hpc", 5), at("lab", 1)], idle_sites: [hpc, lab], idle_advice: advice}) : good(route)); };
   const advice = () => [...box.querySelectorAll("[data-testid=idle-advice] > div, [data-testid=idle-advice] li")].map((each) => each.textContent);
   of({cost: 60, changes: [{site: "hpc", now: 300, then: 75, saved: 36}], saved: 36, is_halved: true, rest: []});
   await open("Cost");
@@ -152,6 +152,33 @@ test("Cost says in order of saving which settings halve the cost of idle cpus, a
   ]);
 });
 
+test("Cost says from when on idle cpus are known, and takes amounts a day from then on", async () => {
+  const bill = ANSWERS["bill"] as BillPage, month = {since: NOW - 30 * 86400, until: NOW, is_whole: true};
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, periods: [month], idle_since: NOW - 10 * 86400, split: "site", idle_advice: {cost: 60, changes: [], saved: 0, is_halved: false, rest: []}}) : good(route));
+  await open("Cost");
+  await pass(2);
+  expect(box.querySelector("[data-testid=idle-advice]")?.textContent).toMatch(/\$6\.00 a day since .*; earlier records of machines have been deleted \(job_retention_days\): no setting/);
+});
+
+test("a search leads to the site, the Dag and the machine of that name", async () => {
+  const found = [{dag_id: "lab_nightly", task_id: null, run_id: "r7"}, {dag_id: "lab_nightly", task_id: "align", run_id: null}];
+  const machines = [{site: "cloud", name: "lab1", state: "up"}, {site: "cloud", name: "lab2", state: "ended"}];
+  const summary = ANSWERS["summary"] as {sites: {name: string}[]};
+  answer = async (route) => (route === "jobs" ? json({...(ANSWERS["jobs"] as object), tasks: found, machines}) : route === "summary" ? json({...summary, sites: [{...summary.sites[0], name: "lab", machines: 2}]}) : good(route));
+  await open("Jobs", "&q=Lab");
+  await pass(2);
+  const lines = [...box.querySelectorAll("ul[aria-label=Found] li")];
+  expect(lines.map((each) => each.textContent)).toEqual([
+    "Site lab, what waits for it", "Dag lab_nightly: runs, cost and right sizes; newest run r7", "Task lab_nightly.align: right size", "Machine cloud/lab1 up chart",
+  ]);
+  const links = lines.map((each) => [...each.querySelectorAll("a")].map((link) => link.getAttribute("href")?.replace(/^.*?(\/plugin|\/dags)/, "$1")));
+  expect(links.slice(0, 3)).toEqual([
+    ["/plugin/lading?view=machines&site=lab", "/plugin/lading?view=waits&site=lab"],
+    ["/dags/lab_nightly/plugin/lading-dag", "/dags/lab_nightly/runs/r7/plugin/lading-run"],
+    ["/dags/lab_nightly/plugin/lading-dag?task=align"],
+  ]);
+});
+
 const tile = (label: string) => box.querySelector(`[data-tile="${label}"]`)?.textContent ?? "";
 const rowsOf = (section: string) => [...box.querySelectorAll(`section[aria-label='${section}'] tbody tr`)].map((each) => each.textContent ?? "");
 
@@ -160,7 +187,7 @@ test("Cost says at its top how many budgets are spent", async () => {
   answer = async (route) => (route === "summary" ? json({...summary, budgets: [budget, {...budget, name: "old", spent: 100}]}) : good(route));
   await open("Cost");
   await pass(2);
-  expect(tile("Budgets")).toBe("Budgets1 spentleft:old $0.00all $60.00");
+  expect(tile("Budgets")).toBe("Budgets1 used up1 soon used up; left:old $0.00all $60.00");
   await act(async () => [...box.querySelectorAll<HTMLButtonElement>("[data-tile=Budgets] button")].at(-1)?.click());
   const marked = box.querySelector("section[aria-label='Budgets'] tr.marked");
   expect(marked?.textContent, "the tile leads to the row of the budget").toMatch(/^all/);
@@ -196,7 +223,7 @@ test("Cost shows the most expensive runs, and not what was charged to no run", a
   await act(async () => root.unmount());
   await open("Cost", "&split=run");
   expect(rowsOf("Most expensive runs"), "the breakdown has them").toHaveLength(0);
-  expect(rowsOf("Breakdown").at(-1)).toContain("charged to no job");
+  expect(rowsOf("Breakdown").at(-1)).toContain("not charged to any job");
 });
 
 test("nothing of Cost is shown before all of it, unless an answer takes long", async () => {
@@ -225,7 +252,7 @@ test("last week is compared with the week before, and past days have nothing tha
   const sections = [...box.querySelectorAll("section")].map((each) => each.getAttribute("aria-label"));
   expect(sections.slice(0, 2), "what is compared comes first").toEqual(["Cost", "Breakdown"]);
   expect(tile(`${utcDay(since)} to ${utcDay(until - 1)}`)).toContain("$10.00");
-  expect(tile("Running, included")).toBe("");
+  expect(tile("Of this, still running")).toBe("");
 });
 
 test("Cost shows what last week cost more than the week before, and its tiles are in the order of what is asked", async () => {
@@ -237,7 +264,7 @@ test("Cost shows what last week cost more than the week before, and its tiles ar
   expect(tile(`Last week, ${utcDay(middle)} to ${utcDay(until - 1)}`)).toMatch(/\$10\.00\+\$2\.00 \(\+25 %\) against the week before; compare$/);
   expect(box.querySelector("[data-tile^='Last week'] a")?.getAttribute("href")).toContain("days=weeks");
   const tiles = [...box.querySelectorAll<HTMLElement>("[data-tile]")].map((each) => each.dataset.tile?.replace(/(until now|,|by the end).*/, "").trim());
-  expect(tiles.slice(1)).toEqual(["Expected", "Budgets", "Last week", "Idle cpus", "Most expensive run", "Savings from right sizes", "Used", "Requested", "Booting machines", "Running"]);
+  expect(tiles.slice(1)).toEqual(["Expected", "Used", "Requested but unused", "Idle cpus", "Booting machines", "Budgets", "Last week", "Most expensive run", "Savings from right sizes", "Of this"]);
 });
 
 test("the line to paste is in the row of its task", async () => {
@@ -316,7 +343,7 @@ test("Overview and Cost say the same of today", async () => {
   await open("Cost", "&days=0");
   expect(tile("Today")).toContain("$10.00");
   expect(tile("Idle cpus")).toContain("$2.00");
-  expect(tile("Running, included")).toBe("Running, included$2.001 job and the machines that are up");
+  expect(tile("Of this, still running")).toBe("Of this, still running$2.001 job and the machines that are up");
 });
 
 test("savings show what is requested and what the line requests, are sorted by memory too, and their line is copied", async () => {
@@ -389,7 +416,7 @@ test("the accuracy of expected starts names every source of an estimate", async 
   const lines = [...box.querySelectorAll("section[aria-label='Accuracy of expected starts'] p")].map((each) => each.textContent);
   const none = "no job with such an estimate started in the last 30 days.";
   expect(lines[0]).toMatch(/^Lading's plan: 90 % of 10 jobs/);
-  expect(lines.slice(1)).toEqual([`The batch system's estimate: ${none}`, `Jobs ahead of it: ${none}`, `The waits of earlier tries: ${none}`]);
+  expect(lines.slice(1)).toEqual([`The batch system's estimate: ${none}`, `The position in the queue: ${none}`, `The waits of earlier tries: ${none}`]);
 });
 
 test("a search without other filters names none", async () => {
@@ -555,7 +582,7 @@ test("idle machines are drained together, after one question", async () => {
   const button = (name: string) => [...box.querySelectorAll("button")].find((each) => each.textContent === name);
   await act(async () => button("Drain 2 idle machines")?.click());
   expect(sent).toEqual([]);
-  await act(async () => button("Yes")?.click());
+  await act(async () => box.querySelector<HTMLButtonElement>("[role=alertdialog] button")?.click());
   await pass(1);
   expect(sent).toEqual(["hpc/L2", "hpc/L3"]);
 });
@@ -576,9 +603,9 @@ test("selected machines are drained together, after one question, and say so whi
   for (const key of ["hpc/L1", "hpc/L2", "hpc/L3"]) await act(async () => checkbox(key)?.click());
   await act(async () => checkbox("hpc/L2")?.click());
   await act(async () => button("Drain 2 machines")?.click());
-  expect(text()).toContain("Drain 2 machines? Each is released once its jobs have finished.");
+  expect(text()).toContain("Drain hpc/L1, hpc/L3? ");
   expect(sent).toEqual([]);
-  await act(async () => button("Yes")?.click());
+  await act(async () => box.querySelector<HTMLButtonElement>("[role=alertdialog] button")?.click());
   await pass(6);
   expect(sent).toEqual(["hpc/L1", "hpc/L3"]);
   expect(text().match(/drain requested by carol/g)).toHaveLength(2);

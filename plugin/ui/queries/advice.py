@@ -50,6 +50,8 @@ class TaskAdvice(BaseModel):
     tries: int
     short: int
     """How many of the tries had too little memory or time."""
+    short_of: list[str]
+    """What the last of these had too little of: ``memory``, ``time``."""
     cpus_asked: float | None
     """None: the jobs have been purged from the store."""
     memory_asked: int | None

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from sqlalchemy import case, func, not_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.accounting import bill_days
+from lading.executors.accounting import bill_days, task_usage
 from lading.executors.accounting.bill_days import (
     MACHINES,
     BillDayRow,
@@ -126,8 +126,11 @@ class IdleSite(BaseModel):
 
     site: str
     usd: float | None
-    """What they cost within the time range of the bill; None: nothing has a price."""
+    """What they cost within the time range; None: nothing has a price."""
     cpu_hours: float
+    usd_site: float | None
+    """What the whole site cost within the time range; None: nothing has a price."""
+    cpu_hours_site: float
     usd_machines: float | None
     """The part of idle machines: those without a job until they were released. The rest are idle cpus of busy machines,
     including the time between two jobs. None: unknown, or nothing has a price."""
@@ -135,8 +138,7 @@ class IdleSite(BaseModel):
     idle_seconds: float | None
     """The setting ``idle_seconds`` of the site: how long an idle machine is kept; None: it launches no machines."""
     machines: int
-    """Machines that were idle before they were released, within the time range of the bill. Without any, savings are
-    unknown."""
+    """Machines that were idle before they were released, within the time range. Without any, savings are unknown."""
 
 
 class BillPage(BaseModel):
@@ -159,10 +161,13 @@ class BillPage(BaseModel):
     data."""
     idle_sites: list[IdleSite]
     """Only in a bill by site: the sites with idle cpus, the most expensive ones first."""
+    idle_since: float
+    """The beginning of the time range of ``idle_sites`` and ``idle_advice``, which ends as that of the bill. It is
+    later than that of the bill if records of machines have been deleted (``job_retention_days``)."""
     idle_advice: IdleAdvice | None
     """Only in a bill by site: which settings together halve the cost of all idle cpus, or how much settings can save at
-    most. Amounts are for the time range of the bill, in USD if its total has a price, otherwise in cpu-hours. None: no
-    cpu was idle."""
+    most. Amounts are for the time range from ``idle_since``, in USD if the bill has a price, otherwise in
+    cpu-hours. None: no cpu was idle."""
     is_partial: bool
     """Whether some Dags may be hidden from the user. Totals then include hidden Dags only on past days on which at
     least two of them had jobs."""
@@ -210,7 +215,13 @@ def bill_page(
     whole = total(found.totals)
     month = first_of(now, Period.MONTH)
     is_this_month = begins[0] == month.timestamp() and now < spans[-1][1]
-    idle = idle_costs(session, found, begins[0], min(spans[-1][1], now)) if split == "site" else []
+    until, idle_since = min(spans[-1][1], now), max(begins[0], task_usage.complete_since(session))
+    idle: list[tuple[IdleCost, IdleSite]] = []
+    idle_parts = whole
+    if split == "site" and idle_since < until:
+        of_idle = found if idle_since == begins[0] else sum_up(session, sight, [(idle_since, spans[-1][1])], split, now)
+        idle, idle_parts = idle_costs(session, of_idle, idle_since, until), total(of_idle.totals)
+    idle_cost = idle_parts.usd_idle if whole.is_priced else idle_parts.idle / 3600
     return BillPage(
         now=now,
         by=by,
@@ -224,9 +235,8 @@ def bill_page(
         if is_this_month
         else None,
         idle_sites=[each for _, each in idle],
-        idle_advice=halve([each for each, _ in idle], whole.usd_idle if whole.is_priced else whole.idle / 3600)
-        if split == "site"
-        else None,
+        idle_since=idle_since,
+        idle_advice=halve([each for each, _ in idle], idle_cost) if idle else None,
         is_partial=is_partial(sight),
     )
 
@@ -337,6 +347,8 @@ def idle_costs(session: Session, found: BillRows, since: float, until: float) ->
             site=name,
             usd=parts.usd_idle if parts.is_priced else None,
             cpu_hours=parts.idle / 3600,
+            usd_site=parts.usd,
+            cpu_hours_site=parts.cpu_seconds / 3600,
             usd_machines=min(its.usd, parts.usd_idle) if its.number and parts.is_priced else None,
             cpu_hours_machines=min(its.cpu_hours, parts.idle / 3600) if its.number else None,
             idle_seconds=cost.idle_seconds,

@@ -18,7 +18,22 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, Double, String, and_, cast, func, not_, or_, select, true, type_coerce, union
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    String,
+    and_,
+    cast,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    true,
+    type_coerce,
+    union,
+    union_all,
+)
 from sqlalchemy.orm import Session
 
 from lading.executors.starts import expected_starts
@@ -70,6 +85,16 @@ class FoundMachine(BaseModel):
     """The current state; ``ended``: it no longer exists."""
 
 
+class FoundTask(BaseModel):
+    """A Dag or a task that the search names."""
+
+    dag_id: str
+    task_id: str | None
+    """None: the Dag itself."""
+    run_id: str | None
+    """The newest run of the Dag with a record; None: its jobs belong to no run."""
+
+
 class MapIndexes(BaseModel):
     """The map indexes of a mapped task that have records, if the one that was searched for has none."""
 
@@ -89,6 +114,8 @@ class JobPage(BaseModel):
     jobs: list[TrySummary]
     machines: list[FoundMachine]
     """Machines that match the search, at most :data:`MOST_FOUND`."""
+    tasks: list[FoundTask]
+    """Dags and tasks that the search names, at most :data:`MOST_FOUND`: the best matches, Dags first."""
     map_indexes: list[MapIndexes]
     """Empty, unless no job has the map index in the search; at most :data:`MOST_FOUND` tasks."""
     after: str | None
@@ -158,14 +185,18 @@ class JobChoice:
         named = [indexed[1] if (indexed := INDEXED.fullmatch(each)) else each for each in words]
         return replace(self, q=" ".join(named))
 
-    def ways(self, session: Session, sight: Sight) -> list[ColumnElement[bool]] | None:
+    def ways(
+        self, session: Session, sight: Sight, named: Sequence[Any] | None = None
+    ) -> list[ColumnElement[bool]] | None:
         """Return alternative conditions, each backed by an index; each job meets at least one of them in addition to
         :meth:`conditions`. None: :meth:`conditions` suffice.
+
+        :param named: the result of :func:`named_tasks`, if the caller has it
         """
         if self.search_terms:
             # The indexes on names do not help to find a map index.
             others = (each for each in self.search_terms if each not in self.map_index_terms)
-            return ways(session, max(others, key=len))
+            return ways(session, max(others, key=len), named)
         if self.location is not None:
             return [JobRow.location == self.location, JobRow.node == self.location]
         if sight.dags is not None and self.is_of_dags(sight) and not self.dag_id:
@@ -280,6 +311,46 @@ def find_machines(session: Session, terms: Sequence[str]) -> list[FoundMachine]:
     return [*found.values()][:MOST_FOUND]
 
 
+def named_tasks(session: Session, choice: JobChoice) -> Sequence[Any] | None:
+    """Return the pairs of a Dag and a task of it whose printed name contains the word of a search; None: the search has
+    not exactly one word."""
+    words = choice.without_map_indexes().search_terms
+    return session.execute(pairs(session, JobRow.task_id, words[0])).all() if len(words) == 1 else None
+
+
+def find_tasks(session: Session, sight: Sight, choice: JobChoice, named: Sequence[Any]) -> list[FoundTask]:
+    """Return the Dags and tasks that a search for one name means: the Dags, if their own id contains the word, or else
+    the tasks whose printed name does.
+
+    Whole names come before others, and shorter before longer ones.
+
+    :param named: see :func:`named_tasks`
+    """
+    word = " ".join(choice.without_map_indexes().search_terms).lower()
+    names = [(dag, task) for dag, task in named if sight.sees(dag)]
+    found: set[tuple[str, str | None]] = {(dag, None) for dag, _ in names if word in dag.lower()}
+    found = found or {(dag, task) for dag, task in names}
+
+    def rank(name: tuple[str, str | None]) -> tuple[bool, int, str]:
+        dag, task = name
+        printed = dag if task is None else f"{dag}.{task}"
+        return word not in (printed.lower(), (task or "").lower()), len(printed), printed
+
+    shown = sorted(found, key=rank)[:MOST_FOUND]
+    newest = newest_runs(session, sorted({dag for dag, _ in shown}))
+    return [FoundTask(dag_id=dag, task_id=task, run_id=newest[dag]) for dag, task in shown]
+
+
+def newest_runs(session: Session, dags: Sequence[str]) -> dict[str, str | None]:
+    """Return the runs of the jobs that were queued last, by Dag."""
+
+    def newest(dag_id: str) -> Any:
+        of_dag = select(JobRow.run_id).where(JobRow.dag_id == dag_id).order_by(JobRow.queued_at.desc()).limit(1)
+        return select(literal(dag_id), of_dag.scalar_subquery())
+
+    return dict(session.execute(union_all(*map(newest, dags))).all()) if dags else {}
+
+
 def begins_with(session: Session, name: str, word: str) -> ColumnElement[bool]:
     """Return the condition for jobs one of whose names starts with a word, in a form that an index can serve."""
     column = getattr(JobRow, name)
@@ -289,7 +360,7 @@ def begins_with(session: Session, name: str, word: str) -> ColumnElement[bool]:
     return found
 
 
-def ways(session: Session, word: str) -> list[ColumnElement[bool]] | None:
+def ways(session: Session, word: str, named: Sequence[Any] | None = None) -> list[ColumnElement[bool]] | None:
     """Return alternative conditions, each backed by an index; each job that matches a word meets at least one.
 
     None: the word matches too many names, or it is a site.
@@ -297,7 +368,7 @@ def ways(session: Session, word: str) -> list[ColumnElement[bool]] | None:
     indexed = INDEXED.fullmatch(word)
     name = indexed[1] if indexed else word
     tasks: dict[str, list[str]] = {}
-    for dag_id, task_id in session.execute(pairs(session, JobRow.task_id, name)):
+    for dag_id, task_id in session.execute(pairs(session, JobRow.task_id, name)) if named is None else named:
         tasks.setdefault(dag_id, []).append(task_id)
     runs: dict[str, list[str]] = {}
     for dag_id, run_id in session.execute(pairs(session, JobRow.run_id, word)):
@@ -415,7 +486,8 @@ def find_jobs(
     visible = steered.get(session.get_bind().dialect.name) if choice.is_of_dags(sight) else None
     conditions = [*choice.conditions(sight, visible), *more]
     seen_at = now if place is None else place.now
-    each_way = choice.ways(session, sight)
+    named = named_tasks(session, choice)
+    each_way = choice.ways(session, sight, named)
     # Unfinished jobs are few enough to be counted, as Overview does.
     is_exact = bool(choice.state) and {*choice.state} <= {*LIVE} and not choice.search_terms
     number = (
@@ -439,6 +511,7 @@ def find_jobs(
         now=now,
         jobs=load(session, sight, [token for token, _ in shown], now),
         machines=find_machines(session, choice.search_terms) if choice.search_terms else [],
+        tasks=find_tasks(session, sight, choice, named or ()),
         map_indexes=[] if number else find_map_indexes(session, sight, choice),
         after=None if end is None else str(end),
         matching=number if is_exact else min(number, MOST_COUNTED),

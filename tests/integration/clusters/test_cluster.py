@@ -437,7 +437,7 @@ def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, s
 
     def ask(label: str) -> None:
         row.get_by_role("button", name=label).click()
-        page.get_by_role("button", name="Yes", exact=True).click()
+        page.get_by_role("alertdialog").get_by_role("button").first.click()
         expect(asked.locator("tbody tr").first).to_contain_text(f"{label.lower()} packed/")
         expect(asked.locator("tbody tr").first).not_to_contain_text("has not processed it yet")
 

@@ -27,7 +27,7 @@ const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by tas
 
 const SHARES = [
   {key: "used", title: "Used", short: "used", slant: SLANTS.running},
-  {key: "unused", title: "Requested, not used", short: "unused", slant: 45},
+  {key: "unused", title: "Requested but unused", short: "unused", slant: 45},
   {key: "idle", title: "Idle cpus", short: "idle", slant: 135},
   {key: "boot", title: "Booting machines", short: "booting", slant: 0},
 ] as const;
@@ -76,7 +76,7 @@ function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
 function nameOf(row: BillRow, split: string): string {
   if (row.kind === "hidden") return "Dags you cannot read";
   if (row.kind === "others") return "all others";
-  if (row.kind === "machines") return "idle and boot time charged to no job";
+  if (row.kind === "machines") return "idle and boot time, not charged to any job";
   if (split === "run") return [row.dag_id, row.run_id ?? "earlier runs"].filter(Boolean).join(", ");
   return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || row.team || (split === "team" ? "no team" : split === "site" ? "no site" : "no Dag");
 }
@@ -121,6 +121,11 @@ function differenceOf({usd: money, cpu_hours: hours}: {usd: readonly (number | n
   return difference(before, after, amountText(inUsd));
 }
 
+/** The rows whose second period exceeds the first by most come first; sums of others stay last. */
+export function byRise(rows: readonly BillRow[], inUsd: boolean): BillRow[] {
+  const rise = ({usd: [before, after], cpu_hours: [earlier, later]}: BillRow) => (inUsd ? (after ?? 0) - (before ?? 0) : later - earlier);
+  return [...rows].sort((one, other) => Number(other.kind === "named") - Number(one.kind === "named") || rise(other) - rise(one));
+}
 /**
  * @param savings: whose lines to paste are shown with their tasks
  */
@@ -131,7 +136,7 @@ function Rows({bill, split, inUsd, savings, name = TITLES[split], few}: {bill: B
   const lines = new Map(split === "task" ? (savings?.tasks ?? []).map((task) => [taskKey(task), task.line]) : []);
   const nameCell = (row: BillRow) => { const line = row.kind === "named" ? lines.get(taskKey(row)) : undefined; return line === undefined ? rowName(row, split) : <div>{rowName(row, split)}<Line text={line} name={nameOf(row, split)} /></div>; };
   const ofPeriods = bill.periods.map((period, index): Column<BillRow> => ({title: isCompared ? spanText(period) : `USD ${iso(period.since).slice(0, 10)}`, csvTitle: `USD ${iso(period.since).slice(0, 10)}`, hidden: !isCompared, cell: ({usd: spent, cpu_hours: hours}) => (inUsd ? usd(spent[index]) : cpuHours(hours[index])), text: ({usd: spent}) => spent[index], number: true}));
-  const compared: Column<BillRow>[] = isCompared ? [...ofPeriods, {title: "Difference", csvTitle: "USD difference", cell: (row) => differenceOf(row, inUsd), text: ({usd: [before, after]}) => (before === null && after === null ? null : (after ?? 0) - (before ?? 0)), number: true}] : [];
+  const compared: Column<BillRow>[] = isCompared ? [...ofPeriods, {title: "Difference", csvTitle: "USD difference", help: "The rows that rose most come first", cell: (row) => differenceOf(row, inUsd && row.total.usd !== null), text: ({usd: [before, after]}) => (before === null && after === null ? null : (after ?? 0) - (before ?? 0)), number: true}] : [];
   const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, run: row.run_id, site: row.site, team: row.team});
   const columns: Column<BillRow>[] = [
     {title: HEADINGS[split], cell: nameCell, text: (row) => nameOf(row, split)},
@@ -144,10 +149,11 @@ function Rows({bill, split, inUsd, savings, name = TITLES[split], few}: {bill: B
     ...shareColumns<BillRow>(({total}) => total),
     {title: "cpu-hours paid", help: "Requested by jobs, and the idle and boot time of machines", cell: ({total}) => <OfJobs whole={total.cpu_hours} jobs={ofJobs(total, false)} text={count} />, text: ({total}) => total.cpu_hours, number: true},
     {title: "cpu-hours of jobs", hidden: true, text: ({total}) => ofJobs(total, false)},
-    {title: "Used, of paid", csvTitle: "cpu-hours used", help: "Percentage of the cpu-hours paid that jobs used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
+    {title: "Used share of paid", csvTitle: "cpu-hours used", help: "Percentage of the cpu-hours paid that jobs used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
     ...(isCompared ? [] : ofPeriods),
   ];
-  return <Table name={name} rows={bill.rows} columns={columns} few={few} empty="No job ran in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
+  const rows = isCompared ? byRise(bill.rows, inUsd) : bill.rows;
+  return <Table name={name} rows={rows} columns={columns} few={few} empty="No job ran in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
 
 const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
@@ -200,11 +206,14 @@ function Saved({asked, chosen}: {asked: SavingsAnswer; chosen: Chosen}) {
 }
 
 const DAY = 86_400;
-/** An amount of a time range, a day if the range has several. */
-function perDay({periods, now, total}: Pick<Bill, "periods" | "now" | "total">): (value: number) => string {
-  const days = (Math.min(periods[periods.length - 1].until, now) - periods[0].since) / DAY, text = amountText(total.usd !== null);
+/** An amount of the time range of idle cpus, a day if the range has several. */
+function perDay({periods, now, total, idle_since: since}: Pick<Bill, "periods" | "now" | "total" | "idle_since">): (value: number) => string {
+  const days = (Math.min(periods[periods.length - 1].until, now) - since) / DAY, text = amountText(total.usd !== null);
   return (value) => (days > 1 ? `${text(value / days)} a day` : text(value));
 }
+/** From when on idle cpus are shown, if records of earlier ones have been deleted; null: they have not. */
+const sinceText = ({idle_since: since, periods}: Pick<Bill, "idle_since" | "periods">): string | null =>
+  since > periods[0].since ? `since ${utcDay(since)}; earlier records of machines have been deleted (job_retention_days)` : null;
 const listed = (names: readonly string[]) => [names.slice(0, -1).join(", "), names[names.length - 1]].filter(Boolean).join(" and ");
 
 /** What the idle cpus are that no setting is known to save, and what else to do, by kind. */
@@ -220,7 +229,7 @@ export function adviceAt({changes, rest, is_halved: isHalved}: Advice, site: str
   const change = changes.find((each) => each.site === site), left = rest.find(({sites}) => sites.includes(site));
   const said = [
     change ? `Lower idle_seconds from ${count(change.now)} to ${count(change.then)}: saves ${amount(change.saved)}` : null,
-    left ? `${change ? "The rest are " : "These are "}${restText({...left, sites: []})}` : null,
+    left ? `${change ? "The rest is for " : "These are "}${restText({...left, sites: []})}` : null,
   ].filter(Boolean);
   return said.length ? `${said.join(". ")}.` : isHalved ? "Not needed to halve the cost of all sites." : "Too little to matter.";
 }
@@ -232,7 +241,7 @@ function IdleAdvice({bill, isLong}: {bill: Bill; isLong: boolean}) {
   const {cost: all, changes, saved: sum, is_halved: isHalved, rest} = advice, left = all - sum;
   return (
     <div className="advice" data-testid="idle-advice">
-      <div><b>To halve the cost of idle cpus</b>, {amount(all)}{isLong ? " in the last 30 days" : ""}: <b>{changes.length ? `${isHalved ? "these settings save" : "settings save only"} ${amount(sum)}, ${percent(sum, all)}` : "no setting is known to save any of it"}</b></div>
+      <div><b>To halve the cost of idle cpus</b>, {amount(all)}{sinceText(bill) ? ` ${sinceText(bill)}` : isLong ? " in the last 30 days" : ""}: <b>{changes.length ? `${isHalved ? "these settings save" : "settings save only"} ${amount(sum)}, ${percent(sum, all)}` : "no setting is known to save any of it"}</b></div>
       {changes.length ? <ol>{changes.map(({site, now, then, saved: its}) => <li key={site}><Name>{site}</Name>: lower idle_seconds from {count(now)} to {count(then)}, saves {amount(its)}</li>)}</ol> : null}
       {rest.length ? <><div>The other {amount(left)}:</div><ul>{rest.map((part) => <li key={part.kind}>{amount(part.cost)} for {restText(part)}</li>)}</ul></> : null}
     </div>
@@ -244,7 +253,7 @@ const IDLE = "Idle cpus";
 function Idle({asked, isLong}: {asked: readonly [Bill | null, string | null]; isLong: boolean}) {
   const [bill, trouble] = asked, inUsd = bill !== null && bill.total.usd !== null;
   if (!bill?.idle_sites.length && !trouble) return null;
-  const idle = (site: IdleSite) => (inUsd ? site.usd : site.cpu_hours) ?? 0, spent = ({site: name}: IdleSite) => { const row = bill?.rows.find(({site}) => site === name); return row ? whole(row.total, inUsd) : null; };
+  const idle = (site: IdleSite) => (inUsd ? site.usd : site.cpu_hours) ?? 0, spent = (site: IdleSite) => (inUsd ? site.usd_site : site.cpu_hours_site);
   const ofMachines = (site: IdleSite) => (inUsd ? site.usd_machines : site.cpu_hours_machines), ofBusy = (site: IdleSite) => { const part = ofMachines(site); return part === null ? null : idle(site) - part; };
   const text = amountText(inUsd), unit = inUsd ? "USD" : "cpu-hours", part = (value: number | null) => (value === null ? <Muted>unknown</Muted> : text(value));
   const changeAt = ({site: name}: IdleSite) => bill?.idle_advice?.changes.find(({site}) => site === name);
@@ -261,15 +270,18 @@ function Idle({asked, isLong}: {asked: readonly [Bill | null, string | null]; is
     {title: `${unit} saved by it`, hidden: true, text: (site) => changeAt(site)?.saved},
     {title: "What to change", help: "The part of the site in the advice above for all sites. Savings are those of releasing earlier the machines that were released in this time range", cell: (site) => <div className="text long">{remedy(site)}</div>, text: remedy},
   ];
-  return <AnswerSection title={IDLE} more={isLong ? <Muted>last 30 days</Muted> : null} asked={asked}>{({idle_sites: sites}) => <Table name={IDLE} rows={sites} columns={columns} empty="No cpu was idle." keyOf={({site}) => site} />}</AnswerSection>;
+  return <AnswerSection title={IDLE} more={bill && sinceText(bill) ? <Muted>{sinceText(bill)}</Muted> : isLong ? <Muted>last 30 days</Muted> : null} asked={asked}>{({idle_sites: sites}) => <Table name={IDLE} rows={sites} columns={columns} empty="No cpu was idle." keyOf={({site}) => site} />}</AnswerSection>;
 }
 
 type Budget = NonNullable<Summary["budgets"]>[number];
 const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
   lifted === null ? [["lift", "Lift", name, `Lift ${name} until its period ends?`]] : [["restore", "Restore", name, `Restore ${name}?`]];
 
-/** The budgets that are spent to the largest part come first. */
-export const rankedBudgets = (budgets: readonly Budget[]): Budget[] => [...budgets].sort((one, other) => other.spent / other.most - one.spent / one.most);
+/** The budgets that are used up come first, then those that will be used up soonest, then those of which the largest part is used. */
+export const rankedBudgets = (budgets: readonly Budget[]): Budget[] => {
+  const end = (budget: Budget) => (isSpent(budget) ? 0 : budget.spent_at ?? Infinity);
+  return [...budgets].sort((one, other) => (end(one) === end(other) ? other.spent / other.most - one.spent / one.most : end(one) - end(other)));
+};
 
 const BUDGETS = "Budgets";
 const isSpent = ({spent, most}: Budget) => spent >= most;
@@ -281,12 +293,12 @@ const rateText = (value: number, unit: string) => (isUsd(unit) ? `${usd(value)} 
 const leftText = ({spent, most, unit}: Budget) => budgetText(Math.max(0, most - spent), unit);
 
 const NAMED_BUDGETS = 8;
-/** How many budgets are spent or nearly so, and what is left of each, as a link to its row. */
+/** How many budgets are used up or soon will be, and what is left of each, as a link to its row. */
 function BudgetsTile({budgets}: {budgets: readonly Budget[]}) {
-  const spent = budgets.filter(isSpent).length, near = budgets.filter((budget) => budget.is_near && !isSpent(budget)).length;
+  const spent = budgets.filter(isSpent).length, near = budgets.filter((budget) => (budget.is_near || budget.spent_at !== null) && !isSpent(budget)).length;
   const rows = rankedBudgets(budgets).slice(0, NAMED_BUDGETS).map((budget) => ({key: budget.name, text: <><Name breaks>{budget.name}</Name> {leftText(budget)}</>}));
-  const help = [near ? `${count(near)} nearly spent` : null, budgets.length > NAMED_BUDGETS ? `see all ${count(budgets.length)}` : null, "left:"].filter(Boolean).join("; ");
-  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} spent` : "not spent"} help={help} rows={rows} />;
+  const help = [near ? `${count(near)} soon used up` : null, budgets.length > NAMED_BUDGETS ? `see all ${count(budgets.length)}` : null, "left:"].filter(Boolean).join("; ");
+  return <Tile label={BUDGETS} section={BUDGETS} isBad={spent > 0} value={spent ? `${count(spent)} used up` : "none used up"} help={help} rows={rows} />;
 }
 
 /** The bill that has the sum of a budget: of the same period, split by what the budget is of. */
@@ -297,18 +309,18 @@ export const breakdownPath = ({who, per}: Pick<Budget, "who" | "per">): string =
 function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
   if (!asked[0]?.budgets?.length && !asked[1]) return null;
   const spent = ({spent: value, most, unit}: Budget) => `${isUsd(unit) ? usd(value) : exact(value)} of ${budgetText(most, unit)}`;
-  const state = (budget: Budget) => (budget.lifted_by !== null ? `lifted by ${budget.lifted_by}` : isSpent(budget) ? "exhausted" : budget.is_near ? "nearly spent" : "");
+  const state = (budget: Budget) => (budget.lifted_by !== null ? `lifted by ${budget.lifted_by}` : isSpent(budget) ? "used up" : budget.spent_at !== null ? `used up before its ${budget.per} ends` : budget.is_near ? "nearly used up" : "");
   const columns: Column<Budget>[] = [
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
     {title: "Dags or team", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
     {title: "Spent", cell: (budget) => <div><Link to={breakdownPath(budget)} label={`${spent(budget)} a ${budget.per}: the bill of ${budget.who}`}>{spent(budget)} a {budget.per}</Link><div className="line"><Muted>since {date(budget.since)}</Muted></div></div>, text: (budget) => budget.spent, number: true},
     {title: "Left", cell: leftText, text: ({spent: value, most}) => Math.max(0, most - value), number: true},
     {title: "Since", hidden: true, text: (budget) => iso(budget.since)},
-    {title: "% spent", csvTitle: "Fraction spent", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => fraction(budget.spent, budget.most)},
+    {title: "% spent", csvTitle: "Fraction spent", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near || budget.spent_at !== null ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => fraction(budget.spent, budget.most)},
     {title: "Limit", hidden: true, text: (budget) => budget.most},
     {title: "Unit", hidden: true, text: (budget) => budget.unit},
     {title: "State", cell: (budget) => state(budget), has: state},
-    {title: "Runs out", help: "When the budget will be spent, and how much of it by the end of the period", cell: (budget) => <div>{isSpent(budget) ? "has run out" : budget.spent_at === null ? <Muted>not this {budget.per}</Muted> : date(budget.spent_at)}{isSpent(budget) ? null : <div><Muted>{percent(budget.expected, budget.most)} by {date(budget.until)}</Muted></div>}{budget.hours > 0 ? <div><Muted>now {rateText(budget.per_hour, budget.unit)}</Muted></div> : null}</div>, text: (budget) => (isSpent(budget) ? "" : iso(budget.spent_at)), number: true},
+    {title: "Runs out", help: "When the budget will be spent, and how much of it by the end of the period", cell: (budget) => <div>{isSpent(budget) ? "used up" : budget.spent_at === null ? <Muted>not this {budget.per}</Muted> : date(budget.spent_at)}{isSpent(budget) ? null : <div><Muted>{percent(budget.expected, budget.most)} by {date(budget.until)}</Muted></div>}{budget.hours > 0 ? <div><Muted>now {rateText(budget.per_hour, budget.unit)}</Muted></div> : null}</div>, text: (budget) => (isSpent(budget) ? "" : iso(budget.spent_at)), number: true},
     {title: "Now, per hour", hidden: true, text: (budget) => budget.per_hour},
     {title: "Expected by its reset", hidden: true, text: (budget) => budget.expected},
     {title: "Resets", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
@@ -316,7 +328,7 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
   ];
   const at = Math.max(...(asked[0]?.budgets ?? []).map((budget) => budget.at));
   const what = asked[0]?.budgets?.length ? <Muted>Used and unused cost of their jobs, without idle cpus and booting machines, as of {date(at)}</Muted> : null;
-  return <AnswerSection title={BUDGETS} more={what} asked={asked}>{({budgets}) => <><Table name="Budgets" rows={rankedBudgets(budgets ?? [])} columns={columns} empty="There are no budgets." keyOf={({name}) => name} /><Muted>What will be spent is what its running and waiting jobs are expected to cost, and then the mean rate of the period.</Muted></>}</AnswerSection>;
+  return <AnswerSection title={BUDGETS} more={what} asked={asked}>{({budgets}) => <><Table name="Budgets" rows={rankedBudgets(budgets ?? [])} columns={columns} empty="There are no budgets." keyOf={({name}) => name} /><Muted>The forecast is the expected cost of the running and waiting jobs of the budget, followed by its mean rate in this period.</Muted></>}</AnswerSection>;
 }
 
 const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
@@ -422,21 +434,21 @@ function BillSummary({bill, savings, budgets, days, span: {since, until}, sites,
           <Tile label="Difference" value={<span style={{whiteSpace: "normal"}}>{difference(whole(bill.totals[0], inUsd), whole(bill.totals[1], inUsd), amountText(inUsd))}</span>} help={`${spanText(periods[1])} against ${spanText(periods[0])}`} />
         </> : null}
         {expected ? <Tile label={`Expected by the end of ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={expectedText(expected, total, bill.now)} /> : null}
-        {budgets.length ? <BudgetsTile budgets={budgets} /> : null}
-        {isCompared ? null : <LastWeek asked={weeks} to={weeksPath} />}
-        {share("idle")}
-        {dearest ? <Tile label="Most expensive run" section={DEAREST} value={cost(dearest.total.usd, dearest.total.cpu_hours)} help={<><Name breaks>{nameOf(dearest, "run")}</Name>: see the {DEAREST.toLowerCase()}</>} /> : null}
-        {savings?.tasks.length ? <Tile label={SAVINGS} section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month, by the right sizes of ${tasksText(savings.tasks.length)}`} rows={savings.tasks.slice(0, NAMED_SAVINGS).map((task) => ({key: taskKey(task), text: <Name breaks>{taskKey(task)}</Name>}))} /> : null}
         {share("used")}
         {share("unused")}
+        {share("idle")}
         {share("boot")}
-        {isPast ? null : <Tile label="Running, included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />}
+        {budgets.length ? <BudgetsTile budgets={budgets} /> : null}
+        {isCompared ? null : <LastWeek asked={weeks} to={weeksPath} />}
+        {dearest ? <Tile label="Most expensive run" section={DEAREST} value={cost(dearest.total.usd, dearest.total.cpu_hours)} help={<><Name breaks>{nameOf(dearest, "run")}</Name>: see the {DEAREST.toLowerCase()}</>} /> : null}
+        {savings?.tasks.length ? <Tile label={SAVINGS} section={SAVINGS} value={cost(savings.usd, savings.cpu_hours)} help={`a month, by the right sizes of ${tasksText(savings.tasks.length)}`} rows={savings.tasks.slice(0, NAMED_SAVINGS).map((task) => ({key: taskKey(task), text: <Name breaks>{taskKey(task)}</Name>}))} /> : null}
+        {isPast ? null : <Tile label="Of this, still running" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)} and the machines that are up`} />}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Automatic sizing frees" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
       </Tiles>
       {sites ? <IdleAdvice bill={sites} isLong={isLong} /> : null}
       <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />
-      <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC{isPast ? ". " : "; the pale one is still in progress. The last bar includes what runs now. A running job counts as using all that it requested. "}Idle cpus are those of machines that are up which no job requested: all cpus of idle machines, and the rest of busy ones. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
+      <Muted>{began < since ? `Each ${bill.by} is shown in full, including the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC{isPast ? ". " : "; the pale one is still in progress. The last bar includes what is running now. A running job counts as using all that it requested. "}Idle cpus are those of machines that are up which no job requested: all cpus of idle machines, and the unrequested cpus of busy ones. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " The totals include Dags you cannot read only for past days on which at least two of them had jobs." : ""}</Muted>
     </>
   );
 }

@@ -2,12 +2,12 @@
 import * as React from "react";
 import {useState} from "react";
 import {address, type Parameters} from "../api";
-import type {FoundMachine, JobPage, MapIndexes, TrySummary} from "../api_types";
+import type {FoundMachine, FoundTask, JobPage, MapIndexes, SiteState, TrySummary} from "../api_types";
 import {byWhom, cost, count, cpusText, date, duration, memory, percent, sentence, sequelText, startText} from "../format";
-import {WITHIN, dagPath, pagePath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
+import {WITHIN, dagPath, pagePath, runPath, sizePath, taskName, taskPath, withinText, type Choices} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
-import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Section, Select, TaskName, Trouble} from "../ui/parts";
+import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Section, Select, SiteLink, TaskName, Trouble} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {LogLink, NOWHERE, WAITING, Where, isWaiting, peakText, where} from "../ui/tries";
 import {Failures} from "./failures";
@@ -131,7 +131,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "State, try", cell: (job) => job.hidden ? null : <div><Badge word={job.state} /><div><Muted>try {job.try_number}<LogLink job={job} before=", " /></Muted></div></div>},
     {title: "Cause or reason", help: "And what to do about it, and who can", cell: (job) => <div><Clamp text={sentence(why(job), null)} lines={6} />{job.remedy === null ? null : <div className="muted"><Clamp text={byWhom({remedy: job.remedy, actors: job.actors})} /></div>}</div>, has: why},
     {title: "Since then", help: "What has become of the task since this try failed. Gave up: Airflow does not retry it", cell: (job) => (job.since_then ? sequelText(job.since_then, now) : null), has: (job) => job.since_then},
-    {title: "Starts", help: "When the job is expected to start. At least 80 % of jobs should start within the interval; Waits shows how many did", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : isWaiting(job) ? <Muted>unknown</Muted> : null), has: (job) => job.start !== null || isWaiting(job), sort: STARTS},
+    {title: "Starts", help: "When the job is expected to start. Waits shows how many jobs started within the interval that was shown for them", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : isWaiting(job) ? <Muted>unknown</Muted> : null), has: (job) => job.start !== null || isWaiting(job), sort: STARTS},
     {title: "Where, native id", cell: (job) => <div><Where job={job} />{job.native_id ? <div><Muted>{job.native_id}</Muted></div> : null}</div>, has: (job) => where(job) !== NOWHERE || job.native_id},
     {title: "Queued", cell: (job) => date(job.queued_at), sort: "queued", number: true},
     {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), sort: "waited", number: true},
@@ -153,14 +153,24 @@ function Pager({chosen, found}: {chosen: Chosen; found: JobPage}) {
   );
 }
 
-/** The machines that match the search, with links to their jobs and to their row in the chart. */
-export function Found({machines}: {machines: FoundMachine[]}) {
-  if (!machines.length) return null;
+/** What the search names besides jobs: sites, Dags, tasks and machines, each with links to what is usually wanted of it.
+ * A machine that has ended is left out if its name only begins like that of a site, Dag or task.
+ * @param sites - those whose name was searched for */
+export function Found({sites, tasks, machines}: {sites: SiteState[]; tasks: FoundTask[]; machines: FoundMachine[]}) {
+  const shown = sites.length || tasks.length ? machines.filter(({state}) => state !== "ended") : machines;
+  if (!sites.length && !tasks.length && !shown.length) return null;
   return (
-    <ul className="found" aria-label="Machines found">{machines.map(({site, name, state}) => (
+    <ul className="found" aria-label="Found">
+      {sites.map((site) => <li key={site.name}>Site <SiteLink site={site} />, <Link to={pagePath({view: "waits", site: site.name})} label={`What waits for ${site.name}`}>what waits for it</Link></li>)}
+      {tasks.map(({dag_id: dag, task_id: task, run_id: run}) => (
+        <li key={`${dag} ${task ?? ""}`}>{task === null ? <>Dag <Link to={dagPath(dag)} label={`Runs, cost and right sizes of ${dag}`}><Name>{dag}</Name></Link></> : <>Task <Link to={sizePath(dag, task)} label={`Right size of ${dag}.${task}`}><Name>{`${dag}.${task}`}</Name></Link></>}
+          {`: ${task === null ? "runs, cost and right sizes" : "right size"}`}{run === null ? null : <>; newest run <Link to={runPath(dag, run)} label={`When ${dag}, ${run} ends, and what it waits for`}><Name>{run}</Name></Link></>}</li>
+      ))}
+      {shown.map(({site, name, state}) => (
       <li key={`${site}/${name}`}>Machine <Link to={pagePath({view: "jobs", site, location: name})} label={`Jobs on ${site}/${name}`}><Name>{`${site}/${name}`}</Name></Link> <Badge word={state} />
         {state === "ended" ? null : <> <Link to={pagePath({view: "machines", site, machine: name})} label={`Chart of ${site}/${name}`}>chart</Link></>}</li>
-    ))}</ul>
+      ))}
+    </ul>
   );
 }
 
@@ -196,7 +206,7 @@ export function JobsPage({chosen, summary}: PageProps) {
       <Section title="Jobs" more={more}>
         <Filters chosen={chosen} sites={(summary?.sites ?? []).map(({name}) => name)} />
         <div style={{margin: "6px 0"}}><Chips chosen={chosen} /></div>
-        {shown ? <Found machines={shown.machines} /> : null}
+        {shown ? <Found sites={(summary?.sites ?? []).filter(({name}) => name.toLowerCase() === q?.trim().toLowerCase())} tasks={shown.tasks} machines={shown.machines} /> : null}
         {table ? <><Trouble text={trouble} />{table}</> : <Awaited trouble={trouble} />}
       </Section>
       {isFailed ? <Failures within={within ?? "86400"} /> : null}

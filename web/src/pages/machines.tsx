@@ -5,7 +5,7 @@ import {ask} from "../api";
 import type {ChartMachine, OperatorRequest} from "../api_types";
 import type {Packing as Data} from "../chart/packing";
 import {idleShare, sharesOf, siteOf, wasUp, type Measure} from "../chart/rows";
-import {amountOf, bought, count, date, fraction, iso, machineState, machinesText, percent, usd} from "../format";
+import {amountOf, bought, count, date, fraction, iso, jobsText, machineState, machinesText, percent, usd} from "../format";
 import {RANGES, pagePath, rangeOf} from "../paths";
 import {useAnswer, usePacking} from "../polling";
 import {Packing} from "../ui/chart";
@@ -43,6 +43,10 @@ export function upText(packing: Pick<Data, "machines" | "jobs">): string {
   const rest = [[silent, "unreachable"], [coming, "coming"]].flatMap(([machines, what]) => (machines ? [`${count(Number(machines))} ${what}`] : []));
   return [`${count(there.length - coming - silent)} up`, amountOf(idleMachines(packing).size, "idle machine"), ...rest].join(", ");
 }
+/** The first names of several machines, and how many more there are. */
+const namesText = (keys: readonly string[]): string => (keys.length <= 4 ? keys.join(", ") : `${keys.slice(0, 3).join(", ")} and ${machinesText(keys.length - 3)} more`);
+/** @param jobs - how many run there */
+export const drainQuestion = (keys: readonly string[], jobs: number): string => `Drain ${namesText(keys)}? ${jobs ? `Each is released once its jobs have finished; ${jobsText(jobs)} ${jobs === 1 ? "runs" : "run"} there now.` : "They have no job and are released."}`;
 const drainAll = async (keys: readonly string[]) => { for (const key of keys) await ask("drain", key); };
 
 const spent = ({usd: before, usd_since: since, usd_per_hour: rate}: ChartMachine, now: number) =>
@@ -103,11 +107,12 @@ export function Machines({packing, pending, shares, now, may, by, descending, on
   ];
   const drainable = rows.filter((machine) => canDrain(machine, pending)), idle = drainable.filter(isIdle);
   const chosen = drainable.filter(({key}) => picked.has(key)), keysOf = (machines: ChartMachine[]) => machines.map(({key}) => key);
+  const jobsOn = (machines: ChartMachine[]) => [...packing.jobs.values()].filter(({end, place}) => end === null && machines.some(({key}) => key === place)).length;
   const drainChosen = async () => { await drainAll(keysOf(chosen)); setPicked(new Set()); };
   const idleFirst = by === "state" && !descending;
   const drain = !may ? null : chosen.length
-    ? <><Confirmed key="chosen" label={`Drain ${machinesText(chosen.length)}`} question={`Drain ${machinesText(chosen.length)}? Each is released once its jobs have finished.`} onYes={drainChosen} /><Button onClick={() => setPicked(new Set())}>Clear selection</Button></>
-    : <>{drainable.length > 1 ? <Muted>Tick machines to drain them together</Muted> : null}{idle.length > 1 ? <Confirmed key="idle" label={`Drain ${count(idle.length)} idle machines`} question={`Drain ${count(idle.length)} machines that have no job?`} onYes={() => drainAll(keysOf(idle))} /> : null}</>;
+    ? <><Confirmed key="chosen" label={`Drain ${machinesText(chosen.length)}`} verb="Drain" question={drainQuestion(keysOf(chosen), jobsOn(chosen))} onYes={drainChosen} /><Button onClick={() => setPicked(new Set())}>Clear selection</Button></>
+    : <>{drainable.length > 1 ? <Muted>Tick machines to drain them together</Muted> : null}{idle.length > 1 ? <Confirmed key="idle" label={`Drain ${count(idle.length)} idle machines`} verb="Drain" question={`Drain ${namesText(keysOf(idle))}? They have no job and are released.`} onYes={() => drainAll(keysOf(idle))} /> : null}</>;
   const more = <>{drain}{idleKeys.size ? <Button aria-pressed={idleFirst} onClick={() => onSort(idleFirst ? "machine" : "state", false)}>Idle first</Button> : null}</>;
   return <Table name="Machines" more={more} rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} sorting={{by, descending, onSort}} />;
 }
@@ -150,6 +155,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
       {idle === null ? null : <span data-testid="idle">Idle cpus: {percent(idle, 1)} of the cpu-hours in this time range</span>}
       <span className="muted pointer">Ctrl + wheel zooms, clicking a job opens its task</span>
       <Select label="Filter by site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null, machine: null})} />
+      {site && !machine ? <Link to={pagePath({view: "jobs", site})}>jobs of {site}</Link> : null}
       {machine ? <span className="chip">machine: <Name>{machine}</Name><button type="button" aria-label={`All machines of ${site}`} onClick={() => chosen.set({machine: null})}>×</button></span> : null}
       <Select label="Lower chart" value={measure} options={MEASURES} onChange={(value) => chosen.set({measure: value === "cpus" ? null : value})} />
       <Select label="Time range" value={range} options={RANGES} onChange={(value) => chosen.set({range: value})} />

@@ -5,7 +5,7 @@ import type {BillPage as Bill, OperatorRequest, ShareState, SiteLimit, SiteState
 import {ago, amountOf, cost, count, cpusText, date, fraction, inUse, iso, machinesText, memory, percent, tasksText, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {AnswerSection, Badge, Clamp, Confirmed, Link, MemoryUse, Muted, Name, Section, Tile, Tiles, UseBar} from "../ui/parts";
+import {AnswerSection, Badge, Clamp, Confirmed, Link, MemoryUse, Muted, Name, Section, SiteLink, Tile, Tiles, UseBar} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {WAITING} from "../ui/tries";
 import {billSpan} from "./bill_span";
@@ -70,7 +70,7 @@ const contact = ({contact_at: at}: SiteState, now: number) => (at === null ? "ne
 
 function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean}) {
   const columns: Column<SiteState>[] = [
-    {title: "Site", cell: (site) => <div><Link to={pagePath({view: "jobs", site: site.name})} label={`Jobs at ${site.name}`}><Name>{site.name}</Name></Link><div><Muted>{site.host === null ? site.kind : <>{site.kind}, on <Name>{site.host}</Name></>}</Muted></div></div>, text: (site) => site.name},
+    {title: "Site", cell: (site) => <div><SiteLink site={site} /><div><Muted>{site.host === null ? site.kind : <>{site.kind}, on <Name>{site.host}</Name></>}</Muted></div></div>, text: (site) => site.name},
     {title: "Kind", hidden: true, text: (site) => site.kind},
     {title: "Host", hidden: true, text: (site) => site.host},
     {title: "State", cell: (site) => (
@@ -124,9 +124,9 @@ export const SHARES: Column<ShareState>[] = [
   {title: "Share", cell: (share) => <div><Name>{share.name}</Name>{share.who === share.name ? null : <div><Muted>{share.who}</Muted></div>}</div>, text: (share) => share.name},
   {title: "Whose jobs", hidden: true, text: (share) => share.who},
   {title: "Dags", help: "Dags with unfinished jobs of the share, and how many", cell: (share) => <Dags group={share} to={(dag) => pagePath({view: "jobs", dag, state: [...WAITING, "running"]})} />, text: ({dags}) => dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; "), has: ({dags_total: dags, hidden}) => dags || hidden},
-  {title: "Uses, of what is reserved", help: "Reserved amounts are guaranteed to the share, whatever its weight", cell: (share) => (share.guarantees.length ? <>{share.is_over ? <Badge word={OVER.reserved} /> : null}{share.guarantees.map((each) => <div key={`${each.site} ${each.what}`}><div className="line">{guaranteeLine(each)}</div><UseBar title={each.what} used={each.used} most={each.kept} color={each.used > each.kept ? "var(--l-queue)" : "var(--l-used)"} /></div>)}</> : <Muted>nothing is reserved</Muted>), csvTitle: "Reserved", text: reservedText, has: ({guarantees}) => guarantees.length},
+  {title: "Use of what is reserved", help: "Reserved amounts are guaranteed to the share, whatever its weight", cell: (share) => (share.guarantees.length ? <>{share.is_over ? <Badge word={OVER.reserved} /> : null}{share.guarantees.map((each) => <div key={`${each.site} ${each.what}`}><div className="line">{guaranteeLine(each)}</div><UseBar title={each.what} used={each.used} most={each.kept} color={each.used > each.kept ? "var(--l-queue)" : "var(--l-used)"} /></div>)}</> : <Muted>nothing is reserved</Muted>), csvTitle: "Reserved", text: reservedText, has: ({guarantees}) => guarantees.length},
   {title: "Over what is reserved", hidden: true, text: ({is_over: isOver}) => Number(isOver)},
-  {title: "Uses, of its part by weight", csvTitle: "Uses", help: "The largest fraction that the share uses of all cpus, all memory or all GPUs, and the fraction that its weight entitles it to. It can use more while other shares leave room", cell: (share) => <>{isOverWeight(share) ? <Badge word={OVER.weight} /> : null}<div className="line">{percent(share.used, 1)} of {percent(share.entitled, 1)}<UseBar title="used of its part" used={share.used} most={share.entitled} color={isOverWeight(share) ? "var(--l-queue)" : "var(--l-used)"} /></div></>, text: (share) => fraction(share.used, 1), number: true},
+  {title: "Use of its part by weight", csvTitle: "Uses", help: "The largest fraction that the share uses of all cpus, all memory or all GPUs, and the fraction that its weight entitles it to. It can use more while other shares leave room", cell: (share) => <>{isOverWeight(share) ? <Badge word={OVER.weight} /> : null}<div className="line">{percent(share.used, 1)} of {percent(share.entitled, 1)}<UseBar title="used of its part" used={share.used} most={share.entitled} color={isOverWeight(share) ? "var(--l-queue)" : "var(--l-used)"} /></div></>, text: (share) => fraction(share.used, 1), number: true},
   {title: "Its part by weight", hidden: true, text: (share) => fraction(share.entitled, 1)},
   {title: "Recent use", help: "Mean fraction that the share used; recent use counts more", cell: ({lately}) => (lately === null ? "" : percent(lately, 1)), text: ({lately}) => fraction(lately, 1), has: ({lately}) => lately !== null, number: true},
   {title: "Rules", cell: (share) => <Muted>{rules(share)}</Muted>, text: rules, has: ({lends, borrows}) => !lends || !borrows},
@@ -148,7 +148,7 @@ export function Asked() {
     {title: "Requested", cell: (row) => date(row.at), text: (row) => iso(row.at)},
     {title: "By", cell: (row) => <Name>{row.by}</Name>, text: (row) => row.by},
     {title: "What", cell: (row) => `${row.kind} ${row.target}`},
-    {title: "Outcome", cell: (row) => <Clamp text={outcome(row)} />, text: outcome},
+    {title: "Outcome", cell: (row) => <div><Clamp text={outcome(row)} />{row.done_at === null ? null : <Muted>{date(row.done_at)}</Muted>}</div>, text: outcome},
   ];
   return <AnswerSection title="Requests" asked={asked}>{(found) => <Table name="Requests" rows={found} columns={columns} few={5} empty="" keyOf={({id}) => String(id)} />}</AnswerSection>;
 }

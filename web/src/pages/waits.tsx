@@ -36,7 +36,7 @@ const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "
 const byStart = (group: WaitGroup, more: Choices = {}) => pagePath({...choices(group), ...more, sort: "starts"});
 /** What the start rests on, or what holds the last job, unless it is what the whole group waits for. */
 const startBasis = ({start, title}: WaitGroup) => (start === null || (start.since === null && start.text.startsWith(title)) ? "" : start.text);
-const lastStart = (group: WaitGroup, now: number) => (group.start === null ? <Muted>unknown</Muted> : (
+const lastStart = (group: WaitGroup, now: number) => (group.start === null ? <Muted>unknown: too few similar jobs have started lately</Muted> : (
   <div><Link to={byStart(group)} label={`Jobs by expected start: ${group.title}`}>{startText(group.start, now)}</Link>{startBasis(group) ? <div className="muted"><Clamp text={startBasis(group)} /></div> : null}</div>
 ));
 
@@ -111,7 +111,7 @@ function Queues({chosenSite}: {chosenSite: string | null}) {
 }
 
 /** What expected starts are based on, in the words that the estimates themselves use. */
-const SOURCES: [StartSource, string][] = [["forecast", "Lading's plan"], ["batch_system", "The batch system's estimate"], ["backlog", "Jobs ahead of it"], ["past_waits", "The waits of earlier tries"]];
+const SOURCES: [StartSource, string][] = [["forecast", "Lading's plan"], ["batch_system", "The batch system's estimate"], ["backlog", "The position in the queue"], ["past_waits", "The waits of earlier tries"]];
 const MONTH = 30 * 86400;
 /** The part of jobs that is meant to start within the predicted interval; intervals cover eight of ten cases. */
 const MEANT = 0.8;

@@ -3,9 +3,9 @@ import * as React from "react";
 import {Component, createContext, useContext, useEffect, useLayoutEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, portal, router} from "../host/globals";
 import {FORBIDDEN} from "../api";
-import type {Summary} from "../api_types";
+import type {SiteState, Summary} from "../api_types";
 import {date, memory, middle, moment, percent, spoken} from "../format";
-import {taskName, type TaskKey} from "../paths";
+import {pagePath, taskName, type TaskKey} from "../paths";
 import {poller, useAnswer, useConnection} from "../polling";
 import {addStyle} from "./style";
 
@@ -188,7 +188,8 @@ export function Line({text, name}: {text: string; name: string}) {
  * @param label: the visible text
  * @param name: the accessible name, with the target, if several buttons have the same label
  */
-export function Confirmed({label, name, question, onYes}: {label: string; name?: string; question: string; onYes: () => Promise<unknown>}) {
+/** A button that asks before it acts; `verb`: the answer that acts. */
+export function Confirmed({label, name, question, verb = label, onYes}: {label: string; name?: string; question: string; verb?: string; onYes: () => Promise<unknown>}) {
   const [asks, setAsks] = useState(false), [said, setSaid] = useState<string | null>(null), [refused, setRefused] = useState(false);
   const no = () => { setAsks(false); setRefused(true); }; // the focus returns to where it was
   const yes = async () => {
@@ -197,7 +198,7 @@ export function Confirmed({label, name, question, onYes}: {label: string; name?:
   };
   if (!asks) return <span><Button autoFocus={refused} aria-label={name} onClick={() => { setSaid(null); setAsks(true); }}>{label}</Button>{said ? <span role="status"> {said}</span> : null}</span>;
   const escape = (event: KeyboardEvent) => { if (event.key === "Escape") no(); };
-  return <span role="alertdialog" aria-label={question} onKeyDown={escape}>{question} <Button onClick={() => void yes()}>Yes</Button> <Button onClick={no} autoFocus>No</Button></span>;
+  return <span role="alertdialog" aria-label={question} onKeyDown={escape}>{question} <span className="line"><Button onClick={() => void yes()}>{verb}</Button> <Button onClick={no} autoFocus>Cancel</Button></span></span>;
 }
 
 /** A link through Airflow's own router, which does not reload the page. */
@@ -207,6 +208,11 @@ export function Anchor({to, className, children, ...more}: {to: string; classNam
 }
 export const Link = ({to, children, label}: {to: string | null; children: ReactNode; label?: string}) =>
   to ? <Anchor to={to} className="link" aria-label={label}>{children}</Anchor> : <>{children}</>;
+
+/** A site, linked to its machines, or to its jobs if it has none. */
+export const SiteLink = ({site: {name, machines}}: {site: Pick<SiteState, "name" | "machines">}) => (
+  <Link to={pagePath({view: machines ? "machines" : "jobs", site: name})} label={`${machines ? "Machines" : "Jobs"} of ${name}`}><Name>{name}</Name></Link>
+);
 
 /** A name chosen by users, which can be written right to left or be too long for a table.
  *

@@ -54,7 +54,7 @@ function SizeTable({found, savings, task: wanted}: {found: Advice; savings: Savi
   ];
   const columns: Column<Part>[] = [
     {title: "Task, and the line to paste", cell: (part) => <div><div><Name>{part.task_id}</Name></div>{line(part.whole)}</div>, text: (part) => part.task_id},
-    {title: "Tries", cell: (part) => <div style={{whiteSpace: "normal"}}>{count(part.tries)}{part.whole?.short ? <Below><span className="line">{count(part.whole.short)} with</span> too little</Below> : null}</div>, text: (part) => part.tries, number: true},
+    {title: "Tries", cell: (part) => <div style={{whiteSpace: "normal"}}>{count(part.tries)}{part.whole?.short ? <Below><span className="line">{count(part.whole.short)} with</span> too little {part.whole.short_of.join(" or ")}</Below> : null}</div>, text: (part) => part.tries, number: true},
     {title: "Tries with too little", hidden: true, text: ofWhole((task) => task.short)},
     ...needed("cpus", "", count, ({cpus}) => cpus, ({cpus_asked: asked}) => asked),
     ...needed("Memory", ", MiB", memory, (part) => part.memory, ({memory_asked: asked}) => asked),

@@ -115,6 +115,19 @@ def test_of_what_passes_by_itself_a_start_is_expected(session: Session, reason: 
     assert isinstance(found, ExpectedStart)
 
 
+def test_a_plan_whose_time_has_passed_predicts_nothing(session: Session) -> None:
+    """The engine has not looked at the job again, so a start soon would be a guess."""
+    add(session, "overdue", planned_start=NOW - 61)
+    add(session, "due", planned_start=NOW - 30)
+    add(session, "expected", planned_start=NOW - 61, native_start=NOW + 900)
+    found = all_starts(session)
+    assert {name: start.source for name, start in found.items() if isinstance(start, ExpectedStart)} == {
+        "due": StartSource.FORECAST, "expected": StartSource.BATCH_SYSTEM,
+    }  # fmt: skip
+    rows = expected_starts.together(session, NOW, {"task_id": JobRow.task_id})
+    assert [(row.first_planned, row.last_native, row.unsaid) for row in rows] == [(NOW - 30, NOW + 900, 1)]
+
+
 def add_ended(session: Session, number: int, **columns: Any) -> None:
     """So many have ended within the last hour while others waited."""
     for each in range(number):
@@ -353,7 +366,7 @@ def test_jobs_that_a_limit_of_their_task_holds_wait_for_its_jobs_alone(session: 
     last = found["waits19"]
     assert isinstance(last, ExpectedStart)
     assert last.source is StartSource.BACKLOG
-    assert re.search(r"jobs ahead of it in task t; about one starts every \d+ min( \d+ s)?$", last.text)
+    assert re.search(r"jobs ahead of it in task t; about one start every \d+ min( \d+ s)?$", last.text)
     assert last.since <= NOW + 6000 <= last.until, "after nineteen others, two at a time"
 
 

@@ -230,7 +230,7 @@ def test_a_finished_job_has_no_advice_on_placement_but_what_it_used(
         "4. failed:",
         "   at ten/ten, node n1, batch job 17, ended at 2026-11-28 12:01:02 UTC, exit code 1",
         "   error: the task's process exited with exit code 1",
-        "   What to do: Read the log of the task and the reason.",
+        "   What to do: Read the log of the task.",
     ]
     assert capsys.readouterr().err == "", "that no site is up does not matter any more"
 

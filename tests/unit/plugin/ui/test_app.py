@@ -726,6 +726,13 @@ def test_jobs_are_found_by_what_they_have(session: Session, client: TestClient) 
     assert found == [{**mine, "last": 9, "recorded": 2}], "7 lies between the map indexes, but has no record"
     for q in ("align 3", "align", "1700", "nonsense 3"):
         assert client.get("/jobs", params={"q": q}).json()["map_indexes"] == [], q
+    for q, names in (
+        ("Mine", ["mine"]), ("align", ["mine.align", "mine.align_all"]), ("hush", []), ("align sort", []),
+        ("mine.align[700]", ["mine.align", "mine.align_all"]),
+    ):  # fmt: skip
+        tasks = client.get("/jobs", params={"q": q}).json()["tasks"]
+        assert [".".join(filter(None, (each["dag_id"], each["task_id"]))) for each in tasks] == names, q
+    assert client.get("/jobs", params={"q": "mine"}).json()["tasks"][0]["run_id"] is not None
     assert found_jobs(client, q="wait1") == ["wait1"], "by its token"
     assert len(found_jobs(client, q="hpc")) >= 3, "by its site"
     for q, names in (("hpc/L", ["L1"]), ("L1", ["L1"]), ("local/host", ["host"]), ("hpc", []), ("lab/host", [])):
@@ -1065,6 +1072,13 @@ def test_what_a_shorter_idle_time_would_save_is_taken_from_machines_that_were_re
     assert {part["kind"]: part["sites"] for part in advice["rest"]} == {"busy": ["cloud"], "unknown": ["lab"]}
     whole = client.get("/bill", params=span).json()
     assert (whole["idle_sites"], whole["idle_advice"]) == ([], None)
+    task_usage.row_of(session, "d", "t", int(span["since"] // 86400) - 1, 0, "lab")
+    session.commit()
+    longer = client.get("/bill", params={**span, "since": span["since"] - 5 * 86400, "split": "site"}).json()
+    assert (by_site["idle_since"], longer["idle_since"]) == (span["since"], span["since"]), "older records are deleted"
+    assert [site["usd_machines"] for site in longer["idle_sites"]] == [
+        site["usd_machines"] for site in by_site["idle_sites"]
+    ]
 
 
 def test_a_month_is_extrapolated_at_the_rate_of_the_last_week(session: Session, client: TestClient) -> None:

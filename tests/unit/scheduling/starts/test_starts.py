@@ -86,12 +86,12 @@ def test_of_a_long_queue_of_unknown_speed_earlier_waits_say_nothing() -> None:
     assert known is not None
     assert (known.source, known.text) == (
         StartSource.BACKLOG,
-        "2,500 jobs ahead of it at site hpc; about one starts every 47 s",
+        "2,500 jobs ahead of it at site hpc; about one start every 47 s",
     )
     texts = {
         0: "no job ahead of it at site hpc",
         1: "1 job ahead of it at site hpc",
-        2: "2 jobs ahead of it at site hpc; about one starts every 47 s",
+        2: "2 jobs ahead of it at site hpc; about one start every 47 s",
     }
     for jobs, text in texts.items():
         found = expected_start(NOW, NOW, backlog=Backlog(jobs, 76 / 3600, "at site hpc"))
@@ -125,7 +125,7 @@ def test_an_interval_is_around_most_of_the_draws(seconds: float, at: float) -> N
     ("seconds", "basis"),
     [
         (56, "the start allows for jobs queued later and for varying lengths"),
-        (1200, "about one starts every 2 min 30 s"),
+        (1200, "about one start every 2 min 30 s"),
         (5600, "the start allows for jobs queued later and for varying lengths"),
     ],
 )
