@@ -40,7 +40,7 @@ def start(program: str, *arguments: str, **options: Any) -> forks.Popen:
 
     :param options: of :class:`subprocess.Popen`
     """
-    return forks.Popen(_lender(), [str(BIN / program), *arguments], **options)
+    return forks.Popen(_lender().pid, [str(BIN / program), *arguments], **options)
 
 
 def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -51,9 +51,9 @@ def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
 
 
 @functools.cache
-def _lender() -> int:
-    """The pid of the process that forks, which ends with this one."""
-    return forks.start("forking", [], os.environ, Path.cwd(), 2, Path(__file__).parent).pid
+def _lender() -> subprocess.Popen[bytes]:
+    """The process that forks, which ends with this one."""
+    return forks.start("forking", [], os.environ, Path.cwd(), 2, Path(__file__).parent)
 
 
 def main(opened: int, arguments: list[str]) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -28,13 +29,29 @@ READ_LATE = re.compile(
     r"|DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST|DATABASE__SQL_ALCHEMY_CONN|DATABASE__SQL_ALCHEMY_MAX_OVERFLOW"
     r"|SCHEDULER__(?:SCHEDULER_HEALTH_CHECK_SERVER_PORT|TASK_QUEUED_TIMEOUT.*))"
 )
-LENDERS: dict[frozenset[tuple[str, str]], subprocess.Popen[bytes]] = {}
+# So many processes stay that nobody uses, each of which takes a quarter of a GiB.
+MOST_IDLE = 2
 
 
-def lender(environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """The process that forks what has the options of an environment, but for those of :data:`READ_LATE`.
+@dataclass
+class Lender:
+    """A process that forks, and how many :class:`Commands` use it."""
 
-    It ends with the tests.
+    process: subprocess.Popen[bytes]
+    users: int = 0
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+# By their options; that which was used last is the last one. They end with the tests.
+LENDERS: dict[frozenset[tuple[str, str]], Lender] = {}
+
+
+def find_lender(environment: Mapping[str, str], log: Path) -> Lender:
+    """Find or start the process that forks what has the options of an environment, but for those of :data:`READ_LATE`.
 
     :param log: takes its output, if it is started now
     """
@@ -46,15 +63,19 @@ def lender(environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]
     path = urlsplit(environment.get("AIRFLOW__API__BASE_URL", "")).path
     options |= {"AIRFLOW__API__BASE_URL": f"http://127.0.0.1{path}", **UNHEARD}
     key = frozenset(options.items())
-    if key not in LENDERS or LENDERS[key].poll() is not None:
+    found = LENDERS.pop(key, None)
+    if found is None or found.process.poll() is not None:
+        idle = [each for each, lender in LENDERS.items() if not lender.users]
+        for each in idle[: 1 - MOST_IDLE]:
+            LENDERS.pop(each).end()
         others = {name: value for name, value in environment.items() if not name.startswith("AIRFLOW")}
         # Nothing is set up before there is a fork.
         own = {"AIRFLOW_HOME": "/nonexistent", "_AIRFLOW__AS_LIBRARY": "1"}
         with log.open("ab") as output:
-            LENDERS[key] = forks.start(
-                "tests.services.forking", [], {**others, **options, **own}, Path("/"), output.fileno()
-            )
-    return LENDERS[key]
+            variables = {**others, **options, **own}
+            found = Lender(forks.start("tests.services.forking", [], variables, Path("/"), output.fileno()))
+    LENDERS[key] = found
+    return found
 
 
 class Answer(NamedTuple):
@@ -74,7 +95,9 @@ class Commands:
         self.folder = folder
         self._numbers = itertools.count()
         self._started: list[forks.Lent] = []
-        self.process = lender(environment, folder / "commands.log")
+        self._lender = find_lender(environment, folder / "commands.log")
+        self._lender.users += 1
+        self.process = self._lender.process
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Answer:
         """Run ``airflow`` with these arguments, and wait until it has ended.
@@ -125,3 +148,5 @@ class Commands:
         """Ask what was started and still runs to end."""
         for each in self._started:
             each.leave()
+        self._started.clear()
+        self._lender.users -= 1

@@ -54,7 +54,7 @@ def adopt() -> None:
     """Take Airflow's home and configuration from the environment, in place of those of the process that forks.
 
     An import of Airflow reads some options; those that are not read again here are the same in both, which
-    :func:`tests.services.commands.lender` sees to.
+    :func:`tests.services.commands.find_lender` sees to.
     """
     from airflow import configuration, settings
     from airflow.cli import cli_config

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lading.hooks.spool.command import COMMAND_RUNNER
-from tests.services import processes
+from tests.services import forks, processes
 from tests.services.airflow import AIRFLOW
 from tests.services.commands import Commands
 from tests.services.forks import Lent
@@ -236,6 +236,22 @@ def test_nothing_outlives_tests_that_are_killed(tmp_path: Path) -> None:
         assert int(tests.stdout.readline()) in {each.pid for each in processes.belonging(tmp_path, ())}
         tests.kill()
     assert ended(tmp_path)
+
+
+def test_of_the_processes_that_nobody_uses_few_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "start", lambda *_: subprocess.Popen(["cat"], stdin=subprocess.PIPE))
+    monkeypatch.setattr("tests.services.commands.LENDERS", {})
+    made = [Commands(tmp_path, {"AIRFLOW__CORE__PARALLELISM": "0"}).process]
+    for number in range(1, 5):
+        each = Commands(tmp_path, {"AIRFLOW__CORE__PARALLELISM": str(number)})
+        made.append(each.process)
+        each.end()
+    assert [each.poll() is None for each in made] == [True, False, False, True, True]
+    again = Commands(tmp_path, {"AIRFLOW__CORE__PARALLELISM": "4", "AIRFLOW__LADING__SITES_FILE": "another"})
+    assert again.process is made[-1]
+    for process in made:
+        process.kill()
+        process.communicate()
 
 
 def test_what_imports_read_of_the_configuration_is_the_same_in_a_fork_or_read_again(tmp_path: Path) -> None:
