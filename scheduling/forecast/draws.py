@@ -22,7 +22,9 @@ def draws(medians: Forecast, now: float, number: int) -> list[dict[str, float]]:
 
     Similar steps are stratified in each case and over all cases together: of five steps, one is from the longest fifth
     in each of four cases, and one case has the longest of twenty. A step has the same quantiles in each plan, so that
-    plans only differ by what has happened. For a task without finished steps the common length is uncertain, and the
+    plans only differ by what has happened. Steps of a task with n finished steps are between the quantiles 1 / (2n + 2)
+    and 1 - 1 / (2n + 2): a few measurements show how much lengths differ, but not how long the longest of many takes.
+    For a task without finished steps the common length is uncertain, and the
     steps differ less from each other.
 
     :param medians: the forecast with median lengths
@@ -44,19 +46,21 @@ def draws(medians: Forecast, now: float, number: int) -> list[dict[str, float]]:
         place = seen[key] = seen.get(key, -1) + 1
         common[key, case] = NORMAL.inv_cdf((place + 0.5) / number)
     for key, names in alike.items():
-        for name, case, quantile in quantiles(names, number):
+        for name, case, part in quantiles(names, number):
             step = steps[name]
             if step.measured:
                 its_own = min(step.spread, MOST_SPREAD_OF_ONE_KIND)
                 shared = its_own / math.sqrt(step.measured)
+                quantile = (0.5 + part * step.measured) / (1 + step.measured)
             else:
+                quantile = part
                 its_own, shared = ALONE * step.spread, math.sqrt(1 - ALONE**2) * step.spread
             shift = step.seconds * math.exp(shared * common[key, case])
             if step.begun is not None:
                 passed = max(0.0, medians_passed(step, now))
                 below = NORMAL.cdf(math.log(max(passed, 1e-3) / shift) / its_own)
-                part = min(below + quantile * (1 - below), MOST_PART)
-                factors[case][name] = max(MOMENT, shift * math.exp(its_own * NORMAL.inv_cdf(part)) - passed)
+                longer = min(below + quantile * (1 - below), MOST_PART)
+                factors[case][name] = max(MOMENT, shift * math.exp(its_own * NORMAL.inv_cdf(longer)) - passed)
             else:
                 factors[case][name] = shift * math.exp(its_own * NORMAL.inv_cdf(quantile))
     return factors

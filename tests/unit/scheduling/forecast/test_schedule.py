@@ -519,6 +519,14 @@ def test_a_task_of_different_jobs_is_not_drawn_with_its_whole_spread() -> None:
     assert longest < 300 * math.exp(3)
 
 
+def test_few_measurements_are_not_extrapolated_to_very_long_steps() -> None:
+    for measured, most in ((1, 2.0), (4, 4.0), (100, 20.0)):
+        steps = {name: replace(step, spread=1.0, measured=measured) for name, step in wide(12).steps.items()}
+        cases = draws(Forecast(steps), NOW, 4)
+        shared = math.exp(1.15 / math.sqrt(measured))  # of all steps in the worst of four cases
+        assert max(seconds for case in cases for seconds in case.values()) < most * shared * 300
+
+
 def test_a_short_step_before_many_uncertain_paths_goes_before_the_start_of_one_of_them() -> None:
     """The longest of ten paths of 100 s takes longer than one of 110 s."""
     steps = {"split": one("split", 1.0), "first": one("first", 10.0), "last": one("last", 100.0, "first", spread=0.8)}
