@@ -88,6 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--hurry", type=float, default=1.0)
     parser.add_argument(
+        "--plan-seconds", type=float, default=0.0, metavar="S", help="how long each search for a fleet takes (0)"
+    )
+    parser.add_argument(
         "--starts", type=float, nargs="+", default=[0.0], help="when to start a run of each workflow, in seconds"
     )
     parser.add_argument(
@@ -136,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     catalogue,
                     InstanceLimits(),
                     policy,
-                    conditions=Conditions(boot_seconds=BOOT, tick_seconds=0.1),
+                    conditions=Conditions(boot_seconds=BOOT, tick_seconds=0.1, plan_seconds=args.plan_seconds),
                     hurry=args.hurry,
                     lengths=expected_lengths(trace, lengths),
                 )

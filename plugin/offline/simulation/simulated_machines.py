@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from lading.scheduling.model.job import PlannedJob
 from lading.scheduling.model.location import AssignedJob, Location
 from lading.scheduling.model.plan import PlannedLaunch
+from lading.scheduling.model.prediction import Prediction
 from lading.scheduling.model.resources import Resources
 from lading.scheduling.packing.problem import UNIT, Vector, vector
 
@@ -83,11 +84,19 @@ class Queue:
     refused: bool = False
     hours: float = 0.0  # of all its jobs that ran
     levels: tuple[tuple[Hashable, str], ...] = ()  # keys into the history of durations, the most specific first
+    asked_last: PlannedJob | None = None
 
     def ask(self, resources: Resources) -> None:
         """Change what its jobs request from now on."""
         self.job, self.need = replace(self.job, resources=resources), vector(resources)
         self.__post_init__()
+
+    def asked(self, queued_at: float, expected: Prediction) -> PlannedJob:
+        """Return what one of its jobs requests, the same object as before if nothing has changed."""
+        its = self.asked_last
+        if its is None or (its.resources, its.queued_at, its.expected) != (self.job.resources, queued_at, expected):
+            its = self.asked_last = replace(self.job, queued_at=queued_at, expected=expected)
+        return its
 
     def __post_init__(self) -> None:
         if self.job.task is not None:

@@ -340,7 +340,7 @@ class Simulation:
         """Do what a controller does at a site that launches machines by a forecast."""
         there = [machine.seen(self.queues, now) for machine in self.machines.values()]
         jobs = {
-            str(job): replace(self.queues[job].job, queued_at=self.arrivals[job], expected=self.predicted(queue))
+            str(job): queue.asked(self.arrivals[job], self.predicted(queue))
             for queue in self.busy.values()
             if not queue.refused
             for job in queue.waiting
