@@ -214,7 +214,7 @@ class Rounds:
         while True:
             self._sleeps = True  # before it looks for work: what comes later wakes it
             is_ready = self.is_ready()
-            has_news = self._listens and self.news is not None and self.news.has_come()
+            has_news = self.news is not None and self._listens and self.news.has_come()
             with self._change:
                 self._is_requested = self._is_requested or has_news
                 self.under_way_since = now = time.monotonic()
@@ -286,7 +286,8 @@ class Rounds:
         timeout = None if seconds == math.inf else seconds
         if self.news is None or self._pair is None:
             with self._change:
-                self._change.wait_for(lambda: not self._sleeps, timeout)
+                if self._sleeps:
+                    self._change.wait(timeout)
         else:
             self._await_news(self.news, self._pair[0], timeout)
         if self.tunnel is not None and not self.tunnel.stands:
@@ -309,7 +310,7 @@ class Rounds:
     @property
     def _listens(self) -> bool:
         """Whether news are awaited: those that come during the pause after a round are read after it."""
-        return self.news is not None and not self._is_requested and time.monotonic() >= self._not_before
+        return not self._is_requested and time.monotonic() >= self._not_before
 
     def _nudge(self) -> None:
         """End the sleep of the thread."""
