@@ -10,8 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 from lading.executors.forecast.held_up import HeldUpSteps
 from lading.scheduling.forecast.choice import choose, on_sale
@@ -33,7 +32,7 @@ from lading.scheduling.provisioning.machines import as_planned, left_of, with_ke
 SECONDS_PENDING = 10.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlanningInput:
     """The immutable input of a plan.
 
@@ -53,30 +52,34 @@ class PlanningInput:
     now: float
     kept: frozenset[str]
     most_boot_paid: float = math.inf
+    _to_do: tuple[Forecast, FleetWork] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def most(self) -> float:
         """The maximum number of machines."""
         return math.inf if self.problem.limits.instances is None else self.problem.limits.instances
 
-    @cached_property
-    def medians(self) -> Forecast:
-        """The forecast, corrected by the jobs at work."""
-        return self.forecast.by_those_at_work(self.now)
+    def to_do(self) -> tuple[Forecast, FleetWork]:
+        """Return the forecast corrected by the jobs at work, and the work in it; computed once.
 
-    @cached_property
-    def fleet_work(self) -> FleetWork:
-        return FleetWork(
-            self.medians,
-            self.locations,
-            self.problem,
-            self.boot,
-            self.now,
-            self.boots,
-            self.most_boot_paid,
-        )
+        ``functools.cached_property`` would not do: up to Python 3.11, its lock would make a tick wait for a search.
+        """
+        if self._to_do is None:
+            medians = self.forecast.by_those_at_work(self.now)
+            work = FleetWork(
+                medians,
+                self.locations,
+                self.problem,
+                self.boot,
+                self.now,
+                self.boots,
+                self.most_boot_paid,
+            )
+            object.__setattr__(self, "_to_do", (medians, work))
+        assert self._to_do is not None
+        return self._to_do
 
-    @cached_property
+    @property
     def on_sale(self) -> frozenset[tuple[str, str, str]]:
         """What can be launched, as instance type, capacity type and zone."""
         bins = self.problem.bins
@@ -171,7 +174,7 @@ class SitePlan:
         elif now - self.chosen_at < SECONDS_PENDING:
             self.planner.not_ahead |= here.forecast.steps.keys() - self.planner.chosen_for
         if self.planner.schedule is None:
-            self.planner.follow(here.fleet_work)
+            self.planner.follow(here.to_do()[1])
             assert self.planner.schedule is not None
             self.planned_ends = self.planner.schedule.expected_ends(here.forecast)
         if is_blind or not is_of_now:
@@ -325,7 +328,8 @@ def chosen(here: PlanningInput, fleets: Sequence[Fleet], pause: Callable[[], Non
     :param fleets: the fleets to try; empty: all
     :param pause: called frequently to let other threads run
     """
-    return choose(here.fleet_work, here.medians, here.hurry, here.spent, fleets, pause)
+    medians, work = here.to_do()
+    return choose(work, medians, here.hurry, here.spent, fleets, pause)
 
 
 def with_steps(location: Location, names: Mapping[str, str]) -> Location:

@@ -654,6 +654,11 @@ def test_what_sizing_is_worth_on_a_recorded_workflow(folder: Folder) -> None:
             ("--hurry", "1", "--compare", "greedy"),
             "--hurry needs the policy forecast; add it to --compare, or leave",
         ),
+        (
+            WORKFLOW,
+            ("--plan-seconds", "1", "--compare", "greedy"),
+            "--plan-seconds needs the policy forecast; add it to --compare, or leave --plan-seconds out",
+        ),
         (WORKFLOW, ("--per-instance-cost", "1"), "--per-instance-cost has no effect on the policy forecast; compare"),
         (WORKFLOW, ("--compare", "hours"), "'hours' is not one of greedy, priced, alone, forecast"),
         (WORKFLOW, ("--starts", "-1"), "argument --starts: '-1' is not a finite number of at least 0"),

@@ -61,6 +61,14 @@ def test_thousands_of_plans_may_pass_before_a_job_has_its_machine() -> None:
     assert report.unplaced == 0
 
 
+def test_nothing_is_launched_before_the_first_search_is_over() -> None:
+    """Then a job that came meanwhile has its place in the plan, too."""
+    trace = [arrival("a", 4, 0, 100), arrival("b", 4, 2, 100)]
+    report = simulate(trace, ONE, conditions=Conditions(plan_seconds=5))
+    assert (report.launches, report.wait_max, report.makespan) == (2, 5 + 60, 5 + 60 + 100)
+    assert simulate(trace, ONE).makespan == 2 + 60 + 100
+
+
 def test_an_idle_instance_is_used_again() -> None:
     trace = [arrival("a", 4, 0, 100), arrival("b", 4, 250, 100)]
     conditions = Conditions(tick_seconds=10)
