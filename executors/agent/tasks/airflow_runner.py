@@ -105,6 +105,10 @@ FAILURES = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 NOT_THE_TASKS = {TERMINATED.cause, *INFRASTRUCTURE}
 
 
+# How long to wait after a signal for the file with the cause of the job's termination, seconds.
+CAUSE_PATIENCE = 1.0
+
+
 def _has_pidfd() -> bool:
     try:
         os.close(os.pidfd_open(os.getpid()))
@@ -385,8 +389,7 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
 
     def _cause(self) -> EndCause | None:
         """Return why the job is terminated. A batch system's signal can arrive before the cause has been written."""
-        # The file with the cause of the job's termination may arrive shortly after the signal.
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + CAUSE_PATIENCE
         while (cause := self.job.cause()) is None and self.asked_to_end and time.monotonic() < deadline:
             time.sleep(0.02)
         return cause

@@ -34,7 +34,7 @@ work_dir = "~/operator-sge"
 LOCAL_SETTINGS = """
 from lading.hooks.job_scripts import batcher
 
-batcher.WINDOW = (12.0, 120.0)
+batcher.Batcher.window = (12.0, 120.0)
 """
 DAG = """
 from datetime import timedelta
