@@ -234,14 +234,15 @@ export function adviceAt({changes, rest, is_halved: isHalved}: Advice, site: str
   return said.length ? `${said.join(". ")}.` : isHalved ? "Not needed to halve the cost of all sites." : "Too little to matter.";
 }
 
+const HALVED = "To halve the cost of idle cpus";
 /** The settings that halve the cost of all idle cpus, largest saving first; if none do, what they save and what the rest is. */
 function IdleAdvice({bill, isLong}: {bill: Bill; isLong: boolean}) {
   const {idle_advice: advice} = bill, amount = perDay(bill);
   if (!advice) return null;
   const {cost: all, changes, saved: sum, is_halved: isHalved, rest} = advice, left = all - sum;
   return (
-    <div className="advice" data-testid="idle-advice">
-      <div><b>To halve the cost of idle cpus</b>, {amount(all)}{sinceText(bill) ? ` ${sinceText(bill)}` : isLong ? " in the last 30 days" : ""}: <b>{changes.length ? `${isHalved ? "these settings save" : "settings save only"} ${amount(sum)}, ${percent(sum, all)}` : "no setting is known to save any of it"}</b></div>
+    <div role="region" aria-label={HALVED} className="advice" data-testid="idle-advice">
+      <div><b>{HALVED}</b>, {amount(all)}{sinceText(bill) ? ` ${sinceText(bill)}` : isLong ? " in the last 30 days" : ""}: <b>{changes.length ? `${isHalved ? "these settings save" : "settings save only"} ${amount(sum)}, ${percent(sum, all)}` : "no setting is known to save any of it"}</b></div>
       {changes.length ? <ol>{changes.map(({site, now, then, saved: its}) => <li key={site}><Name>{site}</Name>: lower idle_seconds from {count(now)} to {count(then)}, saves {amount(its)}</li>)}</ol> : null}
       {rest.length ? <><div>The other {amount(left)}:</div><ul>{rest.map((part) => <li key={part.kind}>{amount(part.cost)} for {restText(part)}</li>)}</ul></> : null}
     </div>
@@ -424,7 +425,7 @@ function BillSummary({bill, savings, budgets, days, span: {since, until}, sites,
   // Of a bill by week or month, the first one can begin before the time range.
   const range = began === since ? {0: "Today", week: "This week", month: "This month"}[days] : undefined, last = periods[periods.length - 1].until, isPast = until < bill.now;
   const [dearest] = runsOf(runs), isCompared = areCompared(bill), hasIdle = Boolean(sites?.idle_sites.length);
-  const share = (key: Share) => { const {title} = SHARES.find((each) => each.key === key)!, part = percent(amount(total, key, inUsd), whole(total, inUsd)), isIdle = key === "idle" && hasIdle; return <Tile label={title} section={isIdle ? IDLE : undefined} value={amountText(inUsd)(amount(total, key, inUsd))} help={isIdle ? `${part}, see how to halve it` : part} />; };
+  const share = (key: Share) => { const {title} = SHARES.find((each) => each.key === key)!, part = percent(amount(total, key, inUsd), whole(total, inUsd)), isIdle = key === "idle" && hasIdle; return <Tile label={title} section={isIdle ? HALVED : undefined} value={amountText(inUsd)(amount(total, key, inUsd))} help={isIdle ? `${part}, see how to halve it` : part} />; };
   return (
     <>
       <Tiles>

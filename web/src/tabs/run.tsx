@@ -98,7 +98,7 @@ function Took({run: found, gantt, now, dagId, runId}: Run & {run: RunSummary; ga
           <Tile label="cpus used, of requested" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} />
           <Tile label="Memory used, of requested" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="by measured peaks" />
           <Tile label="Time used, of limits" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : null} />
-          <Tile label="Took" value={duration(took(totals, now))} help={[totals.live ? "until now" : null, found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`].filter(Boolean).join("; ")} />
+          <Tile label="Took" value={duration(took(totals, now))} help={[totals.live ? "until now" : null, totals.live || found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`].filter(Boolean).join("; ")} />
           <Tile label="Most jobs at once" value={count(found.most_at_once)} />
           <Tile label="Median wait" value={duration(found.median_wait)} help={`longest ${duration(found.longest_wait)}`} />
         </Tiles>

@@ -117,7 +117,7 @@ export function InHead({children}: {children: ReactNode}) {
  * @param row: the key of a row; it is marked. A row that the table does not show is that of the section
  */
 export function goTo(title: string, row?: string): void {
-  const section = document.querySelector<HTMLElement>(`section[aria-label="${title}"]`);
+  const section = document.querySelector<HTMLElement>(`:is(section, [role=region])[aria-label="${title}"]`);
   const rows = [...(section?.querySelectorAll<HTMLElement>("tr[data-row]") ?? [])];
   const marked = row === undefined ? undefined : rows.find((each) => each.dataset.row === row), target = marked ?? section;
   if (!target) return;

@@ -291,7 +291,7 @@ def test_a_cluster_is_checked_with_all_its_accounts(tmp_path: Path, monkeypatch:
 
 def test_what_sizing_frees_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make_settings(tmp_path)
-    monkeypatch.setattr(check.usage, "freed", lambda session, now: FreedAmounts(3.5, 12.25, 84.0, 290.0))
+    monkeypatch.setattr(check.task_usage, "freed", lambda session, now: FreedAmounts(3.5, 12.25, 84.0, 290.0))
     found = check.sizing_finding(settings)
     assert found.good
     assert found.message.startswith(

@@ -410,7 +410,7 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     for number in range(500):
         waits = {"queued_at": NOW - 9000 + 10 * number, "map_index": 100 + number, "site_hint": "hpc"}
         add(session, f"w{number:04}", state=State.QUEUED, reason=full, **waits)
-    add(session, "held", state=State.QUEUED, reason=spent, task_id="held", planned_start=NOW + 300)
+    add(session, "held", state=State.QUEUED, reason=spent, task_id="held", planned_start=time.time() + 300)
     session.add(dag_run("r"))
     session.commit()
     groups = {group["key"]: group["start"] for group in client.get("/waits").json()["groups"]}
@@ -1518,7 +1518,7 @@ def test_who_may_change_a_run_may_hurry_it_and_take_that_back(session: Session, 
     session.add(RunForecastRow(dag_id="mine", run_id="r", hurry=0.5, finish_by=NOW + 60, ends_at=NOW + 120, at=NOW))
     session.commit()
     add_run(session, "mine", "some")
-    add(session, "some", run_id="some", state=State.QUEUED, planned_start=NOW + 90)
+    add(session, "some", run_id="some", state=State.QUEUED, planned_start=time.time() + 90)
     session.commit()
     some = client.get("/dags/mine/runs/some").json()
     assert (some["outlook"]["is_planned"], some["waits"][0]["start"]["text"]) == (True, "Lading's plan")
