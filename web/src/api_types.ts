@@ -1514,8 +1514,8 @@ export interface components {
         };
         /**
          * Size
-         * @description The amount that 95 % of the tries with enough of it used at most (``most``), and the amount that the next try should request
-         *     regardless of its inputs (``nearly_all``); None: unknown.
+         * @description The amount that 95 % of the tries with enough of it used at most (``most``), and the amount that the next try
+         *     should request regardless of its inputs (``nearly_all``); None: unknown.
          */
         Size: {
             /** Most */
