@@ -787,8 +787,9 @@ def renew(session: Session, now: float) -> None:
     """Renew what a running controller keeps current: its lease, and when it last saw or counted something."""
     take_lease(session, "controller", "scheduler-1", 1, True, LEASE, None)
     session.execute(update(SiteRow).where(SiteRow.trouble.is_(None)).values(contact_at=now))
-    for table in (ShareStandingRow, BudgetRow):
-        session.execute(update(table).values(at=now))
+    session.execute(update(ShareStandingRow).values(at=now))
+    spent = BudgetRow.spent + BudgetRow.per_hour * (now - BudgetRow.at) / HOUR
+    session.execute(update(BudgetRow).values(spent=spent, at=now))
     session.commit()
 
 

@@ -244,11 +244,12 @@ test("nothing of Cost is shown before all of it, unless an answer takes long", a
 test("last week is compared with the week before, and past days have nothing that runs", async () => {
   const bill = ANSWERS["bill"] as BillPage, [row] = bill.rows, {since, until} = billSpan("weeks", NOW), middle = since + 7 * 86400;
   const periods = [{since, until: middle, is_whole: true}, {since: middle, until, is_whole: true}];
-  answer = async (route) => (route.startsWith("bill") ? json({...bill, periods, totals: [row.total, row.total], rows: [{...row, usd: [3, 7]}]}) : good(route));
+  answer = async (route) => (route.startsWith("bill") ? json({...bill, periods, totals: [row.total, row.total], rows: [{...row, dag_id: "steady", usd: [5, 6]}, {...row, usd: [3, 7]}]}) : good(route));
   await open("Cost", "&days=weeks");
   expect(box.querySelector("section[aria-label=Cost] .head")?.textContent).toContain(`${utcDay(since)} to ${utcDay(until - 1)}, UTC`);
   expect(rowsOf("Breakdown")[0]).toMatch(/^etl\$3\.00\$7\.00\+\$4\.00 \(\+133 %\)/);
   expect(tile("Difference")).toBe(`Differenceno difference${utcDay(middle)} to ${utcDay(until - 1)} against ${utcDay(since)} to ${utcDay(middle - 1)}`);
+  expect([tile("Rose most"), rowsOf("Breakdown")[1].slice(0, 6)], "what rose most comes first").toEqual(["Rose most+$4.00 (+133 %)etl", "steady"]);
   const sections = [...box.querySelectorAll("section")].map((each) => each.getAttribute("aria-label"));
   expect(sections.slice(0, 2), "what is compared comes first").toEqual(["Cost", "Breakdown"]);
   expect(tile(`${utcDay(since)} to ${utcDay(until - 1)}`)).toContain("$10.00");

@@ -424,7 +424,7 @@ function BillSummary({bill, savings, budgets, days, span: {since, until}, sites,
   const {total, running, expected, periods} = bill, inUsd = total.usd !== null, began = periods[0].since;
   // Of a bill by week or month, the first one can begin before the time range.
   const range = began === since ? {0: "Today", week: "This week", month: "This month"}[days] : undefined, last = periods[periods.length - 1].until, isPast = until < bill.now;
-  const [dearest] = runsOf(runs), isCompared = areCompared(bill), hasIdle = Boolean(sites?.idle_sites.length);
+  const [dearest] = runsOf(runs), isCompared = areCompared(bill), [rose] = isCompared && bill.split !== "run" ? byRise(bill.rows, inUsd) : [], hasIdle = Boolean(sites?.idle_sites.length);
   const share = (key: Share) => { const {title} = SHARES.find((each) => each.key === key)!, part = percent(amount(total, key, inUsd), whole(total, inUsd)), isIdle = key === "idle" && hasIdle; return <Tile label={title} section={isIdle ? HALVED : undefined} value={amountText(inUsd)(amount(total, key, inUsd))} help={isIdle ? `${part}, see how to halve it` : part} />; };
   return (
     <>
@@ -433,6 +433,7 @@ function BillSummary({bill, savings, budgets, days, span: {since, until}, sites,
         {isCompared ? <>
           {periods.map((period, index) => <Tile key={period.since} label={spanText(period)} value={cost(bill.totals[index].usd, bill.totals[index].cpu_hours)} />)}
           <Tile label="Difference" value={<span style={{whiteSpace: "normal"}}>{difference(whole(bill.totals[0], inUsd), whole(bill.totals[1], inUsd), amountText(inUsd))}</span>} help={`${spanText(periods[1])} against ${spanText(periods[0])}`} />
+          {rose?.kind === "named" ? <Tile label="Rose most" section="Breakdown" value={differenceOf(rose, inUsd && rose.total.usd !== null)} help={<Name breaks>{nameOf(rose, bill.split)}</Name>} /> : null}
         </> : null}
         {expected ? <Tile label={`Expected by the end of ${utcDay(expected.until - 1)}`} value={about(expected.usd, expected.cpu_hours)} help={expectedText(expected, total, bill.now)} /> : null}
         {share("used")}

@@ -43,7 +43,7 @@ function Runs({fold}: {fold: React.ReactNode}) {
   ];
   return (
     <AnswerSection title="Live runs" more={fold} asked={asked}>{(found) => <>
-      <Table name="Live runs" rows={found.runs} columns={columns} few={5} empty="No run has unfinished jobs." keyOf={(run) => `${run.dag_id} ${run.run_id}`} />
+      <Table name="Live runs" rows={found.runs} columns={columns} few={15} empty="No run has unfinished jobs." keyOf={(run) => `${run.dag_id} ${run.run_id}`} />
       {found.runs_left_out ? <Muted>{count(found.runs_left_out)} more runs, which began earlier, are not listed</Muted> : null}
     </>}</AnswerSection>
   );
