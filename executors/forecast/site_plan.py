@@ -52,22 +52,21 @@ class PlanningInput:
     now: float
     kept: frozenset[str]
     most_boot_paid: float = math.inf
-    _to_do: tuple[Forecast, FleetWork] | None = field(default=None, init=False, repr=False, compare=False)
+    _to_do: FleetWork | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def most(self) -> float:
         """The maximum number of machines."""
         return math.inf if self.problem.limits.instances is None else self.problem.limits.instances
 
-    def to_do(self) -> tuple[Forecast, FleetWork]:
-        """Return the forecast corrected by the jobs at work, and the work in it; computed once.
+    def to_do(self) -> FleetWork:
+        """Return the work of the forecast, corrected by the jobs at work; computed once.
 
         ``functools.cached_property`` would not do: up to Python 3.11, its lock would make a tick wait for a search.
         """
         if self._to_do is None:
-            medians = self.forecast.by_those_at_work(self.now)
             work = FleetWork(
-                medians,
+                self.forecast.by_those_at_work(self.now),
                 self.locations,
                 self.problem,
                 self.boot,
@@ -75,8 +74,8 @@ class PlanningInput:
                 self.boots,
                 self.most_boot_paid,
             )
-            object.__setattr__(self, "_to_do", (medians, work))
-        assert self._to_do is not None
+            object.__setattr__(self, "_to_do", work)
+            return work
         return self._to_do
 
     @property
@@ -174,7 +173,7 @@ class SitePlan:
         elif now - self.chosen_at < SECONDS_PENDING:
             self.planner.not_ahead |= here.forecast.steps.keys() - self.planner.chosen_for
         if self.planner.schedule is None:
-            self.planner.follow(here.to_do()[1])
+            self.planner.follow(here.to_do())
             assert self.planner.schedule is not None
             self.planned_ends = self.planner.schedule.expected_ends(here.forecast)
         if is_blind or not is_of_now:
@@ -328,8 +327,7 @@ def chosen(here: PlanningInput, fleets: Sequence[Fleet], pause: Callable[[], Non
     :param fleets: the fleets to try; empty: all
     :param pause: called frequently to let other threads run
     """
-    medians, work = here.to_do()
-    return choose(work, medians, here.hurry, here.spent, fleets, pause)
+    return choose(here.to_do(), here.hurry, here.spent, fleets, pause)
 
 
 def with_steps(location: Location, names: Mapping[str, str]) -> Location:

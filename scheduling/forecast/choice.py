@@ -48,7 +48,6 @@ OVERDUE_COUNTS = 100.0
 
 def choose(
     work: FleetWork,
-    medians: Forecast,
     hurry: float = 1.0,
     spent: float = 0.0,
     fleets: Sequence[Fleet] = (),
@@ -57,7 +56,6 @@ def choose(
     """Return the best fleet, or None if no launch helps any step.
 
     :param work: the work with mean lengths
-    :param medians: the same forecast with median lengths
     :param hurry: the value of time for runs whose ``hurry`` the forecast does not set
     :param spent: USD that the live runs have cost so far
     :param fleets: only these are tried, if they are on sale, the current one first; if empty, a few sizes of each
@@ -67,7 +65,7 @@ def choose(
     candidates = [its for fleet in fleets if (its := on_sale(fleet, work.problem)) is not None]
     if not work.names:
         return next(iter(candidates), None)  # nothing is left to start, so all fleets are equal
-    search = FleetSearch(work, medians, hurry, spent, pause)
+    search = FleetSearch(work, hurry, spent, pause)
     for fleet in candidates:
         search.try_one(fleet, LEAST_GAIN)
     if search.best is None:
@@ -110,9 +108,7 @@ class FleetSearch:
     :ivar best: (score, fleet); None until one has been tried
     """
 
-    def __init__(
-        self, work: FleetWork, medians: Forecast, hurry: float, spent: float, pause: Callable[[], None]
-    ) -> None:
+    def __init__(self, work: FleetWork, hurry: float, spent: float, pause: Callable[[], None]) -> None:
         self.work, self.spent, self.pause = work, spent, pause
         self.best: tuple[float, Fleet] | None = None
         self.best_scores: Sequence[float] = ()

@@ -57,7 +57,7 @@ def plan_waiting(
     work = FleetWork(medians, there, problem, market.boot_seconds, now, market.boots)
     planner = Planner(market.boot_seconds, market.hurry)
     # For more jobs, fleets are not compared but the usually best one is used, because a tick waits for this.
-    fleet = choose(work, medians, market.hurry) if len(owners) <= 200 else Fleet(None)
+    fleet = choose(work, market.hurry) if len(owners) <= 200 else Fleet(None)
     planner.adopt(fleet, forecast)
     planner.follow(work)
     schedule = planner.schedule

@@ -33,7 +33,7 @@ def planned_actions(
     if not (planner.is_chosen_for(forecast) and planner.holds(forecast, locations, problem, now)):
         medians = forecast.by_those_at_work(now)
         work = FleetWork(medians, locations, problem, planner.boot, now, most_boot_paid=most_boot_paid)
-        planner.adopt(choose(work, medians, planner.hurry, spent, planner.fleets(forecast)), forecast)
+        planner.adopt(choose(work, planner.hurry, spent, planner.fleets(forecast)), forecast)
         planner.follow(work)
     planner.not_ahead = forecast.launched_when_waiting().difference(waiting)
     return planner.act(forecast, waiting, problem, now, kept)

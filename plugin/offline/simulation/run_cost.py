@@ -178,7 +178,7 @@ def by_first_plan(
         planned[step.name] = WorkflowStep(end, 0.0, tuple(names) or parents, elsewhere=True)
     forecast, problem = Forecast(planned), pose([], [], market.catalogue, market.limits, Objective(), 0.0, None)
     work = FleetWork(forecast, [], problem, market.boot_seconds, 0.0, market.boots)
-    schedule = FleetRun(work, choose(work, forecast, market.hurry)).schedule()
+    schedule = FleetRun(work, choose(work, market.hurry)).schedule()
     tasks = {step.name: step.job for step in steps if step.jobs}
     shapes = {name: Shape(vector(job.resources), job.wish, None, None, None) for name, job in tasks.items()}
     able = {name: problem.on_sale.granting(shape.wish).cheapest(shape.need) for name, shape in shapes.items()}

@@ -48,7 +48,7 @@ def planned(
 ) -> Schedule:
     """The schedule by the best fleet of all, or of those given."""
     work = to_do(forecast.by_those_at_work(NOW), locations, problem)
-    return FleetRun(work, choose(work, forecast, hurry, fleets=fleets)).schedule()
+    return FleetRun(work, choose(work, hurry, fleets=fleets)).schedule()
 
 
 def there(name: str, cpus: float = 2, **more: object) -> Location:
@@ -154,11 +154,11 @@ def test_a_fleet_is_simulated_once_if_neither_size_nor_stretch_matters(monkeypat
     offer = posed().bins[0]
     some = beside(Fleet(offer), 2)
     work = to_do(run_of(one("a", 100.0), one("b", 100.0, "a")), [there("up"), there("other")])
-    assert choose(work, work.forecast, fleets=some) == Fleet(offer)
+    assert choose(work, fleets=some) == Fleet(offer)
     assert simulated == [Fleet(offer)]
     simulated.clear()
     work = to_do(run_of(*(one(f"{number}", 1000.0) for number in range(4))))
-    choose(work, work.forecast, fleets=some)
+    choose(work, fleets=some)
     assert simulated == [fleet for fleet in some if fleet.size < 4 or fleet == some[0]]
 
 
