@@ -441,7 +441,7 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     expect(jobs.locator("tbody tr").first).to_contain_text("genomes.align[7]")
     page.get_by_label("Find a job or machine").fill("local/host")
     page.get_by_label("Find a job or machine").press("Enter")
-    page.get_by_role("list", name="Machines found").get_by_role("link", name="Chart of local/host").click()
+    page.get_by_role("list", name="Found").get_by_role("link", name="Chart of local/host").click()
     expect(page.get_by_role("table", name="Machines").locator("tbody tr")).to_have_count(1)
     page.go_back()
     page.go_back()
