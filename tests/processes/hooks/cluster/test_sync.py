@@ -162,11 +162,11 @@ def test_renewals_are_not_lost_with_the_connection(site: Site, monkeypatch: pyte
     site.dag("2")
     exchange, cuts = site.poller.transport.exchange, [1]
 
-    def cut(steps: Any, *more: Any) -> Any:
+    def cut(steps: Any, *more: Any, **others: Any) -> Any:
         if any("content." in step.text("m", 1) for step in steps) and cuts:
             cuts.pop()
             raise OSError("the connection is cut")
-        return exchange(steps, *more)
+        return exchange(steps, *more, **others)
 
     monkeypatch.setattr(site.poller.transport, "exchange", cut)
     with pytest.raises(OSError, match="cut"):
