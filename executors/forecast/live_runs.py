@@ -630,10 +630,14 @@ class FirstSites:
         """Return where a waiting job goes first; None: nowhere, or unknown."""
         if row.sizing is not None:
             return None
-        if row.token not in self.needs:
-            job = queue.as_waiting(row, self.by_dag)
-            self.needs[row.token] = self.find(job, together=row.gang is not None)
-        return self.needs[row.token]
+        if row.token in self.needs:
+            return self.needs[row.token]
+        place = self.find(queue.as_waiting(row, self.by_dag), together=row.gang is not None)
+        site = None if place is None else self.sites[place.site]
+        # What a job takes in an allocation is known once the site has answered.
+        if site is None or site.market is not None or not site.launches:
+            self.needs[row.token] = place
+        return place
 
 
 def least(limits: Iterable[int | None]) -> int | None:

@@ -40,7 +40,7 @@ from lading.scheduling.accounting.budgets import BudgetUse, PeriodBudget, Unit, 
 from lading.scheduling.accounting.who import Who
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.model.location import Location
@@ -161,6 +161,19 @@ def test_a_run_is_all_that_is_to_come_of_it(house: House) -> None:
     assert (empty.site, empty.expected.seconds) == (None, 0.0)
     assert [each.index for each in run.tasks["many"].jobs] == [0]
     assert run.tasks["c"].upstream == ("b", "branch")
+
+
+def test_what_a_job_takes_in_an_allocation_is_known_once_its_site_has_answered(house: House) -> None:
+    """Until then, it is not known that the site has allocations, and of which kind the job needs one."""
+    hpc = SiteView(name="hpc", possible=[Location("hpc", Resources(4, 8000))], launches=True)
+    fresh(house, a="queued")
+    house.job("a", State.QUEUED)
+    market = Market(Resources(4, 8000), 0, 3000.0, 1500.0, 1)
+    for seen, kind in ((hpc, None), (replace(hpc, market=market), "[null, []]")):
+        [run] = house.look(seen).values()
+        [a] = run.tasks["a"].jobs
+        assert a.need is not None
+        assert (a.site, a.need.instance_type) == ("hpc", kind)
 
 
 def test_mapped_tasks_and_branches_are_expected_as_in_earlier_runs(house: House) -> None:
