@@ -12,10 +12,8 @@ SOURCES := pyproject.toml setup.py README.md LICENSE $(shell find $(PACKAGES) -n
 SNAKEMAKE_SOURCES := $(addprefix snakemake_plugin/,pyproject.toml setup.py README.md) \
     $(shell find snakemake_plugin/snakemake_executor_plugin_lading -name '__pycache__' -prune -o -print)
 
-# Processes that run tests. Many tests wait for a service, so two cores have work for more than two. The tests of the
-# executor for Snakemake run at the same time, in processes of their own.
+# Processes that run tests. Many tests wait for a service, so two cores have work for more than two.
 WORKERS ?= 6
-SNAKEMAKE_WORKERS ?= 2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python must not compile Airflow and the tests anew in each process.
@@ -57,13 +55,10 @@ docs: .venv/installed .environments/docs/installed  ## build the site of the doc
 	$(call quietly,docs,.environments/docs/bin/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build)
 	@.environments/docs/bin/python docs/phrases.py
 
-test:  ## check formatting, lint, types and the documentation, then run all tests
+test: .environments/snakemake/installed  ## check formatting, lint, types and the documentation, then run all tests
 	@$(MAKE) --no-print-directory --jobs=2 lint types docs
-	@{ cd snakemake_plugin && exec ../.environments/snakemake/bin/python -m pytest -n $(SNAKEMAKE_WORKERS); } >$(LOG) 2>&1 & \
-	snakemake=$$!; trap 'kill -TERM $$snakemake' INT TERM; \
-	LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n $(WORKERS); status=$$?; \
-	echo 'tests of the executor for Snakemake, which have run meanwhile'; \
-	wait $$snakemake || status=1; cat $(LOG); exit $$status
+	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n $(WORKERS)
+	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n $(WORKERS)
 
 test-snakemake: .venv/installed .environments/snakemake/installed  ## run the tests of the executor for Snakemake, where Airflow is not installed
 	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n $(WORKERS)
