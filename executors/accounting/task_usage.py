@@ -46,8 +46,7 @@ OF_USE = (
 
 
 def complete_since(session: Session) -> float:
-    """Return the beginning of the first day of whose jobs and machines none has been deleted, epoch seconds; 0: none
-    has ever been."""
+    """Return since when the records of jobs and machines are complete, epoch seconds; 0: none has been deleted."""
     last = session.scalar(select(func.max(UsageRow.day)))
     return 0.0 if last is None else (last + 1) * float(SECONDS_PER_DAY)
 

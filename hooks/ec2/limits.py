@@ -17,7 +17,7 @@ class EC2Limits:
     :param read_timeout: for other requests, which the next round repeats
     :param between_offers: between two rounds that request prices; these are cached for longer
     :param spot_age: of spot prices in use
-    :param while_quiet: between two descriptions of instances none of which changes
+    :param while_quiet: between two descriptions of instances while no instance changes
     :param until_described: until a new instance that is not described counts as missing
     :param until_missed: until one that is no longer described counts as missing
     :param boot: until a machine answers, even if a shorter time is expected

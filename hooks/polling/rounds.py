@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Least seconds until the next round after a failed one. While a connection backs off, there is none.
+# The shortest pause after a failed round, seconds. While a connection backs off, no round starts.
 PAUSE_AFTER_TROUBLE = 2.0
 # A round that takes longer than this is shown to users, because the site may be unreachable, seconds.
 SECONDS_UNTIL_SHOWN = 5.0

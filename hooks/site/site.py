@@ -64,7 +64,7 @@ class Site(ABC, Generic[Config]):
         self.config = config
         self.folder = folder
         self.on_news: Callable[[], None] = lambda: None
-        """Called by :meth:`notify`; set by whoever observes the site."""
+        """Called by :meth:`notify`; the observer of the site sets it."""
 
     def notify(self) -> None:
         """Have the site observed soon, because an observation may show something new; any thread can call this."""
